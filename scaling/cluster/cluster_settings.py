@@ -80,7 +80,7 @@ def from_config(config: Any) -> ClusterSettings:
     for key in config:
         if key not in field_names:
             raise unknown_name(f"key of cluster={name}", key, field_names)
-    values = {key: _parse(key, value) for key, value in config.items()}
+    values = {key: _parse_field(key, value) for key, value in config.items()}
     cluster = ClusterSettings(**{key: value for key, value in values.items() if value is not None})
     if cluster.gpu_option != "gres" and cluster.gres.split(":")[0] != "gpu":
         request = f"cluster.gpu_option={cluster.gpu_option} cannot request cluster.gres={cluster.gres}"
@@ -88,7 +88,7 @@ def from_config(config: Any) -> ClusterSettings:
     return cluster
 
 
-def _parse(key: str, value: Any) -> Any:
+def _parse_field(key: str, value: Any) -> Any:
     """Return the parsed value of a field, or None to use its default. Raise `Refusal` if it is invalid."""
     choices = {"platform": PLATFORMS, "gpu_option": (None, *GPU_OPTIONS)}.get(key)
     if choices and value not in choices:

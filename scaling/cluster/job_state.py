@@ -1,7 +1,4 @@
-"""State of submitted tasks: combine the scheduler, saved states, task journals, and job logs.
-
-Final states are saved in states.json, because the scheduler forgets ended jobs.
-"""
+"""State of submitted tasks: combine the scheduler, saved states, task journals, and job logs."""
 
 import contextlib
 import dataclasses
@@ -57,12 +54,12 @@ class TaskState:
 
     @property
     def open(self) -> bool:
-        """Return whether the task is pending or running, or may be because no scheduler was queried."""
+        """Return whether the task may still run: it is pending, running, or in an unknown state."""
         return self.state.live or self.state.name == UNKNOWN
 
     @property
     def waits(self) -> bool:
-        """Return whether the task is pending: it has not started, or will start again."""
+        """Return whether the job of the task is pending, before its first start or before a restart."""
         return self.state.name in _WAITING
 
     @property
@@ -81,7 +78,7 @@ class TaskState:
 
 
 def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
-    """Return the states of all tasks that were submitted for a results folder.
+    """Return the states of all tasks that were submitted for a results folder. A task runs in one job.
 
     Args:
         query_scheduler: If False, the scheduler is not queried, and a task without a saved or reported state
@@ -103,26 +100,26 @@ def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
 
 def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list[TaskState]:
     """Return the states of the tasks of one submission, and save new final states to disk."""
-    remembered = {
+    saved_states = {
         name: (JobState(**saved["state"]), saved.get("settled", False))
         for name, saved in _read_states(submission.folder).items()
     }
     unknown = JobState(UNKNOWN), False
     tasks = [
-        TaskState(submission, entry, *remembered.get(entry.name, unknown)) for entry in submission.entries
+        TaskState(submission, entry, *saved_states.get(entry.name, unknown)) for entry in submission.entries
     ]
-    open_tasks = [task for task in tasks if task.entry.name not in remembered]
+    open_tasks = [task for task in tasks if task.entry.name not in saved_states]
     if not open_tasks:
         return tasks
-    updated = _find_states(_with_jobs(open_tasks, query_scheduler), query_scheduler)
+    updated = _find_states(_add_job_ids(open_tasks, query_scheduler), query_scheduler)
     by_name = {task.entry.name: task for task in updated}
-    unsure = (UNKNOWN, "LOST") if submission.kind == SLURM else (UNKNOWN,)  # sacct may report more later
-    save_states([task for task in updated if not task.state.live and task.state.name not in unsure])
+    not_final = (UNKNOWN, "LOST") if submission.kind == SLURM else (UNKNOWN,)  # sacct may report more later
+    save_states([task for task in updated if not task.state.live and task.state.name not in not_final])
     return [by_name.get(task.entry.name, task) for task in tasks]
 
 
-def _with_jobs(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskState]:
-    """Add the job IDs to tasks of one submission, even if the launcher died before it saved the IDs."""
+def _add_job_ids(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskState]:
+    """Add the job IDs to tasks of one submission. Query the IDs that the launcher did not save."""
     jobs = {task.entry.name: task.entry.job or task.journal.job for task in tasks}
     if query_scheduler and tasks[0].submission.kind == SLURM and None in jobs.values():
         jobs |= _find_jobs_by_name(tasks[0].submission, jobs)
@@ -135,20 +132,19 @@ def _with_jobs(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskSt
 def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
     """Return the job IDs, by task name, of the one job array that was submitted but not saved.
 
-    The launcher submits arrays in the order of their tasks and saves each before it submits the next. All
-    jobs of a submission have the same name, by which the array is found.
+    All jobs of a submission have one name. The launcher saves each array before it submits the next.
     """
     saved = {entry.job.partition("_")[0] for entry in submission.entries if entry.job}
     array = [entry for entry in submission.entries if not entry.job]
     array = [entry for entry in array if entry.shape == array[0].shape]
     accounted = slurm.list_accounted_jobs(submission.name, submission.made_at)
-    found: dict[str, str] = {}
+    job_ids: dict[str, str] = {}
     for job in (*slurm.list_live_jobs(submission.name), *accounted):
         array_job, _, index = job.partition("_")
         task_index = int(index or 0)
         if array_job not in saved and task_index < len(array) and not jobs.get(array[task_index].name):
-            found.setdefault(array[task_index].name, job)
-    return found
+            job_ids.setdefault(array[task_index].name, job)
+    return job_ids
 
 
 def _find_states(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskState]:
@@ -168,7 +164,7 @@ def _find_states(tasks: Sequence[TaskState], query_scheduler: bool) -> list[Task
 def _find_state(
     task: TaskState, query_scheduler: bool, scheduler_states: Mapping[str, JobState], job_is_saved: bool
 ) -> JobState:
-    """Return the current state of a task.
+    """Return the current state of a task: a name such as "RUNNING", the node, and the reason.
 
     Args:
         scheduler_states: States that the scheduler reports, by job ID.
@@ -179,22 +175,22 @@ def _find_state(
         return scheduler_states[job]
     on_slurm = submission.kind == SLURM
     # The process of a local task is visible on the host of the launcher only.
-    answered = query_scheduler if on_slurm else submission.host == environment.node_name()
-    if answered and not on_slurm and _find_process(task):
+    is_observable = query_scheduler if on_slurm else submission.host == environment.node_name()
+    if is_observable and not on_slurm and _find_process(task):
         return JobState("RUNNING" if task.journal.runs else "PENDING", task.journal.node)
     if (
-        answered
+        is_observable
         and on_slurm
         and not job_is_saved
         and (job or submission.may_be_submitting)
         and not task.journal.runs
     ):
         return JobState("PENDING", reason="being submitted")
-    reported = _reported_state(dataclasses.replace(task))  # a copy reads the journal again
-    return reported if answered or reported.name == "COMPLETED" else JobState(UNKNOWN, reported.node)
+    reported = _read_final_state(dataclasses.replace(task))  # a copy reads the journal again
+    return reported if is_observable or reported.name == "COMPLETED" else JobState(UNKNOWN, reported.node)
 
 
-def _reported_state(task: TaskState) -> JobState:
+def _read_final_state(task: TaskState) -> JobState:
     """Return the final state of a task from its journal or its job log, or LOST if neither reports it."""
     journal = task.journal
     if not journal.runs:
@@ -279,7 +275,7 @@ def was_cancelled(tasks: Sequence[TaskState]) -> bool:
 
 
 def has_unmet_request(tasks: Sequence[TaskState]) -> bool:
-    """Return whether a task of the last submission got other devices than requested, as a retry would too."""
+    """Return whether the last submission did not get the requested devices, as a retry would not either."""
     attempts = (attempt for task in _last_submission(tasks) for attempt in task.journal.attempts)
     return any(attempt.reason == REQUEST_NOT_MET for attempt in attempts)
 

@@ -101,10 +101,7 @@ def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
 
 
 class Journal:
-    """Writer of the journal of a running task.
-
-    Each run of the task writes its own file. Every line is flushed at once.
-    """
+    """Writer of the journal of a running task. Each run of the task writes a file of its own."""
 
     def __init__(self, task: Path) -> None:
         number = 1
@@ -145,11 +142,7 @@ def current_job() -> str | None:
 
 
 def seconds_between(began_at: str | None, ended_at: str | None = None) -> float | None:
-    """Return the seconds between two ISO 8601 times, or None if a time is invalid.
-
-    Args:
-        ended_at: End time. If None, it is the current time.
-    """
+    """Return the seconds from one ISO 8601 time to another or to now, or None if a time is invalid."""
     try:
         began = datetime.datetime.fromisoformat(began_at or "")
         ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)

@@ -30,21 +30,14 @@ _REASONS = {  # state of a job -> (reason of the records, text of the records)
 # States in which cases that had not begun are not recorded as failed.
 _NOT_RECORDED_BEFORE_START = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LOST")
 # Prefixes of log lines that do not state the cause.
-_NOT_REASONS = (
+_UNINFORMATIVE_PREFIXES = (
     " ", "Traceback", "subprocess.CalledProcessError", "submitit", "srun: Job step", "slurmstepd",
     "Command '[",
 )  # fmt: skip
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Write a failed record for each case that a newly ended job left without a result.
-
-    Args:
-        results: Results folder.
-        tasks: All submitted tasks of the folder.
-    Returns:
-        Number of records written.
-    """
+    """Write failed records for the cases that newly ended jobs left without a result. Return their number."""
     new = [task for task in tasks if not task.open and not task.settled]
     if not new:
         return 0
@@ -113,7 +106,7 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     """Return why cases of an ended task have no result, or None if no case needs a record.
 
     Returns:
-        (reason code of the records, text of the records, whether cases that never began are lost too).
+        (reason code such as "timeout", explanation, whether cases that never began are lost too), or None.
     """
     name, begun = task.state.name, bool(task.journal.attempts)
     if name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
@@ -137,25 +130,25 @@ def find_cause(task: TaskState) -> str:
     """Return why a task ended, from its journal or else from its job logs, or "" if the cause is unknown."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
-    if text := _failed_setup(job_state.read_log(task, "err")):
+    if text := _find_failed_setup(job_state.read_log(task, "err")):
         return text
     for kind in ("err", "out"):
         lines = [
             line
             for line in job_state.read_log(task, kind)
-            if line.strip() and not line.startswith(_NOT_REASONS)
+            if line.strip() and not line.startswith(_UNINFORMATIVE_PREFIXES)
         ]
         if lines:
             return environment.last_line("\n".join(lines), "")[:300]
     return ""
 
 
-def _failed_setup(lines: Sequence[str]) -> str:
+def _find_failed_setup(lines: Sequence[str]) -> str:
     """Return the log message about the failed setup command of a job, with its output, or ""."""
     failures = [number for number, line in enumerate(lines) if line.startswith(submission_files.SETUP_FAILED)]
     if not failures:
         return ""
-    before = lines[failures[-2] + 1 if len(failures) > 1 else 0 : failures[-1]]
-    output = " ".join(" ".join(before).split())
+    output_lines = lines[failures[-2] + 1 if len(failures) > 1 else 0 : failures[-1]]
+    output = " ".join(" ".join(output_lines).split())
     message = f"; the log says: {output}" if output else ""
     return environment.scrub(f"{lines[failures[-1]].removeprefix('scaling: ')}{message}")[:500]

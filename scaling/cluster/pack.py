@@ -1,7 +1,4 @@
-"""Packing: distribute cases over tasks (jobs), so that each task fills its time limit as predicted.
-
-Cases of one problem are compared and are never separated.
-"""
+"""Packing: distribute cases over tasks (jobs), so that each task fills its time limit as predicted."""
 
 import dataclasses
 import statistics
@@ -16,7 +13,7 @@ from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
 
-_START_SECONDS = 5.0  # to start the workers of a session
+_START_SECONDS = 5.0  # time to start the workers of a session
 _BUILD_SECONDS = 5.0  # default time to build, compile, and check a case
 
 
@@ -51,7 +48,7 @@ def pack(
 ) -> list[PackedTask]:
     """Distribute the cases of a schedule over tasks. Each task runs in one job.
 
-    A task takes no longer than the budget, unless it consists of a single group of cases.
+    Cases of the same problem stay in one task, which exceeds the budget only if it has no other cases.
 
     Args:
         records: Records of the results folder, whose measured times predict the duration of the cases.
@@ -63,7 +60,7 @@ def pack(
     predicted = planned_seconds(planned, schedule.machine, settings)
     predict = make_predictor(records, settings, predicted)
     groups = _group_by_curve(schedule, settings) if nested else _group_by_shape(schedule, settings)
-    tasks = [task for shape in groups for task in _fill(shape, groups[shape], predict, budget)]
+    tasks = [task for shape in groups for task in _fill_tasks(shape, groups[shape], predict, budget)]
     if nested:
         tasks = [
             dataclasses.replace(task, sessions=_in_schedule_order(schedule, task.items)) for task in tasks
@@ -89,7 +86,7 @@ def _group_by_shape(
 def _group_by_curve(
     schedule: Schedule, settings: RunSettings
 ) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Group cases that differ only in method, devices, and points, under one shape that is large enough."""
+    """Group cases that differ only in method, devices, or points. The single key is a shape for all cases."""
     shapes = [process_shape(session[0].case, schedule.machine, settings) for session in schedule.sessions]
     nodes = max(shape.nodes for shape in shapes)
     per_node = max(shape.devices // shape.nodes for shape in shapes)
@@ -122,13 +119,13 @@ def _in_schedule_order(
     return tuple(session for session in sessions if session)
 
 
-def _fill(
+def _fill_tasks(
     shape: ProcessShape,
     groups: Iterable[Sequence[ScheduledCase]],
     predict: Callable[[Case], float],
     budget: float,
 ) -> list[PackedTask]:
-    """Distribute groups of cases over tasks, in order, with as many groups per task as its budget allows."""
+    """Distribute groups of cases over tasks, in order, with as many groups per task as the budget allows."""
     tasks: list[PackedTask] = []
     sessions: list[tuple[ScheduledCase, ...]] = []
     total = 0.0

@@ -1,7 +1,4 @@
-"""Submission of tasks: as Slurm job arrays with sbatch, or as a local background process.
-
-This module sets the options of submitit and sbatch. task.py is the program that runs in a job.
-"""
+"""Submission of tasks: as Slurm job arrays with sbatch, or as a local background process."""
 
 import contextlib
 import io
@@ -35,7 +32,7 @@ _CANCEL_SECONDS = 30.0  # timeout for canceled jobs to end
 _KILL_SECONDS = 60  # time between the time limit of a local task and SIGKILL
 _UNLIMITED = 10**6  # number of tasks of an array that may run at the same time
 # The copy of the package precedes what setup lines add to PYTHONPATH on the node.
-_START = 'export PYTHONPATH="$PYTHONPATH_FIRST${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"'
+_START_COMMAND = 'export PYTHONPATH="$PYTHONPATH_FIRST${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"'
 _JOB_VARIABLES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")  # prefixes of variables of a job
 
 
@@ -57,7 +54,7 @@ def submit(
     )
     (results / REJECTED).unlink(missing_ok=True)
     try:
-        command = ["env", *_copy_package(submission.folder / "code"), "sh", "-c", _START, "sh"]
+        command = ["env", *_copy_package(submission.folder / "code"), "sh", "-c", _START_COMMAND, "sh"]
         command += [sys.executable, "-m", "scaling.cluster.task"]
         if cluster.name != SLURM:
             return submission_files.save_job_ids(submission, _start_process(submission, command, cluster))
@@ -134,20 +131,20 @@ def _submit_array(
 
     executor: Any = submitit.SlurmExecutor((submission.folder / "log").resolve())
     executor.update_parameters(**options)
-    quiet = contextlib.redirect_stderr(io.StringIO())  # submitit repeats the message of sbatch
+    suppressed_stderr = contextlib.redirect_stderr(io.StringIO())  # submitit repeats the message of sbatch
     try:
-        with submitit.helpers.clean_env(), _interrupts_ignored(), quiet, executor.batch():
+        with submitit.helpers.clean_env(), _ignore_interrupts(), suppressed_stderr, executor.batch():
             jobs = [
                 executor.submit(subprocess.check_call, [*command, str(entry.path.resolve())])
                 for entry in entries
             ]
     except FailedJobError as error:
-        raise Refusal(f"Slurm: {_sbatch_message(str(error))}") from None
+        raise Refusal(f"Slurm: {_extract_sbatch_message(str(error))}") from None
     return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
 
 
 @contextlib.contextmanager
-def _interrupts_ignored() -> Iterator[None]:
+def _ignore_interrupts() -> Iterator[None]:
     previous = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGHUP, signal.SIGINT)}
     try:
         yield
@@ -156,7 +153,7 @@ def _interrupts_ignored() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _sbatch_message(text: str) -> str:
+def _extract_sbatch_message(text: str) -> str:
     parts = [line.partition("sbatch: ")[2].removeprefix("error: ") for line in text.splitlines()]
     messages = dict.fromkeys(environment.scrub(part).strip() for part in parts if part)
     return "; ".join(messages) or environment.last_line(text)
@@ -195,7 +192,7 @@ def _sbatch_options(
     machine: Machine,
     previous: str | None,
 ) -> dict[str, Any]:
-    """Return the sbatch options of a job array, by submitit's names.
+    """Return the sbatch options of a job array as a dict with submitit's names.
 
     Args:
         entry: Any task of the array.
@@ -246,11 +243,7 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 
 
 def _copy_package(folder: Path) -> list[str]:
-    """Copy this package into a folder, so that a queued task runs the submitted version.
-
-    Returns:
-        Environment variables, as NAME=VALUE, that make Python import the copy.
-    """
+    """Copy this package into a folder. Return NAME=VALUE variables that make Python import the copy."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)
     if environment.source(folder / "scaling") != environment.source():

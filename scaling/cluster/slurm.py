@@ -20,7 +20,7 @@ LIVE = (
 )  # fmt: skip
 _SECONDS = 60.0  # timeout of a Slurm command
 _ANY_NODES = 10**6  # assumed number of nodes if sinfo is not available
-_FORGOTTEN = "Invalid job id"  # message of squeue if all of the jobs have ended
+_JOBS_ENDED_MESSAGE = "Invalid job id"  # message of squeue if all of the jobs have ended
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class SlurmNode:
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
-    """Return the number of nodes that a job may use, and their devices and CPUs, as listed by sinfo.
+    """Return the nodes that a job may use as a `Machine` (node count, devices, CPUs), as listed by sinfo.
 
     The nodes are those of the configured or the default partition. If the default partition has no such
     device, and a constraint, QOS, or `per_node` is given, the nodes of all partitions count, because the site
@@ -114,7 +114,7 @@ def _remote_machine(
 
 
 def assumed_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes and devices of a cluster from its settings alone, for a host without sinfo."""
+    """Return the nodes of a cluster as a `Machine`, from its settings alone, for a host without sinfo."""
     if not cluster.per_node:
         raise Refusal(
             "sinfo is not available to count the devices of a node: "
@@ -127,9 +127,9 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
     """Return every node of every partition of the cluster, as listed by sinfo."""
     nodes = []
     for line in run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines():
-        partition, name, sockets, cores, gres, starred, cpus, features = line.split("|", 7)
+        partition, name, sockets, cores, gres, marked_partition, cpus, features = line.split("|", 7)
         devices = _count_devices(cluster, int(sockets) * int(cores), gres)
-        is_default = starred.endswith("*")
+        is_default = marked_partition.endswith("*")
         nodes.append(
             SlurmNode(partition, is_default, name, devices, int(cpus), frozenset(features.split(",")))
         )
@@ -190,17 +190,17 @@ def _count_devices(cluster: ClusterSettings, cores: int, gres: str) -> int:
     """
     if cluster.platform == "cpu":
         return cores
-    wanted = cluster.gres.split(":")
+    requested_resource = cluster.gres.split(":")
     count = 0
     for resource in re.sub(r"\([^)]*\)", "", gres).split(","):
         *name, number = resource.split(":")
-        if name[: len(wanted)] == wanted and number.isdigit():
+        if name[: len(requested_resource)] == requested_resource and number.isdigit():
             count += int(number)
     return count
 
 
 def allocation_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes and devices of the Slurm allocation that this process runs in."""
+    """Return the nodes and devices of the Slurm allocation of this process as a `Machine`."""
     nodes = allocated_nodes()
     gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
     available = (cpus_per_node() or 1) if cluster.platform == "cpu" else gpus
@@ -237,7 +237,7 @@ def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
             "squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", "--format=%i|%T|%N|%M|%r"
         )
     except Refusal as refusal:
-        if _FORGOTTEN not in str(refusal):
+        if _JOBS_ENDED_MESSAGE not in str(refusal):
             raise
         lines = ""
     listed = set[str]()

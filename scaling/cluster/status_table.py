@@ -12,8 +12,8 @@ from scaling.core.formatting import count_of, format_wait, list_first
 COLUMNS = ("task", "devices", "job", "state", "node", "elapsed", "cases", "why")
 NARROW = ("task", "state", "elapsed", "cases")  # columns whose cells are not wrapped
 _MAX_SINGLE_ROWS = 10  # number of tasks in one state that have their own row
-_MAX_ROWS = 30  # beyond which old rows are omitted; rows of the last submission and of open tasks remain
-_MAX_NAMES = 2  # in a cell
+_MAX_ROWS = 30  # maximum number, except for rows of the last submission and of open tasks
+_MAX_NAMES = 2  # maximum number of names in a cell
 
 
 @dataclass(frozen=True)
@@ -58,24 +58,19 @@ class TaskRow:
 def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[TaskRow], int]:
     """Return the rows of the status table, oldest submission first, and the number of omitted old rows.
 
-    Args:
-        every: Whether every task has its own row, and no row is omitted.
+    If `every` is true, each task has its own row, and no row is omitted.
     """
     groups: dict[tuple[object, ...], list[TaskState]] = defaultdict(list)
     for task in tasks:
         groups[task.entry.folder, task.state.name, task.state.reason, task.blocked].append(task)
-    rows = [row for group in groups.values() for row in _fold(group, every)]
-    old = [row for row in rows if not row.open and row.submission != rows[-1].submission]
-    omitted = [] if every else old[: max(0, len(rows) - _MAX_ROWS)]
+    rows = [row for group in groups.values() for row in _make_rows(group, every)]
+    old_rows = [row for row in rows if not row.open and row.submission != rows[-1].submission]
+    omitted = [] if every else old_rows[: max(0, len(rows) - _MAX_ROWS)]
     return [row for row in rows if row not in omitted], len(omitted)
 
 
-def _fold(group: Sequence[TaskState], every: bool) -> list[TaskRow]:
-    """Return the rows of tasks that are in the same state.
-
-    Pending and completed tasks share one row. Of other tasks, the first `_MAX_SINGLE_ROWS` have their own
-    rows.
-    """
+def _make_rows(group: Sequence[TaskState], every: bool) -> list[TaskRow]:
+    """Return rows for tasks in the same state: one each, or a shared row if they are pending or completed."""
     if every:
         count = len(group)
     else:

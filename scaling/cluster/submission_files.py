@@ -34,8 +34,8 @@ SETUP_FAILED = "scaling: setup line failed with exit status"  # prefix of the li
 _FILE = "submission.json"
 _FIELDS = ("kind", "made_at", "host", "minutes")
 _SUBMIT_SECONDS = 300.0  # maximum time to submit all tasks
-_MARGIN = 2.0  # factor on a planned time
-_EXTRA_MINUTES = 10  # added to it; with less, submitit mistakes a preemption for a timeout
+_TIME_LIMIT_FACTOR = 2.0  # ratio of the time limit to the planned run time
+_EXTRA_MINUTES = 10  # added to the time limit; with less, submitit mistakes a preemption for a timeout
 
 
 @dataclass(frozen=True)
@@ -181,19 +181,16 @@ def create_submission(
         definition = TaskDefinition(
             task.sessions, settings, schedule.machine, cluster, nested, schedule.environments
         )
-        store.write_json(entry.path, _to_json(definition))
+        store.write_json(entry.path, _task_to_json(definition))
     write_submission(submission)
     return submission
 
 
 def time_limit(task: PackedTask, cluster: ClusterSettings) -> float:
-    """Return the time limit of a task in minutes.
-
-    It is `cluster.time`, or less if a plan predicts the run time, because Slurm starts shorter jobs earlier.
-    """
+    """Return the time limit of a task in minutes: `cluster.time`, or less if a plan predicts the run time."""
     if not task.is_planned:
         return cluster.time
-    return min(cluster.time, math.ceil(_MARGIN * task.seconds / 60) + _EXTRA_MINUTES)
+    return min(cluster.time, math.ceil(_TIME_LIMIT_FACTOR * task.seconds / 60) + _EXTRA_MINUTES)
 
 
 def write_submission(submission: Submission) -> None:
@@ -210,18 +207,14 @@ def write_submission(submission: Submission) -> None:
 
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
-    """Add job IDs to a submission, write it to submission.json, and return it.
-
-    Args:
-        jobs: Dict from task name to job ID.
-    """
+    """Add job IDs (a dict by task name) to a submission, write submission.json, and return the submission."""
     entries = tuple(dataclasses.replace(e, job=jobs.get(e.name, e.job)) for e in submission.entries)
     updated = dataclasses.replace(submission, entries=entries)
     write_submission(updated)
     return updated
 
 
-def _to_json(definition: TaskDefinition) -> dict[str, Any]:
+def _task_to_json(definition: TaskDefinition) -> dict[str, Any]:
     return {
         "settings": dataclasses.asdict(definition.settings),
         "machine": dataclasses.asdict(definition.machine),

@@ -38,14 +38,14 @@ def main(arguments: Sequence[str]) -> int:
         Exit status: 0 if every case has a record, 1 after an error, or 143 if the task was stopped.
     """
     for number in (signal.SIGTERM, TIME_LIMIT):
-        signal.signal(number, _stop)
+        signal.signal(number, _raise_interrupt)
     # Slurm sends SIGUSR2 before the time limit. Finished cases are recorded already.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
     path = Path(arguments[0])
     try:
         definition = submission_files.read_task(path)
         with store.locked(path.parent, f".{path.stem}.lock", _LOCK_SECONDS) as lock:
-            return _run(path, definition, lock)
+            return _run_with_journal(path, definition, lock)
     except Refusal as refusal:
         print(f"scaling: {refusal}", file=sys.stderr)
     except OSError as error:
@@ -53,20 +53,20 @@ def main(arguments: Sequence[str]) -> int:
     return 1
 
 
-def _stop(number: int, _frame: Any) -> None:
+def _raise_interrupt(number: int, _frame: Any) -> None:
     if number == TIME_LIMIT:  # the same message as Slurm, which state_in_log recognizes
         print("scaling: CANCELLED DUE TO TIME LIMIT", file=sys.stderr, flush=True)
     raise KeyboardInterrupt
 
 
-def _run(path: Path, definition: submission_files.TaskDefinition, lock: int) -> int:
+def _run_with_journal(path: Path, definition: submission_files.TaskDefinition, lock: int) -> int:
     """Run the cases of a task, write its start and end to the journal, and return the exit status."""
     journal = Journal(path)
     node = environment.node_name()
     nodes = list(allocated_nodes()) if definition.cluster.name == SLURM else [node]
     journal.write("started", job=current_job(), node=node, nodes=nodes, pid=os.getpid())
     try:
-        _run_missing(path, definition, journal, lock)
+        _run_missing_cases(path, definition, journal, lock)
     except KeyboardInterrupt:
         journal.write("stopped")
         return _STOPPED
@@ -81,7 +81,7 @@ def _run(path: Path, definition: submission_files.TaskDefinition, lock: int) -> 
     return 0
 
 
-def _run_missing(
+def _run_missing_cases(
     path: Path, definition: submission_files.TaskDefinition, journal: Journal, lock: int
 ) -> None:
     """Record the cases that an earlier run of the task left unfinished, and then run the remaining cases."""

@@ -13,17 +13,14 @@ from scaling.cluster.job_state import TaskState
 from scaling.core.case import Refusal
 
 _POLL_SECONDS = 2.0
-_SLOWEST_SECONDS = 10.0  # maximum time between two polls
-_RETRY_SECONDS = 300.0  # for which a scheduler may fail to answer, once it has answered
+_MAX_POLL_SECONDS = 10.0  # maximum time between two polls
+_RETRY_SECONDS = 300.0  # timeout of a scheduler that no longer answers
 _ENDING_SECONDS = 10.0  # timeout for canceled tasks to end
 _MAX_LOAD = 0.2  # maximum share of a core that polling uses
 
 
 def poll(results: Path) -> Iterator[list[TaskState]]:
-    """Yield the states of all submitted tasks every few seconds, until no task is pending or running.
-
-    Raise `Refusal` if the scheduler stops answering.
-    """
+    """Yield the states of all submitted tasks every few seconds, until no task is pending or running."""
     began = time.monotonic()
     answered_at = None
     while True:
@@ -38,7 +35,7 @@ def poll(results: Path) -> Iterator[list[TaskState]]:
             if answered_at is None or polled_at - answered_at > _RETRY_SECONDS:
                 raise
         now = time.monotonic()
-        pause = min(_SLOWEST_SECONDS, _POLL_SECONDS + (now - began) / 60)
+        pause = min(_MAX_POLL_SECONDS, _POLL_SECONDS + (now - began) / 60)
         time.sleep(max(pause, (now - polled_at) / _MAX_LOAD))
 
 
@@ -79,10 +76,7 @@ def wait_until_ended(results: Path) -> list[TaskState]:
 
 
 def progress_line(tasks: Sequence[TaskState]) -> str:
-    """Return the progress as text, such as "2 running, 3 pending; 10 of 40 cases have ended".
-
-    The text is "" if no task is pending or running.
-    """
+    """Return the progress, such as "2 running; 10 of 40 cases have ended", or "" if no task is live."""
     live = [task for task in tasks if task.state.live]
     if not live:
         return ""

@@ -1,7 +1,6 @@
 """Child processes that exchange JSON lines: start, send, receive events, explain exits, and terminate.
 
-Workers, compile workers, preflight checks, the W&B client, and Julia all run as a `ChildProcess`. This module
-handles streams, signals, and exit statuses only. It does not import JAX.
+Workers, compile workers, preflight checks, the W&B client, and Julia all run as a `ChildProcess`.
 """
 
 import collections
@@ -29,9 +28,9 @@ _LINE_CHARACTERS = 4096  # longer lines of standard error are read in pieces
 _LOG_CHARACTERS = 64 * 2**20  # maximum size of a log file
 _EVENT_CHARACTERS = 64 * 2**20  # maximum size of an event
 _END_SECONDS = 5.0  # timeout for the reaper and the reader threads to end
-_SHOWN_CHARACTERS = 300
+_MAX_SHOWN_CHARACTERS = 300
 # Informational messages of XLA, which do not explain a failure.
-_NOISE = re.compile(r"[IW]\d{4} |WARNING: All log messages before absl")
+_UNINFORMATIVE = re.compile(r"[IW]\d{4} |WARNING: All log messages before absl")
 Event = dict[str, Any]
 
 
@@ -45,7 +44,7 @@ class ProcessExit:
         last_line: Last relevant line of standard error.
     """
 
-    reason: str  # out_of_memory, killed
+    reason: str
     text: str
     last_line: str
 
@@ -84,7 +83,7 @@ class ChildProcess:
                 stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
                 start_new_session=True, **options,
             )  # fmt: skip
-        self.pid = self._process.pid  # of the reaper if the command runs under it
+        self.pid = self._process.pid  # of the reaper, if it runs the command
         if stdin_text is None:
             self._write(text)
         self._readers = [
@@ -107,10 +106,7 @@ class ChildProcess:
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event of the process, or None if there is none within `seconds` (no limit if None).
-
-        The last event is {"event": "exit", "status": ...}.
-        """
+        """Return the next event, or None after `seconds`. The last is {"event": "exit", "status": ...}."""
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
         return None
@@ -128,16 +124,16 @@ class ChildProcess:
             lines: Lines of standard error. If None, the lines kept by this object are used.
         """
         last = last_line(self.stderr_lines() if lines is None else lines)
-        by_kernel = status == -signal.SIGKILL and process_memory.count_oom_kills() > self._kills_before
+        oom_killed = status == -signal.SIGKILL and process_memory.count_oom_kills() > self._kills_before
         text = (
             f"was killed by signal {-status}{signal_name(-status)}"
             if status < 0
             else f"ended with status {status}"
         )
-        if by_kernel:
+        if oom_killed:
             text += " when the host's memory ran out"
         return ProcessExit(
-            "out_of_memory" if by_kernel or memory.is_out_of_memory(last) else "killed", text, last
+            "out_of_memory" if oom_killed or memory.is_out_of_memory(last) else "killed", text, last
         )
 
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
@@ -161,8 +157,10 @@ class ChildProcess:
         process.wait()
         for reader in self._readers:
             reader.join(_END_SECONDS)
-        read = [] if any(reader.is_alive() for reader in self._readers) else [process.stdout, process.stderr]
-        for stream in filter(None, [process.stdin, *read]):
+        outputs = (
+            [] if any(reader.is_alive() for reader in self._readers) else [process.stdout, process.stderr]
+        )
+        for stream in filter(None, [process.stdin, *outputs]):
             with contextlib.suppress(OSError):
                 stream.close()
 
@@ -202,5 +200,5 @@ def last_line(lines: Sequence[str]) -> str:
 
     Informational messages of XLA are ignored. Absolute paths and secrets are removed from the line.
     """
-    relevant = [line for line in lines if line.strip() and not _NOISE.match(line)]
-    return environment.last_line("\n".join(relevant), "")[:_SHOWN_CHARACTERS]
+    relevant = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
+    return environment.last_line("\n".join(relevant), "")[:_MAX_SHOWN_CHARACTERS]

@@ -21,10 +21,7 @@ _NAME = "ad-scaling/core/"  # prefix of the abstract socket names
 
 
 def usable_cores() -> list[int]:
-    """Return the numbers of the logical CPU cores that this process may use, one of each physical core first.
-
-    The affinity of the process and the CPU quota of its cgroup limit the cores.
-    """
+    """Return the logical cores that affinity and CPU quota allow, starting with one per physical core."""
     path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
     first = {group: core for core, group in reversed(siblings.items())}  # group -> its lowest core
@@ -61,18 +58,18 @@ def claim_cores(
     usable, deadline, reported = usable_cores(), time.monotonic() + timeout, False
     with contextlib.ExitStack() as claims:
         with contextlib.ExitStack() as queue:
-            is_next = False
+            may_claim = False
             while True:
-                is_next = is_next or _is_next(usable, owner, queue)
-                if is_next and (cores := _try_claim(usable, count, owner, node, claims)) is not None:
+                may_claim = may_claim or _may_claim(usable, owner, queue)
+                if may_claim and (cores := _try_claim(usable, count, owner, node, claims)) is not None:
                     break
                 if not reported:
-                    report_wait(_holders(usable))
+                    report_wait(_find_holders(usable))
                     reported = True
                 if time.monotonic() > deadline:
                     raise TimeoutError(
                         f"{count} cores are not free after {timeout:g} s; "
-                        f"processes {_holders(usable)} hold some of them"
+                        f"processes {_find_holders(usable)} hold some of them"
                     )
                 time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))
         yield sorted(cores)
@@ -90,15 +87,12 @@ def describe_wait(holders: Sequence[int], node: str = "") -> str:
     return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({names})"
 
 
-def _is_next(usable: list[int], owner: str, queue: contextlib.ExitStack) -> bool:
-    """Return whether this owner may claim cores now: it is first in the queue, or it already holds cores.
-
-    An owner that holds cores does not queue, which avoids a deadlock.
-    """
+def _may_claim(usable: list[int], owner: str, queue: contextlib.ExitStack) -> bool:
+    """Return whether an owner may claim cores, because it holds some or is first in the queue for them."""
     return _try_bind("queue", queue) or not all(_is_free(f"{core}/{owner}") for core in usable)
 
 
-def _holders(cores: list[int]) -> list[int]:
+def _find_holders(cores: list[int]) -> list[int]:
     """Return the process IDs that hold any of these cores. Processes of other users may be missing."""
     pids = set()
     for core in cores:

@@ -31,7 +31,7 @@ class Channel:
 
 
 def open_channel() -> Channel:
-    """Return the connection to the launcher, which takes over standard input and standard output.
+    """Redirect standard input and output, and return the connection to the launcher that uses them instead.
 
     After the call, the process reads an empty standard input, and its standard output goes to standard error.
     """
@@ -62,11 +62,7 @@ def open_channel() -> Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when its parent ends, because an orphan would disturb later measurements.
-
-    Args:
-        parent: Process ID of the parent. If the parent has already ended, this process exits at once.
-    """
+    """Make Linux kill this process when its parent ends, or exit at once if the parent has already ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)

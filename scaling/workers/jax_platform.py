@@ -18,8 +18,8 @@ _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}  # backends of JAX that this package
 def find_platform() -> str:
     """Return the default platform of JAX on this host: "cpu", "gpu", or "tpu".
 
-    It is read from JAX_PLATFORMS. Otherwise, JAX is started in another process if an accelerator plugin
-    exists.
+    JAX_PLATFORMS determines it. If it is not set and an accelerator plugin is installed, JAX is started in
+    another process.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:

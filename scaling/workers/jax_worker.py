@@ -56,12 +56,12 @@ def start(
     try:
         devices = jax.devices(platform)
     except RuntimeError as error:
-        raise Refusal(_no_backend(platform, str(error))) from None
+        raise Refusal(_explain_missing_backend(platform, str(error))) from None
     if len(devices) < count:
         raise Refusal(f"{count} {platform} devices were requested, but JAX has {len(devices)}")
     if platform == "cpu":
         process_memory.limit_process()
-    gather = timing.single_process if processes == 1 else _gather
+    gather = timing.single_process if processes == 1 else _all_gather
     return ProcessGroup(devices[:count], platform, gather, jax.process_index(), processes, bound)
 
 
@@ -73,10 +73,10 @@ def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: C
         first = rank % per_node * share
         local = None if platform == "cpu" else list(range(first, first + share))
         jax.distributed.initialize(get_coordinator(), shape["processes"], rank, local)
-    _gather([0.0])  # synchronize now, because the timeout of a first collective is only 30 seconds
+    _all_gather([0.0])  # synchronize now, because the timeout of a first collective is only 30 seconds
 
 
-def _no_backend(platform: str, error: str) -> str:
+def _explain_missing_backend(platform: str, error: str) -> str:
     extra = _EXTRAS.get(platform)
     advice = f"; install the extra {extra}, or set cluster.platform" if extra else ""
     first = environment.scrub(error.strip().splitlines()[0] if error.strip() else "no reason given")[:300]
@@ -84,11 +84,11 @@ def _no_backend(platform: str, error: str) -> str:
 
 
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
-    """Raise `Refusal` if the processes and devices of the group differ from the request.
+    """Return environment fields of the whole process group. Raise `Refusal` if it differs from the request.
 
     Returns:
-        Fields to add to the environment of each record: "hosts" (node names), "cores" (sorted core numbers or
-            None), "shape" (devices, nodes, and processes), and the fields that the launcher sent.
+        Dict with "hosts" (node names), "cores" (sorted core numbers or None), "shape" (devices, nodes, and
+            processes), and the fields that the launcher sent.
     """
     local_devices = [device for device in group.devices if device.process_index == group.rank]
     kind = local_devices[0].device_kind if local_devices else None
@@ -120,7 +120,7 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
     return {"hosts": nodes, "cores": cores, "shape": shape} | header["beside"]
 
 
-def _gather(values: list[float]) -> list[list[float]]:
+def _all_gather(values: list[float]) -> list[list[float]]:
     """Return the values of every process as a list (processes, values), in rank order. Also a barrier."""
     from jax.experimental import multihost_utils
 
@@ -151,7 +151,7 @@ class CaseLoop:
         self.writer = Writer(Path(header["results"]))
         self.attempts: dict[str, run_case.Attempt] = {}  # by case key
         self.alone: dict[str, bool] = {}  # whether no other case is in memory, by case key
-        self.changes: Callable[[], tuple[str, str] | None] | None = None  # side effects of a user's module
+        self.changes: Callable[[], tuple[str, str] | None] | None = None  # reports side effects of a module
         self.spoilt = False  # whether this process can run no further case
         environment.commit()  # cache it now, because a user's module may remove environment variables
         self.variables = dict(os.environ)

@@ -19,7 +19,7 @@ import numpy
 from scaling.core.formatting import list_first
 
 _MODULES = (builtins, json, math, os, time, numpy, numpy.linalg, jax)
-_SETTINGS = (  # set by the case or by the launcher
+_SETTINGS = (  # JAX settings that the case or the launcher sets
     "jax_enable_x64", "jax_platforms", "jax_num_cpu_devices", "jax_disable_jit", "jax_default_device",
     "jax_enable_compilation_cache",
 )  # fmt: skip
@@ -27,7 +27,7 @@ _FIXES = {
     "jax_enable_x64": "dtype=float64 of a study sets it",
     "jax_platforms": "JAX_PLATFORMS sets it for a whole run",
 }
-_MAX_LISTED = 3  # changes in a description
+_MAX_LISTED = 3  # maximum number of changes in a description
 
 
 def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
@@ -54,8 +54,8 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
 
 def _snapshot() -> dict[str, Any]:
     """Return the current JAX settings and the functions of common modules as a dict from name to value."""
-    named = [
+    members = [
         (f"{module.__name__}.{name}", value) for module in _MODULES for name, value in vars(module).items()
     ]
-    functions = {name: value for name, value in named if callable(value) and not isinstance(value, type)}
+    functions = {name: value for name, value in members if callable(value) and not isinstance(value, type)}
     return functions | {name: getattr(jax.config, name, None) for name in _SETTINGS}

@@ -25,10 +25,10 @@ _POLL_SECONDS = 0.005
 
 
 def main() -> None:
-    """Run the command on standard input, kill its remaining descendants, and exit with its exit status."""
+    """Read a command from standard input, run it, kill its descendants, and exit with its exit status."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, _kill_descendants_and_exit)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != int(sys.argv[1]):  # the parent died before prctl
         os._exit(0)
@@ -42,7 +42,7 @@ def main() -> None:
         if process == child:
             break
     _kill_descendants()
-    _end_like(status)
+    _exit_with_status(status)
 
 
 def _read_line(stream: int) -> bytes:
@@ -60,7 +60,7 @@ def _execute(command: list[str]) -> None:
         os._exit(127)
 
 
-def _stop(_signal: int, _frame: Any) -> None:
+def _kill_descendants_and_exit(_signal: int, _frame: Any) -> None:
     _kill_descendants()
     os._exit(128 + signal.SIGTERM)
 
@@ -68,7 +68,7 @@ def _stop(_signal: int, _frame: Any) -> None:
 def _kill_descendants() -> None:
     """Kill all children until none remain. The children of a killed child become children of this process."""
     while True:
-        for child in _children():
+        for child in _find_children():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(child, signal.SIGKILL)
         try:
@@ -79,7 +79,7 @@ def _kill_descendants() -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def _children() -> list[int]:
+def _find_children() -> list[int]:
     own = os.getpid()
     with contextlib.suppress(OSError):
         return [int(word) for word in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
@@ -91,7 +91,7 @@ def _children() -> list[int]:
     return children
 
 
-def _end_like(status: int) -> None:
+def _exit_with_status(status: int) -> None:
     """End this process with the given wait status: the same exit status or the same signal."""
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

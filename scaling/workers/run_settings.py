@@ -8,8 +8,8 @@ from scaling.core.case import Refusal, unknown_name
 from scaling.core.timing import Sampling
 from scaling.workers.machine import ONE_PER_DEVICE
 
-_MAXIMUM = 1e8  # of any numeric setting
-_VERSUS_REPLICATES = 5  # default if two variants are compared
+_MAXIMUM = 1e8  # largest valid value of a numeric setting
+_VERSUS_REPLICATES = 5  # default if two programs are compared
 _NESTED_REPLICATES = 3  # default and minimum if all device counts share one allocation
 
 
@@ -43,21 +43,21 @@ class RunSettings:
                 raise Refusal(f"{name} must be true or false, not {config[name]!r}")
         processes = config["processes"]
         return cls(
-            sampling=_sampling(config["sampling"]),
+            sampling=_parse_sampling(config["sampling"]),
             bind=config["bind"],
             oversubscribe=config["oversubscribe"],
-            case_seconds=_number("case_seconds", config["case_seconds"], 0.001),
-            order_seed=_number("order_seed", config["order_seed"], 0, whole=True),
-            replicates=_number("replicates", _replicates(config), 1, whole=True),
+            case_seconds=_check_number("case_seconds", config["case_seconds"], 0.001),
+            order_seed=_check_number("order_seed", config["order_seed"], 0, whole=True),
+            replicates=_check_number("replicates", _choose_replicates(config), 1, whole=True),
             processes=processes
             if processes in (None, ONE_PER_DEVICE)
-            else _number("processes", processes, 1, whole=True),
-            max_cases=_number("max_cases", config["max_cases"], 1, whole=True),
+            else _check_number("processes", processes, 1, whole=True),
+            max_cases=_check_number("max_cases", config["max_cases"], 1, whole=True),
             attempts=attempts,
         )
 
 
-def _sampling(config: Any) -> Sampling:
+def _parse_sampling(config: Any) -> Sampling:
     if not isinstance(config, Mapping):
         raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {config!r}")
     field_names = [field.name for field in fields(Sampling)]
@@ -65,17 +65,17 @@ def _sampling(config: Any) -> Sampling:
         if name not in field_names:
             raise unknown_name("key of sampling", name, field_names)
     return Sampling(
-        width=_number("sampling.width", config["width"], 0.0),
-        least=_number("sampling.least", config["least"], 1, whole=True),
-        most=_number("sampling.most", config["most"], config["least"], whole=True),
-        seconds=_number("sampling.seconds", config["seconds"], 0.0),
-        warm_up=_number("sampling.warm_up", config["warm_up"], 0.0),
-        turns=_number("sampling.turns", config["turns"], 1, whole=True),
-        compilations=_number("sampling.compilations", config["compilations"], 1, whole=True),
+        width=_check_number("sampling.width", config["width"], 0.0),
+        least=_check_number("sampling.least", config["least"], 1, whole=True),
+        most=_check_number("sampling.most", config["most"], config["least"], whole=True),
+        seconds=_check_number("sampling.seconds", config["seconds"], 0.0),
+        warm_up=_check_number("sampling.warm_up", config["warm_up"], 0.0),
+        turns=_check_number("sampling.turns", config["turns"], 1, whole=True),
+        compilations=_check_number("sampling.compilations", config["compilations"], 1, whole=True),
     )
 
 
-def _number(name: str, value: Any, minimum: float, whole: bool = False) -> Any:
+def _check_number(name: str, value: Any, minimum: float, whole: bool = False) -> Any:
     """Return `value` if it is a number between `minimum` and `_MAXIMUM`. Otherwise raise `Refusal`."""
     kinds = (int,) if whole else (int, float)
     bound = f" and at most {_MAXIMUM:g}" if isinstance(value, kinds) and value > _MAXIMUM else ""
@@ -85,7 +85,7 @@ def _number(name: str, value: Any, minimum: float, whole: bool = False) -> Any:
     return value
 
 
-def _replicates(config: Mapping[str, Any]) -> Any:
+def _choose_replicates(config: Mapping[str, Any]) -> Any:
     """Return the configured number of replicates, or a default that depends on the other settings."""
     replicates = config["replicates"]
     if config["nested"] and isinstance(replicates, int) and replicates < _NESTED_REPLICATES:

@@ -1,7 +1,4 @@
-"""Schedule of a run: the cases without a result, their order, and which of them share a worker process.
-
-The schedule is computed from records and settings. supervise.py runs it. This module does not import JAX.
-"""
+"""Schedule of a run: the cases without a result, their order, and which of them share a worker process."""
 
 import dataclasses
 import random
@@ -30,7 +27,7 @@ Identity = tuple[str, str, int]  # case key, digest of the environment, replicat
 
 @dataclass(frozen=True)
 class ScheduledCase:
-    """One attempt to run a benchmark case in one replicate.
+    """One attempt to run a benchmark case in one replicate, which is one of several repetitions of the study.
 
     Attributes:
         preflight: The case, with the result of its preflight check.
@@ -97,7 +94,7 @@ class Schedule:
 
 
 def local_machine() -> Machine:
-    """Return the JAX platform, device model, and device count of this host. On a CPU, a device is a core."""
+    """Return this host as a `Machine`: JAX platform, device model, and number of devices or CPU cores."""
     platform = jax_platform.find_platform()
     if platform == "cpu":
         return Machine(platform, None, len(cores.usable_cores()))
@@ -153,7 +150,7 @@ def make_schedule(
 
 
 def process_shape(case: Case, machine: Machine, settings: RunSettings) -> ProcessShape:
-    """Return the number of devices, nodes, and processes of a case. Peer packages run in one process."""
+    """Return the devices, nodes, and processes of a case. Packages other than JAX run in one process."""
     return machine.shape(case.devices, settings.processes if case.engine == "jax" else 1)
 
 
@@ -168,8 +165,7 @@ def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
     """Return the environment (dict of versions, devices, and flags) as far as it is known before the run.
 
-    Args:
-        key: `PreflightResult.environment_key` of the cases.
+    `key` is the `PreflightResult.environment_key` of the cases.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -185,7 +181,7 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
 
 @dataclass(frozen=True)
 class History:
-    """Outcomes of previous attempts, by identity: (case key, environment digest, replicate).
+    """Outcomes of previous attempts at cases, by identity: (case key, environment digest, replicate).
 
     Attributes:
         good: Identities that need not run again.
@@ -210,7 +206,7 @@ class History:
 def build_history(
     records: Iterable[Record], environments: Iterable[Environment], baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return the outcomes of previous attempts in the given planned environments.
+    """Return the outcomes of previous attempts from the records that match a planned environment.
 
     Args:
         baseline: Records of the baseline program in a comparison of two programs. If given, a case is good
@@ -231,10 +227,7 @@ def build_history(
 
 
 def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
-    """Return the distinct strings `Record.setting` of the records that were made in these environments.
-
-    Records with equal settings are comparable.
-    """
+    """Return the distinct measurement settings, as text, of the records that match a planned environment."""
     identities = _identity_matcher(environments)
     return frozenset(record.setting for record in records if identities(record))
 
@@ -257,7 +250,7 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Mark a case of a package other than JAX as inapplicable unless the platform is a CPU."""
+    """Mark a case as inapplicable if a package other than JAX runs it and the platform is not a CPU."""
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"

@@ -1,7 +1,4 @@
-"""Supervision of a run: interleave the sampling of cases, replace workers that die, and record every case.
-
-schedule.py determines the cases to run, and worker_group.py starts the processes.
-"""
+"""Supervision of a run: interleave the sampling of cases, replace workers that die, and record every case."""
 
 import contextlib
 import dataclasses
@@ -135,9 +132,9 @@ class _Run:
     out_of_memory: list[WorkItem] = field(default_factory=list)  # cases that ran out of memory
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
-        """Run a session until each case has a record of each compared program. Replace workers that die."""
+        """Measure cases that share workers with each compared program. Replace workers that die."""
         waiting = self._group_comparable(session)
-        failed: set[int] = set()  # variants whose workers failed to start once
+        failed: set[int] = set()  # indices of variants whose workers failed to start once
         while waiting:
             with contextlib.ExitStack() as stack:
                 workers: dict[int, WorkerGroup] = {}
@@ -164,7 +161,7 @@ class _Run:
         ]
 
     def _measure_groups(self, waiting: Groups, workers: dict[int, WorkerGroup]) -> None:
-        """Measure and remove waiting groups until none remains or a worker must be replaced."""
+        """Measure waiting groups of cases and remove them from the list, until a worker must be replaced."""
         usable = True
         while waiting and usable:
             group = _InterleavedCases(self, workers, waiting.pop(0))
@@ -184,7 +181,7 @@ class _Run:
     def _claim_cores(
         self, session: Sequence[ScheduledCase]
     ) -> contextlib.AbstractContextManager[list[int] | None]:
-        """Claim cores of this host for a session. On other nodes, each worker claims its own cores."""
+        """Return a context manager that claims this host's cores, or None if the workers claim their own."""
         if self.schedule.machine.platform != "cpu" or not self.settings.bind or self.options.transport:
             return contextlib.nullcontext()
         return cores.claim_cores(session[0].case.devices, self.owner, self._report_wait)
@@ -276,7 +273,7 @@ class _InterleavedCases:
         return True
 
     def remaining(self) -> Groups:
-        """Return the unfinished cases as groups. Each postponed case becomes a separate group, at the end."""
+        """Return the unfinished cases as groups. A case that did not fit into memory gets its own group."""
         groups: dict[ScheduledCase | None, list[WorkItem]] = {None: []}
         for work in self.items:
             if work not in self.ended:
@@ -302,20 +299,14 @@ class _InterleavedCases:
                     self._request(work, "finish")
 
     def _active_items(self) -> list[WorkItem]:
-        """Return the cases that need more samples.
-
-        A postponed case is withdrawn from all compared programs, so that their samples stay paired.
-        """
+        """Return the cases that need more samples. Withdraw postponed cases from all compared programs."""
         for work in self.items:
             if work.item in self.postponed and work in self.prepared:
                 self._request(work, "forget")
         return [work for work in self.items if work not in self.ended and work.item not in self.postponed]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the case in which a worker died, unless the worker has written its record.
-
-        If a worker with several cases runs out of memory, the case is postponed instead.
-        """
+        """Record a case in which a worker died as failed, or postpone it if it may fit into memory alone."""
         work, action = self.last_request
         if work in self.ended:
             return

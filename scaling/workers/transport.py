@@ -32,8 +32,6 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
 
     Args:
         lines: Lines of standard error of srun, slurmstepd, and JAX's coordination service.
-    Returns:
-        (reason code such as "timeout" or "out_of_memory", line that states the cause), or None.
     """
     causes = ((reason, line) for line in lines for text, reason in _CAUSES.items() if text in line.lower())
     no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # JAX coordination service
@@ -59,7 +57,7 @@ class Transport:
         raise NotImplementedError
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables except those by which srun would inherit the options of the job."""
+        """Return the environment variables except those through which srun inherits options of the job."""
         return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
 
     def host_names(self, count: int) -> list[str] | None:

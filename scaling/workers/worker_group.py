@@ -1,7 +1,4 @@
-"""Worker groups: start the workers that share the devices of a case, send requests, and explain deaths.
-
-This module handles processes and pipes. supervise.py decides what to run and how to recover.
-"""
+"""Worker groups: start the workers that share the devices of a case, send requests, and explain deaths."""
 
 import contextlib
 import dataclasses
@@ -25,10 +22,10 @@ if TYPE_CHECKING:
 
 _START_SECONDS = 300.0  # timeout to import JAX and initialize the devices
 _WAIT_SECONDS = 86400.0  # timeout for cores that other studies hold
-_EXIT_SECONDS = 3.0  # for the workers of a step to exit by themselves
-_STEP_SECONDS = 30.0  # for Slurm to end a step
+_EXIT_SECONDS = 3.0  # time for the workers of a job step to exit by themselves
+_STEP_SECONDS = 30.0  # time for Slurm to end a job step
 # Messages of srun that follow every failure and do not explain it.
-_GENERAL = ("Exited with exit code", "task launch failed", "Terminating", "tasks terminated")
+_GENERIC = ("Exited with exit code", "task launch failed", "Terminating", "tasks terminated")
 _INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that are not replies
 
 
@@ -120,7 +117,7 @@ class WorkerGroup:
         lines = [line for line in process.stderr_lines() if not line.startswith(user_frames.MARK)]
         # srun exits with 128 plus the signal number; subprocess reports minus the signal number.
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
-        process_exit = process.explain_exit(status, _relevant_lines(lines))
+        process_exit = process.explain_exit(status, _filter_worker_lines(lines))
         if process_exit.reason != "out_of_memory":
             if self.transport and (cause := self.transport.explain_failure(lines)):
                 return WorkerDied(cause[0], environment.scrub(cause[1]))
@@ -197,13 +194,10 @@ def _worker_variables(variant: Variant, platform: str, transport: "Transport | N
     return inherited | {"GLIBC_TUNABLES": tunables} | dict(variant.variables)
 
 
-def _relevant_lines(lines: Sequence[str]) -> list[str]:
-    """Remove the lines that Slurm or a remote shell adds to the standard error of a worker.
-
-    If only added lines exist, return the most specific of them.
-    """
-    written = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
-    if child_process.last_line(written):
-        return written
+def _filter_worker_lines(lines: Sequence[str]) -> list[str]:
+    """Remove the lines that Slurm or ssh added, or return the most specific ones if there are no others."""
+    output = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
+    if child_process.last_line(output):
+        return output
     specific = (line for line in lines if "error:" in line or "option" in line)
-    return [line for line in specific if not any(text in line for text in _GENERAL)] or list(lines)
+    return [line for line in specific if not any(text in line for text in _GENERIC)] or list(lines)

@@ -32,7 +32,7 @@ from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.workers import cores, event_channel, process_memory
 
-_EXIT_SECONDS = 2.0  # for the process to end by itself after the launcher closes the pipe
+_EXIT_SECONDS = 2.0  # time for the process to end by itself after the launcher closes the pipe
 _CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several nodes
 PROTOCOL = 3  # version of the requests and events, checked by launchers of other revisions
 
@@ -55,12 +55,12 @@ def main() -> int:
     if header.get("lock") is not None:
         os.set_inheritable(header["lock"], False)
     # The launcher handles Ctrl-C and ends this process. Slurm may send SIGUSR2 before the time limit.
-    for number in (signal.SIGINT, signal.SIGUSR2):
-        signal.signal(number, signal.SIG_IGN)
+    for signal_number in (signal.SIGINT, signal.SIGUSR2):
+        signal.signal(signal_number, signal.SIG_IGN)
 
     def get_coordinator() -> str:
         if rank == 0:
-            address = _coordinator_address(header["shape"]["nodes"])
+            address = _find_free_address(header["shape"]["nodes"])
             channel.send_event(event="meet", address=address)
         return json.loads(channel.requests.readline())["coordinator"]
 
@@ -95,11 +95,7 @@ def _die_with_launcher(pipe: int) -> None:
 def _bind_to_cores(
     header: dict[str, Any], rank: int, send_event: Callable[..., None]
 ) -> Iterator[list[int] | None]:
-    """Bind this process to CPU cores before JAX starts threads. Yield the core numbers, or None if unbound.
-
-    The launcher has claimed the cores of its own host. In a Slurm job step, each worker claims its cores
-    itself.
-    """
+    """Bind this process to CPU cores before JAX starts threads. Yield their numbers, or None if unbound."""
     if header["platform"] != "cpu" or not header["bind"]:
         yield None
         return
@@ -122,7 +118,7 @@ def _bind_to_cores(
         yield own_cores
 
 
-def _coordinator_address(nodes: int) -> str:
+def _find_free_address(nodes: int) -> str:
     """Return a "host:port" address of this host for `jax.distributed`, with a port that is free."""
     with socket.socket() as probe:
         probe.bind(("", 0))
