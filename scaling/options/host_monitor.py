@@ -32,10 +32,10 @@ _THROTTLE_REASONS = {  # bit of NVML -> name
 
 @dataclass(frozen=True)
 class HostReading:
-    """Counters of the host at one moment. Only differences between two readings have a meaning.
+    """Counters of the host at one moment, of which only differences between two readings are meaningful.
 
     Attributes:
-        platform: the JAX platform.
+        platform: the JAX platform, such as "cpu".
         bound_to: the cores that the process is bound to, or None.
         core_count: the number of cores that /proc/stat reports.
         idle_seconds, stolen_seconds: idle time, and time used by the hypervisor, summed over these cores.
@@ -59,9 +59,9 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return the state of the host as fields of a record.
+    """Return the load average, the core clocks in MHz, the frequency governor and the state of each GPU.
 
-    bound_to: the cores that the process is bound to, or None if it may use any core.
+    The clocks are None if the process is not bound to cores (`bound_to=None`).
     """
     host = {
         "load": round(os.getloadavg()[0], 2),
@@ -72,7 +72,7 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Return a reading of the counters, to be passed to `find_disturbances` after the measurement.
+    """Read the counters of the host, to be passed to `find_disturbances` after the measurement.
 
     CPU time of child processes of this process is not included.
     """
@@ -96,7 +96,7 @@ def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 
 
 def find_disturbances(start: HostReading) -> list[str]:
-    """Return the disturbances since a reading: "throttled", "foreign_load", both, or none.
+    """Return the disturbances since a reading: a list that may contain "throttled" and "foreign_load".
 
     Foreign load is CPU time of the monitored cores that was neither idle nor used by this process, or that
     the hypervisor used (steal time, which Linux may also attribute to this process). If the process is bound
@@ -120,7 +120,7 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return user, nice, system, idle, iowait, irq, softirq and steal ticks of each reported core."""
+    """Return the CPU ticks of each core: user, nice, system, idle, iowait, irq, softirq and steal time."""
     names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.contents("/proc/stat") or "").splitlines():
         name, _, fields = line.partition(" ")
@@ -130,7 +130,6 @@ def _core_times(cores: Sequence[int]) -> list[list[int]]:
 
 
 def _core_mhz(cores: Sequence[int]) -> list[float | None]:
-    """Return the current clock rate of each core in MHz, or None for a core whose rate is unknown."""
     path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
     kilohertz = [environment.contents(path.format(core)) for core in cores]
     if any(kilohertz):
@@ -179,7 +178,7 @@ def _query_number(function: str, ctype: Any, *arguments: Any) -> Any:
 
 
 def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
-    """Return the reasons why a GPU is throttled, without idling and user-set clocks, or None if unknown."""
+    """Return the reasons why a GPU is throttled, such as ["thermal"], or None if they are unknown."""
     for name in ("Event", "Throttle"):  # older versions of NVML provide the second function only
         reasons = _query_number(f"nvmlDeviceGetCurrentClocks{name}Reasons", ctypes.c_ulonglong, handle)
         if reasons is not None:
@@ -188,7 +187,6 @@ def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
 
 
 def _gpu_state(handle: ctypes.c_void_p) -> dict[str, Any]:
-    """Return the clock rates, power, temperature and throttle reasons of a GPU."""
     milliwatts = _query_number("nvmlDeviceGetPowerUsage", ctypes.c_uint, handle)
     return {
         "sm_mhz": _query_number("nvmlDeviceGetClockInfo", ctypes.c_uint, handle, 1),

@@ -34,7 +34,7 @@ class Kernel:
         transcendentals: evaluations of transcendental functions.
         reductions: terms that are summed along the minor-most axis. Sums along other axes are arithmetic.
         library: the name of a library call whose operations are unknown, or "".
-        times: how often the kernel runs, or infinity if that is unknown.
+        times: the number of runs, or infinity if it is unknown.
     """
 
     bytes: int = 0
@@ -55,8 +55,8 @@ class Message:
     Attributes:
         kind: the opcode of the collective, such as "all-reduce".
         bytes: the larger of the input and the output of a device.
-        group: the number of devices that take part.
-        times: how often the collective runs, or infinity if that is unknown.
+        group: the number of participating devices.
+        times: the number of runs, or infinity if it is unknown.
     """
 
     kind: str
@@ -67,10 +67,7 @@ class Message:
 
 @dataclass(frozen=True)
 class ProgramCost:
-    """The kernels and collectives of a program in order.
-
-    collectives: a dict from the opcode of a collective to the number of its instructions in the program text.
-    """
+    """The kernels and collectives of a program, and the number of instructions of each collective opcode."""
 
     kernels: tuple[Kernel, ...]
     messages: tuple[Message, ...]
@@ -78,12 +75,12 @@ class ProgramCost:
 
     @property
     def hbm_bytes(self) -> int | None:
-        """Return the bytes that all kernels read and write, or None if unknown."""
+        """Return the bytes that all kernels read and write on one device, or None if unknown."""
         return _total_bytes(self.kernels)
 
     @property
     def collective_bytes(self) -> int | None:
-        """Return the bytes of all collectives, or None if unknown."""
+        """Return the bytes of all collectives on one device, or None if unknown."""
         return _total_bytes(self.messages)
 
 
@@ -104,7 +101,6 @@ def read(text: str) -> ProgramCost:
 
     @functools.cache
     def cost_of(name: str) -> tuple[tuple[Kernel, ...], tuple[Message, ...]]:
-        """Return the kernels and collectives of one run of a computation."""
         kernels, messages = list[Kernel](), list[Message]()
         for line in computations[name].values():
             kind = line.opcode.removesuffix("-start")
@@ -136,17 +132,16 @@ def read(text: str) -> ProgramCost:
 
 
 def as_work(part: Kernel | Message) -> dict[str, Any]:
-    """Return the fields of a kernel or a collective as a dict, without zeros and without `times` of 1."""
+    """Return the fields of a kernel or a collective as a dict, without zeros and without a `times` of 1."""
     return {name: value for name, value in vars(part).items() if value and (name, value) != ("times", 1)}
 
 
 def _repeat(part: Any, trips: float) -> Any:
-    """Return a kernel or a collective with `times` multiplied by the trip count of a loop."""
+    """Return a kernel or a collective with its number of runs multiplied by the trip count of a loop."""
     return type(part)(**(vars(part) | {"times": part.times * trips}))
 
 
 def _run_bytes(run: tuple[tuple[Kernel, ...], tuple[Message, ...]]) -> float:
-    """Return the bytes of all kernels and collectives of one run of a computation."""
     return sum(part.bytes * part.times for parts in run for part in parts)
 
 
@@ -159,10 +154,7 @@ def _as_fusion(line: HloLine, operands: Instructions) -> dict[str, HloLine]:
 
 
 def _messages(fused: Instructions, line: HloLine, operands: Instructions, devices: int) -> Iterator[Message]:
-    """Yield the collectives of an instruction: itself, or those of its fused computation.
-
-    devices: the number of devices of the program.
-    """
+    """Yield the collectives of an instruction: itself, or those of its fused computation."""
     candidates = [(line, operands)]
     candidates += [(inner, {x: fused[x] for x in inner.operands}) for inner in fused.values()]
     for candidate, inputs in candidates:
@@ -174,7 +166,7 @@ def _messages(fused: Instructions, line: HloLine, operands: Instructions, device
 
 
 def _kernel(lines: Instructions, computations: Computations) -> Kernel:
-    """Return the work of a fused computation."""
+    """Return the bytes and the operations of a fused computation, including nested fusions."""
     work: Counter[str] = Counter()
     library = ""
     for line in lines.values():
@@ -192,7 +184,6 @@ def _kernel(lines: Instructions, computations: Computations) -> Kernel:
 
 
 def _kernel_bytes(lines: Instructions, computations: Computations) -> int:
-    """Return the bytes that a fusion reads from its parameters and writes to its results."""
     in_place = _in_place_updates(lines, computations)
     written = sum(in_place[x.name][1] if x.name in in_place else x.bytes for x in _results(lines))
     return written + sum(_bytes_read(lines, in_place, computations).values())
@@ -226,7 +217,7 @@ def _in_place_updates(lines: Instructions, computations: Computations) -> dict[s
 def _bytes_read(
     lines: Instructions, in_place: Mapping[str, tuple[HloLine, int]], computations: Computations
 ) -> Counter[str]:
-    """Return a counter from the name of a parameter to the bytes that a fusion reads from it."""
+    """Count the bytes that a fusion reads from each of its parameters, by parameter name."""
     reads: Counter[str] = Counter()
     for line in lines.values():
         if line.opcode == "bitcast":
@@ -246,7 +237,7 @@ def _bytes_read(
 
 
 def _bytes_read_by_operand(line: HloLine, is_updated: bool, computations: Computations) -> dict[int, int]:
-    """Return the bytes that a nested fusion reads, by the index of the operand.
+    """Return a dict from operand index to the bytes that a nested fusion reads from the operand.
 
     On TPUs, a nested fusion slices an operand of a matrix product.
     """

@@ -1,7 +1,7 @@
 """Count the floating-point operations of a jaxpr on one device, with loop bodies times their trip counts.
 
-The count is that of the traced program without dead code, before the optimizations of XLA; see hlo_cost.py
-for the optimized program. It is None if the trip count of a loop is known only at run time.
+The program is counted as traced, without dead code, before the optimizations of XLA; see hlo_cost.py for the
+optimized program. The count is None if the trip count of a loop is known only at run time.
 """
 
 import math
@@ -18,7 +18,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 @dataclass(frozen=True)
 class OperationCounts:
-    """The floating-point operations and transcendental functions of a device, None if unknown."""
+    """The floating-point operations and the transcendental evaluations of one device, or None if unknown."""
 
     flops: int | None
     transcendentals: int | None
@@ -82,7 +82,7 @@ _RULES: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], int]] = {
 
 
 def count_operations(jaxpr: Any) -> OperationCounts:
-    """Return the operations of a ClosedJaxpr on one device.
+    """Count the floating-point operations and transcendental evaluations of a ClosedJaxpr on one device.
 
     A matrix product counts 2 * batch * M * N * K operations. Other arithmetic counts one per element of the
     result, a reduction or a cumulative sum one per element of the input, and a scatter one per update.
@@ -136,7 +136,6 @@ def _count_equation(equation: Any) -> tuple[int, int]:
 
 
 def _count_loop(trips: int, body: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of a loop."""
     flops, transcendentals = _count_jaxpr(body)
     return trips * flops, trips * transcendentals
 

@@ -1,4 +1,4 @@
-"""Choose and verify the reference of a function without a closed form: its own derivative on the CPU.
+"""Compute and verify the reference of a function without a closed form: its derivative by JAX on the CPU.
 
 The derivative is computed in float64. If the values of the function in float64 differ from those in the dtype
 of the case (because of random bits, a cast, or a carry with a fixed dtype), it is computed in the dtype of
@@ -31,7 +31,7 @@ _MOST_RELATIVE_TO_ROUNDING = 2.0  # a larger difference between dtypes is not ex
 
 
 class LazyReference:
-    """The value and the derivative of the reference at a block of points, each computed on first access.
+    """The reference values and Jacobians at a block of points (batch elements), computed on first access.
 
     It has the attributes of `scaling.core.workload.Reference`.
     """
@@ -54,7 +54,7 @@ class LazyReference:
 
 
 def with_reference(workload: Workload, computed: ComputedReference) -> Workload:
-    """Return a workload whose `reference` is the computed reference."""
+    """Return a copy of a workload whose `reference` evaluates the computed reference."""
     differentiated: Evaluation = computed.evaluation
     function = dataclasses.replace(differentiated, function=workload.function)
     reference: Any = functools.partial(LazyReference, differentiated, function)
@@ -86,14 +86,14 @@ def examine(case: Case, workload: Workload) -> ComputedReference:
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluation:
-    """Return the evaluation in the dtype of the case of a function that has a closed form."""
+    """Return how to evaluate a function that has a closed form in the dtype of the case."""
     with evaluations.evaluation_context(case.dtype):
         evaluation: Evaluation = _prepare(_evaluation(case, workload, case.dtype), case, arrays).evaluation
         return evaluation
 
 
 def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
-    """Return the inputs of evenly spaced points, including the first and the last."""
+    """Return a dict from input name to array at 16 evenly spaced points, including the first and last."""
     points = np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
     by_point = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
     return {
@@ -103,7 +103,7 @@ def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
 
 
 def _evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
-    """Return the evaluation of the function to differentiate: that of the workload, or its gradient."""
+    """Return how to evaluate the function to differentiate: the workload's function, or its gradient."""
     specs = {**workload.points, **workload.shared}
     integers = frozenset(name for name, spec in specs.items() if spec.integer)
     function = finite_step_bound.gradient(workload) if case.target in SECOND else workload.function
@@ -139,7 +139,7 @@ def _prepare(evaluation: Evaluation, case: Case, arrays: Arrays) -> ComputedRefe
 
 
 def _rounding_properties(evaluation: Evaluation, arrays: Arrays) -> RoundingProperties:
-    """Return the rounding properties of the function and its JVP at one point."""
+    """Return the rounding properties of the function and its Jacobian-vector product at one point."""
     structs = {}
     for name, array in arrays.items():
         dtype = np.int32 if name in evaluation.integers else jax.numpy.dtype(evaluation.dtype)
@@ -166,13 +166,7 @@ def _prepare_float64(
     native_values: np.ndarray,
     noise: np.ndarray,
 ) -> tuple[ComputedReference | None, str | None]:
-    """Return an unverified reference in float64, or None and the reason why there is none.
-
-    Args:
-        native: the reference in the dtype of the case.
-        native_values: the values of the function in the dtype of the case.
-        noise: the change of these values if the inputs are perturbed.
-    """
+    """Return an unverified reference in float64 and None, or None and the reason why it cannot be used."""
     try:
         exact = _prepare(_evaluation(case, workload, "float64"), case, arrays)
         exact_values = evaluations.values(exact.evaluation, arrays)
@@ -193,9 +187,10 @@ def _prepare_float64(
 def _verify(
     computed: ComputedReference, case: Case, workload: Workload, arrays: Arrays, obstacle: str | None = None
 ) -> ComputedReference:
-    """Verify the derivative by finite differences, and estimate the time to compute all Jacobians.
+    """Verify a reference by finite differences, and estimate the seconds to compute all Jacobians.
 
-    obstacle: the reason why the reference is not in float64, or None.
+    Returns the reference with `seconds`, `wrong` or `unsure` set. `obstacle` is the reason why it is not in
+    float64, or None.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed
@@ -220,7 +215,6 @@ def _verify(
 
 
 def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: Arrays) -> float:
-    """Estimate the time to compute the Jacobians of all points in seconds, from one block of seeds."""
     columns, points = (
         evaluations.count_inputs(evaluation, arrays),
         len(arrays[next(iter(evaluation.per_point))]),

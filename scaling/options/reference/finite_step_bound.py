@@ -32,7 +32,7 @@ def gradient(workload: Workload) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=8)
 def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return the same function object for the same arguments, so that JAX does not retrace it."""
+    """Return the gradient function, which is cached so that JAX does not retrace it."""
 
     def gradient(**named: Any) -> Any:
         f = lambda *z: jax.numpy.sum(function(**{**named, **dict(zip(names, z, strict=True))}))  # noqa: E731
@@ -42,7 +42,7 @@ def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
-    """Return a bound on the error that the finite step causes in the result: (points,)."""
+    """Return for each point a bound on the error that the finite step causes in the result: (points,)."""
     bounds = input_bounds(spec, start, stop, spec.rounding.terms)
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
@@ -98,14 +98,13 @@ def _input_elements(workload: Workload, arrays: Arrays, points: int) -> list[tup
 
 
 def _evaluate(spec: ReferenceSpec, arrays: Arrays) -> Reference:
-    """Evaluate the reference at a block of points."""
     form = closed_form(spec.case, spec.workload)
     assert form is not None
     return form(arrays)
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
-    """Return the magnitude of the terms that are summed to compute a value: (points,)."""
+    """Return for each point the magnitude of the terms that are summed to compute a value: (points,)."""
     reference, reduction = _evaluate(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.sizes.summed and not reduction.sums_points:  # the value is the sum over all points
@@ -118,7 +117,7 @@ def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
-    """Return the magnitude of the outputs of each point, summed if outputs are summed: (points,)."""
+    """Return the largest magnitude of the outputs of each point, or their sum for a sum: (points,)."""
     is_summed = spec.workload.reduction.sums_outputs or spec.sizes.summed
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 
@@ -126,9 +125,9 @@ def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
 def _shifted_element(
     spec: ReferenceSpec, arrays: Arrays, name: str, index: int
 ) -> tuple[np.ndarray, ValuesAtShift]:
-    """Return an element of an input, and the values of the function as a function of its shift.
+    """Return an element of an input at each point, and a function from a shift of it to the function values.
 
-    The element has the shape (points,), or () if the input is shared. index: the flat index at one point.
+    The element has the shape (points,), or () if the input is shared. `index` is the flat index at one point.
     """
     shape = (-1,) if name in spec.workload.shared else (len(arrays[name]), -1)
 
@@ -143,7 +142,7 @@ def _shifted_element(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the larger slope and curvature of the function at the two ends of a step: (points,) each."""
+    """Return the largest slope and curvature of the function at the two ends of a step: (points,) each."""
     slope = curvature = np.zeros(())
     for end in (0.0, step):
         h = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))

@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 
 def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield the comparison of a sample of each block of points, and of all entries of some points."""
+    """Yield the comparison of a sample of each range of points, and of all entries of some points."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     for start, stop in point_ranges(spec):
@@ -58,7 +58,8 @@ def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 def compared_shares(spec: ReferenceSpec, kept: float) -> dict[str, float]:
     """Return the share of entries that are compared, and the share of points all of whose entries are.
 
-    kept: the share of the compared entries that are not excluded because of rounding.
+    Args:
+        kept: the share of the compared entries that are not excluded because of rounding.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": kept, "points": 1.0}
@@ -73,7 +74,6 @@ def compared_shares(spec: ReferenceSpec, kept: float) -> dict[str, float]:
 
 
 def _is_matrix_vector_product(spec: ReferenceSpec) -> bool:
-    """Return whether the result is the product of a Jacobian or a Hessian with a vector."""
     return spec.case.target == "hvp" or spec.reduction.sampling == "products"
 
 
@@ -83,7 +83,7 @@ def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np
 
 
 def _count_complete_points(spec: ReferenceSpec) -> int:
-    """Return the number of points all of whose entries are compared, within half of the time budget."""
+    """Return the number of points all of whose entries can be compared within half of the time budget."""
     assert spec.computed is not None
     if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
         return 0
@@ -92,7 +92,7 @@ def _count_complete_points(spec: ReferenceSpec) -> int:
 
 
 def _sample(spec: ReferenceSpec) -> Sample:
-    """Return the columns that are compared at every point, and the rows if reverse mode is defined."""
+    """Return the indices of random columns, and those of random rows if reverse mode is defined."""
     assert spec.computed is not None
     generator = np.random.default_rng(spec.case.data_seed)
     outputs = 1 if spec.reduction.sums_outputs else spec.sizes.outputs
@@ -101,7 +101,7 @@ def _sample(spec: ReferenceSpec) -> Sample:
 
 
 def _compare_block(spec: ReferenceSpec, got: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Compare a sample of the entries of a block of points."""
+    """Compare a sample of the entries of a range of points (batch elements) with the reference."""
     assert spec.computed is not None
     arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
     generator = np.random.default_rng([spec.case.data_seed, start])
@@ -159,7 +159,7 @@ def _compare_products(
     got: np.ndarray,
     generator: np.random.Generator,
 ) -> EntryComparison:
-    """Compare the products of Jacobians with the point itself or with a vector of ones: (points, outputs)."""
+    """Compare J·v with the reference, where v is the point itself or a vector of ones: (points, outputs)."""
     is_along_point = spec.case.target == "hvp" or spec.reduction.along_point
     direction = {
         name: arrays[name] if is_along_point else np.ones_like(arrays[name]) for name in evaluation.names
@@ -191,7 +191,7 @@ def _compare_gram(
 def _directional_derivative(
     direction: Arrays, is_summed: bool, evaluation: Evaluation, arrays: Arrays, points: Any = slice(None)
 ) -> np.ndarray:
-    """Return the derivative of the outputs, or of their sum, along a direction at some points of a block."""
+    """Return the derivative along a direction of the outputs, or of their sum, at some points of a block."""
     selected = {name: x[points] if name in evaluation.per_point else x for name, x in direction.items()}
     if is_summed:
         evaluation = evaluations.with_summed_outputs(evaluation)
@@ -208,7 +208,8 @@ def _slices(
 ) -> np.ndarray:
     """Return columns, rows, or products of the derivative of the outputs or of their sum.
 
-    evaluate: a function of evaluation.py that takes `indices`, which are the same at all points.
+    Args:
+        evaluate: a function of evaluation.py that takes `indices`, which are the same at all points.
     """
     if is_summed:
         evaluation = evaluations.with_summed_outputs(evaluation)
