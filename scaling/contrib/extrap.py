@@ -63,17 +63,14 @@ class _SizedTiming(NamedTuple):
 
 
 def find_experiments(findings: Findings) -> list[Experiment]:
-    """Return the contents of all Extra-P files of a results folder.
-
-    A size or the number of devices varies in each of them. Oversubscribed timings are omitted.
-    """
+    """Return the contents of the Extra-P files of a results folder, without oversubscribed timings."""
     families = group_by(
         _sized_timings(findings),
         lambda sized: (
             sized.kind, sized.timing.environment, *family_key(sized.timing.case), tuple(sized.sizes),
         ),
     )  # fmt: skip
-    experiments = [experiment for group in families.values() for experiment in _split_family(group)]
+    experiments = [experiment for group in families.values() for experiment in _split_into_experiments(group)]
     slugs = [re.sub(r"[^A-Za-z0-9]+", "-", experiment.title).strip("-").lower() for experiment in experiments]
     names = _make_unique([slug[:_MOST_NAME_CHARACTERS] for slug in slugs], "-")
     return [
@@ -97,14 +94,14 @@ def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
         is_weak = "weak" in findings.points_by_case.get((timing.environment, case), {})
         if is_weak:
             points = {"points for each device": case.points // case.devices}
-            yield _SizedTiming(timing, "weak", _sizes_of(case, points))
+            yield _SizedTiming(timing, "weak", _sizes_by_name(case, points))
         has_other_devices = device_counts[timing.environment, dataclasses.replace(case, devices=1)] > 1
         if not is_weak or case.devices == 1 or has_other_devices:
-            yield _SizedTiming(timing, "strong", _sizes_of(case, {"points": case.points}))
+            yield _SizedTiming(timing, "strong", _sizes_by_name(case, {"points": case.points}))
 
 
-def _sizes_of(case: Case, points: Mapping[str, int]) -> dict[str, int]:
-    """Return a dict from unique name to size: the number of devices, the number of points, and all others."""
+def _sizes_by_name(case: Case, points: Mapping[str, int]) -> dict[str, int]:
+    """Return a dict of the device count, the point count and the workload's sizes, by unique names."""
     reserved = ("devices", *points)
     sizes = {f"sizes.{name}" if name in reserved else name: size for name, size in case.sizes.items()}
     return {"devices": case.devices, **points, **sizes}
@@ -119,7 +116,7 @@ def _make_unique(names: Iterable[str], separator: str) -> list[str]:
     return list(unique)
 
 
-def _split_family(group: Sequence[_SizedTiming]) -> Iterator[Experiment]:
+def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experiment]:
     """Yield the contents of files for timings of the same function, which differ in method and sizes.
 
     Methods with the same coordinates share a file. If more than four sizes vary, there is a file for each
@@ -143,7 +140,7 @@ def _split_family(group: Sequence[_SizedTiming]) -> Iterator[Experiment]:
 
 
 def _make_experiment(regions: Mapping[str, Sequence[_SizedTiming]]) -> Experiment | None:
-    """Return the content of a file, unnamed, from the timings of each method, or None if no size varies."""
+    """Return an `Experiment` with an empty name from the timings of each method, or None if no size varies."""
     timings = [sized for region in regions.values() for sized in region]
     rows = [sized.sizes for sized in timings]
     names = _varying_names(rows)
@@ -185,10 +182,7 @@ def _title(sized: _SizedTiming) -> str:
 
 
 def _varying_names(rows: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return the names of the sizes that vary: the devices first, then those with the most values.
-
-    Of several sizes that determine each other, only the first is included.
-    """
+    """Return the names of sizes that vary independently: devices first, then those with the most values."""
     names: list[str] = []
     for name in rows[0]:
         if len({row[name] for row in rows}) > 1 and not any(
@@ -204,10 +198,7 @@ def _describe_method(case: Case) -> str:
 
 
 def _to_region_name(text: str) -> str:
-    """Convert a text to a name that Extra-P accepts for a region: ASCII on a single line.
-
-    An arrow (->) is replaced, because Extra-P reads it as a call path.
-    """
+    """Convert a text to a region name of Extra-P: one line of ASCII without "->", which marks a call path."""
     ascii_text = clean_text(text).encode("ascii", "backslashreplace").decode()
     return " ".join(ascii_text.replace("->", "-").split())
 
@@ -219,10 +210,7 @@ def _to_parameter_name(name: str) -> str:
 
 
 def format_experiment(experiment: Experiment) -> str:
-    """Return the text of an Extra-P file: comments, parameters, coordinates, and a region for each method.
-
-    The metrics of a region are the time of a call in seconds, and the floating-point operations if known.
-    """
+    """Return the text of an Extra-P file: seconds per call and, if known, operations of each method."""
     lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     points = [" ".join(map(str, values)) for values in experiment.coordinates]
     if len(experiment.parameters) > 1:
@@ -232,12 +220,12 @@ def format_experiment(experiment: Experiment) -> str:
         ordered = [timings[values] for values in experiment.coordinates]
         lines += ["", f"REGION {region}", "METRIC time"]
         lines += [f"DATA {' '.join(map(repr, timing.seconds))}" for timing in ordered]
-        if flops := _flops(ordered):
+        if flops := _flops_per_device(ordered):
             lines += ["METRIC flops", *(f"DATA {count!r}" for count in flops)]
     return "\n".join(lines) + "\n"
 
 
-def _flops(timings: Sequence[Timing]) -> list[float]:
+def _flops_per_device(timings: Sequence[Timing]) -> list[float]:
     counts = [timing.records[0].flops for timing in timings]
     return [float(count) for count in counts if count] if all(counts) else []
 

@@ -52,10 +52,9 @@ class MemoryNeed:
 
 @dataclass(frozen=True)
 class BlockSearch:
-    """The largest numbers of points and seeds that fit into memory, and all candidates that were tried.
+    """The largest block sizes that fit into memory, or None, and all candidates that were tried.
 
     Attributes:
-        blocks: the largest block sizes that fit, or None.
         probes: each candidate with its bytes on a device, or None if they are unknown, in the order of trial.
     """
 
@@ -80,10 +79,7 @@ def compile_largest(
     compile_blocks: Callable[[Case], CompiledCase],
     settings: CompileSettings,
 ) -> CompiledCase:
-    """Compile a case by `compile_blocks` with the largest numbers of points and seeds at a time that fit.
-
-    Raises `TooLarge` if none fit into memory.
-    """
+    """Compile a case with the largest blocks of points and seeds that fit, or raise `TooLarge`."""
     fitting: dict[BlockSizes, CompiledCase] = {}
     compiled: CompiledCase | None = None
     shortage = ""
@@ -149,7 +145,7 @@ def find_blocks(
             if not any(first) and not (storage == DEVICE and probe(BlockSizes()).hopeless):
                 first = [_first_fitting(_single_point_candidates(case, workload, sizes, storage), probe)]
             if fitting := [blocks for blocks in first if blocks is not None]:
-                return max(fitting, key=lambda blocks: _work_per_block(case, sizes, blocks))
+                return max(fitting, key=lambda blocks: _candidate_sort_key(case, sizes, blocks))
         return None
 
     largest = search()
@@ -175,10 +171,10 @@ def _first_fitting(
 def _candidates(
     case: Case, workload: Workload, sizes: DerivativeShape, storage: str
 ) -> Iterator[list[BlockSizes]]:
-    """Yield two lists of decreasing block sizes: fewer points with all seeds, then fewer seeds at all points."""
-    points, seeds = _counts_per_device(case, sizes)
+    """Yield two lists of decreasing block sizes: fewer points with all seeds, fewer seeds of all points."""
+    points, seeds = _points_and_seeds_per_device(case, sizes)
     start = [BlockSizes()] if storage == DEVICE else []
-    if _has_blocks(case, workload):
+    if _can_divide_points(case, workload):
         yield start + [BlockSizes(block, None, storage) for block in _halves(points)]
     yield start + [BlockSizes(None, chunk, storage) for chunk in _halves(seeds)]
 
@@ -186,12 +182,12 @@ def _candidates(
 def _single_point_candidates(
     case: Case, workload: Workload, sizes: DerivativeShape, storage: str
 ) -> Iterator[BlockSizes]:
-    points, seeds = _counts_per_device(case, sizes)
-    if points > 1 and _has_blocks(case, workload):
+    points, seeds = _points_and_seeds_per_device(case, sizes)
+    if points > 1 and _can_divide_points(case, workload):
         yield from (BlockSizes(1, chunk, storage) for chunk in _halves(seeds))
 
 
-def _has_blocks(case: Case, workload: Workload) -> bool:
+def _can_divide_points(case: Case, workload: Workload) -> bool:
     return case.batch == "vmap" or workload.reduction.sums_points
 
 
@@ -200,17 +196,15 @@ def _can_offload(case: Case, workload: Workload) -> bool:
     return case.batch == "vmap" and not workload.reduction.sums_points
 
 
-def _counts_per_device(case: Case, sizes: DerivativeShape) -> tuple[int, int]:
+def _points_and_seeds_per_device(case: Case, sizes: DerivativeShape) -> tuple[int, int]:
     a, b = case.axes
     return ceil_div(case.points, a), max(ceil_div(part.seeds, b) for part in sizes.parts)
 
 
-def _work_per_block(case: Case, sizes: DerivativeShape, blocks: BlockSizes) -> tuple[int, bool]:
-    """Return the sort key of a candidate: points times seeds at a time, and whether it computes all seeds.
-
-    Candidates with all seeds win a tie, because their results are contiguous.
-    """
-    points, seeds = _counts_per_device(case, sizes)
+def _candidate_sort_key(case: Case, sizes: DerivativeShape, blocks: BlockSizes) -> tuple[int, bool]:
+    """Return the sort key of a candidate: its points times seeds at a time, then whether it has all seeds."""
+    points, seeds = _points_and_seeds_per_device(case, sizes)
+    # Candidates with all seeds win a tie, because their results are contiguous.
     return min(points, blocks.block or points) * min(seeds, blocks.chunk or seeds), blocks.chunk is None
 
 

@@ -19,7 +19,7 @@ from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
 from scaling.core.workload import Workload
 
 Named = Mapping[str, Any]
-Loss = Callable[..., Any]  # the scalar sum over some points, as a function of the shared inputs
+Loss = Callable[..., Any]  # shared inputs as keyword arguments -> the scalar sum over some points
 SumOverPoints = Callable[[Callable[[Loss], Any]], Any]
 _PIECES = 4  # the number of pieces of a gradient with overlap=true
 _PIECE = "piece of an input"
@@ -70,11 +70,7 @@ def sum_derivative(
 
 
 def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: Any) -> Any:
-    """Return the sum of the workload's function over its outputs and over some points: a scalar.
-
-    Args:
-        valid: a boolean mask (points,) that is False at padding, or None if there is no padding.
-    """
+    """Return the scalar sum of the workload's function over its outputs and over the `valid` points."""
     if case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
     values = jax.vmap(lambda point: workload.function(**point, **shared))(points)

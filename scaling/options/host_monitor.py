@@ -59,10 +59,7 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return the load average, the core clocks in MHz, the frequency governor and the state of each GPU.
-
-    The clocks are None if the process is not bound to cores (`bound_to=None`).
-    """
+    """Return a dict of the load average, core clocks in MHz, frequency governor, and state of each GPU."""
     host = {
         "load": round(os.getloadavg()[0], 2),
         "core_mhz": _core_mhz(bound_to) if bound_to else None,
@@ -72,10 +69,7 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Read the counters of the host, to be passed to `find_disturbances` after the measurement.
-
-    CPU time of child processes of this process is not included.
-    """
+    """Read the counters of the host and of this process before a measurement, for `find_disturbances`."""
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
     path = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
@@ -151,11 +145,10 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
     """
     handles: dict[str, ctypes.c_void_p] = {}  # by UUID, or by index if the UUID is unknown
     for index in range(_query_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):
-        handle, uuid = (
-            ctypes.c_void_p(),
-            ctypes.create_string_buffer(96),
-        )  # the size that NVML requires
-        if nvml("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)):  # GPU of this job
+        handle, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)  # NVML requires 96 bytes
+        if nvml(
+            "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)
+        ):  # succeeds for a GPU of this job
             has_uuid = nvml("nvmlDeviceGetUUID", handle, uuid, 96)
             handles[uuid.value.decode() if has_uuid else str(index)] = handle
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

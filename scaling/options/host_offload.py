@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> StepPlan:
-    """Return the steps of a case with `storage=host`: `block` points and `chunk` seeds per device in each."""
+    """Plan the steps of a case with `storage=host`, each with `block` points and `chunk` seeds per device."""
     points = case.points if case.block is None else min(case.points, case.axes[0] * case.block)
     step = dataclasses.replace(case, points=points, block=None, storage=None)
     step_sizes, count = sizes, ceil_div(case.points, points)
@@ -139,7 +139,6 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
 
 
 def _place_first_seed(plan: StepPlan, workload: Workload, program: layout.Program, seed: int) -> Any:
-    """Return the index of the first seed of a step as an array on the devices."""
     given = {**program.given, layout.START: np.asarray(seed, np.int32)}
     program = dataclasses.replace(program, given=given)
     return layout.place_inputs(plan.case, workload, program, names=[layout.START])[0]

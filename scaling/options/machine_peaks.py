@@ -51,7 +51,7 @@ def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
 
 
 def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> list[Case]:
-    """Return the benchmarks of `target`, such as "copy", one for each array size, with the devices of a case."""
+    """Return the benchmarks of `target`, such as "copy": one for each array size, on a case's devices."""
     (dtype, precision), terms = peak_like(target, bounded), _TERMS.get(target, 1)
     return [
         Case(
@@ -63,7 +63,7 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_like(target: str, case: Case) -> tuple[str, str]:
-    """Return the (dtype, matmul precision) in which the benchmark `target`, such as "copy", bounds a case."""
+    """Return the (dtype, matmul precision) of the benchmark `target`, such as "copy", for a given case."""
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"

@@ -118,7 +118,6 @@ def _flatten_tree(workload: str, name: str, value: Any) -> tuple[InputTree, dict
 
 
 def _invalid_input(workload: str, name: str, value: Any) -> Refusal:
-    """Return the error for an input that is not an `InputSpec`, with a hint for its correction."""
     hint = "a constant belongs inside the function"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         hint = "register the dataclass with jax.tree_util.register_dataclass"
@@ -212,11 +211,7 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
 
 
 def _are_blocks(leaves: Sequence[Any], widths: Sequence[int], inputs: int, per_point: bool) -> bool:
-    """Return whether arrays can be the blocks of a derivative in row-major order: `inputs` blocks in each
-    row.
-
-    The blocks have `widths` columns.
-    """
+    """Return whether arrays of `widths` columns are the blocks of a derivative, with `inputs` in each row."""
     if len(widths) != len(leaves) or 0 in widths:
         return False
     sized = list(zip(leaves, widths, strict=True))

@@ -137,7 +137,7 @@ def _padded_size(array: tuple[str, ...]) -> int:
 
 
 def _first_array(shape: str) -> tuple[tuple[int, ...], str, int | None]:
-    """Return the dimensions, the dtype and the minor-most axis longer than one of the first array of a shape."""
+    """Return the dimensions, dtype and minor-most axis longer than one of the first array of a shape."""
     match = _ARRAY.search(shape)
     if match is None:
         return (), "", None
@@ -169,7 +169,7 @@ def skip_copies(name: str, lines: Instructions) -> HloLine:
     return skip_copies(line.operands[0], lines) if line.opcode in ("copy", "bitcast") else line
 
 
-def _constant(line: HloLine) -> int | None:
+def _integer_constant(line: HloLine) -> int | None:
     return int(line.given) if line.opcode == "constant" and re.fullmatch(r"-?\d+", line.given) else None
 
 
@@ -201,12 +201,12 @@ def count_trips(loop: HloLine, lines: Instructions, computations: Computations) 
         return math.inf
     initial, updated = [skip_copies(name, lines) for name in carry.operands], root_of(body).operands
     counter = indices[0]
-    start = _constant(initial[counter])
-    end = _constant(compared[1] if indices[1] is None else initial[indices[1]])
+    start = _integer_constant(initial[counter])
+    end = _integer_constant(compared[1] if indices[1] is None else initial[indices[1]])
     opcode, terms, _ = (
         _operation(body[updated[counter]], body, computations) if len(updated) > counter else ("", [], "")
     )
-    steps = [value for term in terms if (value := _constant(term)) is not None]
+    steps = [value for term in terms if (value := _integer_constant(term)) is not None]
     adds_to_counter = opcode == "add" and any(_tuple_index(term) == counter for term in terms)
     if start is None or end is None or not adds_to_counter or len(steps) != 1 or steps[0] < 1:
         return math.inf

@@ -46,10 +46,7 @@ _DIVISIONS = {"divide", "remainder"}
 
 
 def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
-    """Return the operations of an instruction as a field name of `hlo_cost.Kernel` and the amount to add.
-
-    Returns ("", 0) for an instruction that only moves data.
-    """
+    """Return a field name of `hlo_cost.Kernel` and the amount to add to it, or ("", 0) for data movement."""
     operands = [lines[x] for x in line.operands if x in lines]
     kind = line.opcode
     if kind in ("transpose", "copy"):

@@ -43,7 +43,7 @@ ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 def _count_integer_pow(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Return the operations of exponentiation by squaring."""
+    """Return the operations of x**n by repeated squaring, for all elements of an array."""
     y = params["y"]
     return outputs[0].size * (abs(y).bit_length() + y.bit_count() - 2 + (y < 0))
 
@@ -141,10 +141,7 @@ def _count_loop(trips: int, body: Any) -> tuple[int, int]:
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Return the jaxprs in the parameters of an equation.
-
-    For a primitive that JAX expands during lowering, return the jaxpr of its expansion.
-    """
+    """Return the jaxprs in the parameters of an equation, or the one to which JAX expands its primitive."""
     # `jax.custom_remat` since JAX 0.11, and `jnp.interp` since JAX 0.12.
     primitive = equation.params.get("_prim")
     if hasattr(primitive, "expand"):

@@ -13,10 +13,7 @@ _COMMUNICATING = ("all_reduce", "collective")  # targets of `ceiling` whose prog
 
 @dataclass(frozen=True)
 class ProgramWork:
-    """The operations, memory traffic and collectives of each device to compute one result.
-
-    A count that is unknown is None.
-    """
+    """The operations, memory traffic and collectives of each device for one result, or None if unknown."""
 
     flops: float | None = None
     transcendentals: float | None = None
@@ -26,7 +23,7 @@ class ProgramWork:
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[ProgramWork, str | None]:
-    """Return the costs of a compiled case, and the error message of `unexpected_collectives` or None."""
+    """Return the costs of a compiled case, and an error message if a collective is unexpected, or None."""
     if compiled.stages.compiled is None:
         return program_work(compiled, devices, None), None
     cost = hlo_cost.read(compiled.stages.compiled.as_text())
@@ -36,10 +33,7 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[Progra
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], cost: hlo_cost.ProgramCost | None
 ) -> ProgramWork:
-    """Return the operations, memory traffic and collectives of each device for one result of a compiled case.
-
-    The last two are None without `cost`, the cost of the HLO module.
-    """
+    """Return the costs of a compiled case, without memory traffic and collectives if `cost` is None."""
     operations = jaxpr_flops.count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     all_steps = lambda value: None if value is None else value * compiled.steps  # noqa: E731
     flops, transcendentals = all_steps(operations.flops), all_steps(operations.transcendentals)

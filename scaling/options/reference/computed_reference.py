@@ -73,12 +73,12 @@ def examine(case: Case, workload: Workload) -> ComputedReference:
     """
     arrays = _sample_points(case, workload)
     with evaluations.evaluation_context(case.dtype):
-        native = _prepare(_evaluation(case, workload, case.dtype), case, arrays)
+        native = _make_unverified_reference(_make_evaluation(case, workload, case.dtype), case, arrays)
         if case.dtype == "float64":
             return _verify(native, case, workload, arrays)
         native_values, noise = _values_and_noise(native.native, arrays, ROUNDOFF[case.dtype])
     with evaluations.evaluation_context("float64"):
-        exact, obstacle = _prepare_float64(case, workload, arrays, native, native_values, noise)
+        exact, obstacle = _make_float64_reference(case, workload, arrays, native, native_values, noise)
         if exact is not None:
             return _verify(exact, case, workload, arrays)
     with evaluations.evaluation_context(case.dtype):
@@ -86,9 +86,11 @@ def examine(case: Case, workload: Workload) -> ComputedReference:
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluation:
-    """Return how to evaluate a function that has a closed form in the dtype of the case."""
+    """Return an `Evaluation`, in the dtype of the case, of a function that has a closed form."""
     with evaluations.evaluation_context(case.dtype):
-        evaluation: Evaluation = _prepare(_evaluation(case, workload, case.dtype), case, arrays).evaluation
+        evaluation: Evaluation = _make_unverified_reference(
+            _make_evaluation(case, workload, case.dtype), case, arrays
+        ).evaluation
         return evaluation
 
 
@@ -102,8 +104,8 @@ def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
     }
 
 
-def _evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
-    """Return how to evaluate the function to differentiate: the workload's function, or its gradient."""
+def _make_evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
+    """Return an `Evaluation` of the function to differentiate: the workload's function, or its gradient."""
     specs = {**workload.points, **workload.shared}
     integers = frozenset(name for name, spec in specs.items() if spec.integer)
     function = finite_step_bound.gradient(workload) if case.target in SECOND else workload.function
@@ -122,9 +124,9 @@ def _values_and_noise(
     return center, np.max(np.abs(np.array(perturbed) - center), axis=0)
 
 
-def _prepare(evaluation: Evaluation, case: Case, arrays: Arrays) -> ComputedReference:
+def _make_unverified_reference(evaluation: Evaluation, case: Case, arrays: Arrays) -> ComputedReference:
     """Return an unverified reference, with the rounding properties and the AD modes of the function."""
-    properties = _rounding_properties(evaluation, arrays)
+    properties = _rounding_properties_with_jvp(evaluation, arrays)
     width = max(properties.width, evaluations.count_inputs(evaluation, arrays))
     evaluation = dataclasses.replace(evaluation, width=width)
     computed = ComputedReference(evaluation, evaluation, properties.terms, 2.0**-properties.bits)
@@ -138,7 +140,7 @@ def _prepare(evaluation: Evaluation, case: Case, arrays: Arrays) -> ComputedRefe
     return dataclasses.replace(computed, evaluation=differentiable, native=differentiable, backward=backward)
 
 
-def _rounding_properties(evaluation: Evaluation, arrays: Arrays) -> RoundingProperties:
+def _rounding_properties_with_jvp(evaluation: Evaluation, arrays: Arrays) -> RoundingProperties:
     """Return the rounding properties of the function and its Jacobian-vector product at one point."""
     structs = {}
     for name, array in arrays.items():
@@ -158,7 +160,7 @@ def _rounding_properties(evaluation: Evaluation, arrays: Arrays) -> RoundingProp
         return dataclasses.replace(properties, terms=2 * properties.terms)
 
 
-def _prepare_float64(
+def _make_float64_reference(
     case: Case,
     workload: Workload,
     arrays: Arrays,
@@ -168,7 +170,7 @@ def _prepare_float64(
 ) -> tuple[ComputedReference | None, str | None]:
     """Return an unverified reference in float64 and None, or None and the reason why it cannot be used."""
     try:
-        exact = _prepare(_evaluation(case, workload, "float64"), case, arrays)
+        exact = _make_unverified_reference(_make_evaluation(case, workload, "float64"), case, arrays)
         exact_values = evaluations.values(exact.evaluation, arrays)
     except Exception as error:
         message = (str(error).strip().splitlines() or [""])[0][:120]
@@ -187,11 +189,7 @@ def _prepare_float64(
 def _verify(
     computed: ComputedReference, case: Case, workload: Workload, arrays: Arrays, obstacle: str | None = None
 ) -> ComputedReference:
-    """Verify a reference by finite differences, and estimate the seconds to compute all Jacobians.
-
-    Returns the reference with `seconds`, `wrong` or `unsure` set. `obstacle` is the reason why it is not in
-    float64, or None.
-    """
+    """Verify a reference by finite differences, and return it with `wrong`, `unsure` or `seconds` set."""
     if case.ad_mode.is_value or computed.unsure:
         return computed
     evaluation: Evaluation = computed.evaluation

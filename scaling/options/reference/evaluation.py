@@ -75,10 +75,7 @@ def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
 
 
 def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
-    """Return the derivative of every output along a direction: (points, outputs).
-
-    The direction is a dict from input name to an array of the shape of the input.
-    """
+    """Return the derivative of every output along a direction, a dict like `arrays`: (points, outputs)."""
     tangents = {name: direction[name] for name in evaluation.names}
     jvp = _jitted(evaluation, "jvp")
     return np.asarray(jvp(*_cast(evaluation, arrays), *_cast(evaluation, tangents)), np.float64)
@@ -152,10 +149,7 @@ def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | Non
 def _evaluate_in_blocks(
     evaluation: Evaluation, arrays: Arrays, indices: np.ndarray, kernel: str, axis: int
 ) -> np.ndarray:
-    """Evaluate a kernel in blocks of indices, which are padded to the same size to avoid recompilation.
-
-    The results are concatenated along `axis`.
-    """
+    """Evaluate a kernel in blocks of indices, padded to the same size, and concatenate them along `axis`."""
     per_point, shared = _cast(evaluation, arrays)
     size = min(len(indices), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
     parts = []

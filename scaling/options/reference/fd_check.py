@@ -173,7 +173,7 @@ def _is_between_one_sided(
     exact: np.ndarray,
     allowed: np.ndarray,
 ) -> np.ndarray:
-    """Return whether a derivative at a kink is between the two one-sided derivatives: (points, outputs) bool."""
+    """Return whether a derivative at a kink is between the one-sided derivatives: (points, outputs) bool."""
     center, is_between = values(evaluation, arrays), np.zeros(exact.shape, bool)
     for step in _KINK_STEPS:
         slopes = []

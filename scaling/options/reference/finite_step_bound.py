@@ -23,10 +23,7 @@ ValuesAtShift = Callable[[Any], np.ndarray]  # shift of an input -> values of th
 
 
 def gradient(workload: Workload) -> Callable[..., Any]:
-    """Return a function that computes the gradient of a workload's function: (inputs,).
-
-    The derivative of the gradient is the Hessian.
-    """
+    """Return a function that computes the gradient of a workload's function: (inputs,)."""
     return _gradient(workload.function, workload.names)
 
 
@@ -58,7 +55,6 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     points, the bound is that of the sum. For J x, a single difference along x, the shape is (points, 1).
 
     Args:
-        start, stop: the range of points.
         terms: the number of terms that are summed to compute a value.
     """
     workload, points = spec.workload, stop - start
@@ -80,7 +76,7 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
 
         def values_along_point(shift: Any) -> np.ndarray:
             shifted = {name: arrays[name] + shift * arrays[name] for name in workload.names}
-            return _evaluate(spec, {**arrays, **shifted}).value
+            return _evaluate_reference(spec, {**arrays, **shifted}).value
 
         _, curvature = _largest_slope_and_curvature(spec, np.ones(()), values_along_point, step)
         all_inputs = input_rounding.sum(axis=1) * len(elements) / len(sampled)
@@ -97,7 +93,7 @@ def _input_elements(workload: Workload, arrays: Arrays, points: int) -> list[tup
     return [(name, i) for name, size in sizes.items() for i in range(size)]
 
 
-def _evaluate(spec: ReferenceSpec, arrays: Arrays) -> Reference:
+def _evaluate_reference(spec: ReferenceSpec, arrays: Arrays) -> Reference:
     form = closed_form(spec.case, spec.workload)
     assert form is not None
     return form(arrays)
@@ -105,10 +101,12 @@ def _evaluate(spec: ReferenceSpec, arrays: Arrays) -> Reference:
 
 def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
     """Return for each point the magnitude of the terms that are summed to compute a value: (points,)."""
-    reference, reduction = _evaluate(spec, arrays), spec.workload.reduction
+    reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.sizes.summed and not reduction.sums_points:  # the value is the sum over all points
-        all_points = _evaluate(spec, inputs.exact_inputs(spec.case, spec.workload, 0, spec.case.points))
+        all_points = _evaluate_reference(
+            spec, inputs.exact_inputs(spec.case, spec.workload, 0, spec.case.points)
+        )
         return np.full(len(magnitude), np.abs(all_points.value).sum())
     if reference.value_terms is None:
         return magnitude
@@ -134,7 +132,7 @@ def _shifted_element(
     def values_at(shift: Any) -> np.ndarray:
         shifted = arrays[name].reshape(shape).copy()
         shifted[..., index] += shift
-        return _evaluate(spec, {**arrays, name: shifted.reshape(arrays[name].shape)}).value
+        return _evaluate_reference(spec, {**arrays, name: shifted.reshape(arrays[name].shape)}).value
 
     return arrays[name].reshape(shape)[..., index], values_at
 

@@ -66,10 +66,7 @@ class _Extremes:
 
 
 def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes: _Extremes) -> list[float]:
-    """Return the number of summed terms on the longest path to each output of a jaxpr.
-
-    Inputs whose `input_terms` are None are constants.
-    """
+    """Return the summed terms on the longest path to each output, given those to each non-constant input."""
     terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
 
     def terms_to(atom: Any) -> float | None:
@@ -97,7 +94,7 @@ def _terms_to_results(equation: Any, operand_terms: list[float | None], extremes
         return [max(counts) for counts in zip(*branches, strict=True)]
     if name in ("scan", "while"):
         body = params["jaxpr" if name == "scan" else "body_jaxpr"].jaxpr
-        return [before + _longest_path(body, extremes) * _trips(equation)] * results
+        return [before + _longest_path(body, extremes) * _known_or_assumed_trips(equation)] * results
     inner = [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in subjaxprs(equation)]
     if inner and len(inner[0].invars) == len(operand_terms) and len(inner[0].outvars) == results:
         return _terms_to_outputs(inner[0], operand_terms, extremes)
@@ -109,7 +106,7 @@ def _longest_path(jaxpr: Any, extremes: _Extremes) -> float:
     return max(_terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars), extremes), default=0.0)
 
 
-def _trips(equation: Any) -> int:
+def _known_or_assumed_trips(equation: Any) -> int:
     if equation.primitive.name == "scan":
         return int(equation.params["length"])
     try:

@@ -99,7 +99,7 @@ def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
         color_of[columns] = np.arange(lower_bound)
         return Colors(color_of, lower_bound)
     best = None
-    for attempt in _attempts(matrix, by_column, columns, lower_bound, owns_all=owned is None):
+    for attempt in _try_algorithms(matrix, by_column, columns, lower_bound, owns_all=owned is None):
         best = attempt if best is None or attempt.count < best.count else best
         if best.count == lower_bound:
             break
@@ -108,7 +108,7 @@ def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
 
 
 def color_both(matrix: Matrix) -> TwoSidedColors:
-    """Color columns and rows with the fewest colors that are found, which may be those of one side only."""
+    """Color columns and rows with the fewest colors that are found, possibly only columns or only rows."""
     best = None
     for lower_bound, owned_by_row in sorted(_partitions(matrix), key=lambda partition: partition[0]):
         if best is None or lower_bound < best.count:
@@ -126,11 +126,11 @@ def color_partition(matrix: Matrix, by_row: np.ndarray) -> TwoSidedColors:
 
 
 def _most_entries(lines: np.ndarray) -> int:
-    """Return the largest number of entries with the same row or column, a lower bound on the colors."""
+    """Return the largest number of entries in a row or column, a lower bound on the number of colors."""
     return int(np.bincount(lines).max(initial=0))
 
 
-def _attempts(
+def _try_algorithms(
     matrix: Matrix, owned: np.ndarray, columns: np.ndarray, lower_bound: int, owns_all: bool
 ) -> Iterator[Colors]:
     """Yield colorings by several algorithms, starting with the one that usually needs the fewest colors."""
@@ -154,7 +154,10 @@ def _attempts(
 def _conflict_graph(matrix: Matrix, owned: np.ndarray, columns: np.ndarray) -> ConflictGraph:
     by_column = np.argsort(matrix.cols, kind="stable")
     by_row = np.argsort(2 * matrix.rows.astype(np.int64) + ~owned, kind="stable")
-    column_start, row_start = _starts(matrix.cols, matrix.shape[1]), _starts(matrix.rows, matrix.shape[0])
+    column_start, row_start = (
+        _first_entries(matrix.cols, matrix.shape[1]),
+        _first_entries(matrix.rows, matrix.shape[0]),
+    )
     owned_end = row_start[:-1] + np.bincount(matrix.rows[owned], minlength=matrix.shape[0])
     order = columns[np.argsort(-np.diff(column_start)[columns], kind="stable")]
     return ConflictGraph(
@@ -178,7 +181,7 @@ def compile_loops() -> None:
     list(_partitions(matrix))
 
 
-def _starts(lines: np.ndarray, count: int) -> np.ndarray:
+def _first_entries(lines: np.ndarray, count: int) -> np.ndarray:
     """Return the index of the first entry of each row or column if entries are sorted by it: (count + 1,)."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(lines, minlength=count))])
 
@@ -203,8 +206,7 @@ def _jit(loop: Callable[..., Any]) -> Callable[..., Any]:
 def _color_in_order(order, column_start, row_of, owned, row_start, column_of, owned_end, color_of):
     """Color the columns in the given order, each with the lowest color that no conflicting column has.
 
-    Updates `color_of` in place. Returns the number of colors. The other arguments are the fields of
-    `ConflictGraph`.
+    Updates `color_of` in place, and returns the number of colors. Other arguments: see `ConflictGraph`.
     """
     used_by, count = np.full(len(color_of) + 1, -1, np.int64), 0  # color -> last column that cannot have it
     for column in order:
@@ -225,10 +227,9 @@ def _color_by_saturation(order, column_start, row_of, owned, row_start, column_o
     """Color the columns, next the one whose conflicting columns have the most different colors (DSATUR).
 
     Among equal columns, the one whose count increased last is next. Colors thus spread from neighbor to
-    neighbor, and can repeat periodically on a grid. Updates `color_of` in place. Returns the number of
-    colors, or 0 if they do not fit into an int64 bitmask. The other arguments are the fields of
-    `ConflictGraph`. Source: D. Brelaz, "New methods to color the vertices of a graph", Communications of the
-    ACM 22(4), 1979.
+    neighbor, and can repeat periodically on a grid. Updates `color_of` in place, and returns the number of
+    colors, or 0 if they do not fit into an int64 bitmask. Other arguments: see `ConflictGraph`. Source: D.
+    Brelaz, "New methods to color the vertices of a graph", Communications of the ACM 22(4), 1979.
     """
     n, count, highest = len(color_of), 0, 0
     neighbor_colors = np.zeros(n, np.int64)  # bitmask of the colors of conflicting columns
@@ -285,7 +286,10 @@ def _partitions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]
     yield _most_entries(matrix.rows), lambda: np.zeros(count, bool)
     yield _most_entries(matrix.cols), lambda: np.ones(count, bool)
     by_row, by_column = np.argsort(matrix.rows, kind="stable"), np.argsort(matrix.cols, kind="stable")
-    row_start, column_start = _starts(matrix.rows, matrix.shape[0]), _starts(matrix.cols, matrix.shape[1])
+    row_start, column_start = (
+        _first_entries(matrix.rows, matrix.shape[0]),
+        _first_entries(matrix.cols, matrix.shape[1]),
+    )
     row_stage, column_stage, owned, excluded = _jit(_elimination_order)(
         row_start, matrix.cols[by_row], column_start, matrix.rows[by_column]
     )

@@ -32,7 +32,7 @@ class GatherIndices:
 
 
 def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
-    """Return the indices with which devices read the nonzeros of a Jacobian whose colors they share."""
+    """Return the indices with which devices read the nonzeros of a Jacobian from their compressed slices."""
     coloring = sizes.coloring
     assert coloring is not None
     indices = [_indices_of_part(sizes, part, devices) for part in sizes.parts]
@@ -89,7 +89,6 @@ def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: 
     """Gather the nonzeros of all devices into an array in the order of the pattern: (points, 1, entries).
 
     Args:
-        shape: the shape of the returned array.
         result: for each linear map, the nonzeros that each device read.
     """
     parts = [np.asarray(part) for part in result]

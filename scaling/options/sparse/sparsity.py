@@ -31,7 +31,6 @@ def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...
 
     Args:
         key: identifies the function and the shapes in the cache.
-        function: returns one array.
         x: the shapes and dtypes of the arguments.
         compress: "columns", "rows", or "both" for the combination with the fewest colors.
     """
@@ -147,7 +146,6 @@ def _validate_side(
     Args:
         name: "column" or "row", the kind of line that is colored.
         colors: the color of each line, or None if no line has one.
-        count: the number of colors.
         lines: the line of each entry.
         positions: the position of each entry along its line.
         read: whether each entry is read from its compressed line.
