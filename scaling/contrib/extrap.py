@@ -140,7 +140,7 @@ def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experimen
 
 
 def _make_experiment(regions: Mapping[str, Sequence[_SizedTiming]]) -> Experiment | None:
-    """Return an `Experiment` with an empty name from the timings of each method, or None if no size varies."""
+    """Return an `Experiment` without a name from the timings of each method, or None if no size varies."""
     timings = [sized for region in regions.values() for sized in region]
     rows = [sized.sizes for sized in timings]
     names = _varying_names(rows)

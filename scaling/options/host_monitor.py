@@ -21,7 +21,7 @@ from scaling.core.environment import nvml
 MARKS = ("throttled", "foreign_load")
 _FOREIGN_SHARE = 0.10  # a larger share of a core's time that other processes use is a disturbance
 _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")  # the resolution of /proc/stat, usually 10 ms
-_THROTTLE_REASONS = {  # bit of NVML -> name
+_THROTTLE_REASONS = {  # bit of NVML -> name, without idling and user-set clocks
     0x4: "power_cap",
     0x8: "hardware_slowdown",
     0x20: "thermal",
@@ -39,7 +39,7 @@ class HostReading:
         bound_to: the cores that the process is bound to, or None.
         core_count: the number of cores that /proc/stat reports.
         idle_seconds, stolen_seconds: idle time, and time used by the hypervisor, summed over these cores.
-        process_seconds: CPU time of all threads of this process.
+        process_seconds: CPU time of all threads of this process, without child processes.
         clock_seconds: the wall-clock time of the reading.
         preemptions: the number of involuntary context switches of this process.
         slowdowns: the number of thermal throttling events of the cores and their package.

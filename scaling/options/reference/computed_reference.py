@@ -95,7 +95,7 @@ def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluat
 
 
 def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
-    """Return a dict from input name to array at 16 evenly spaced points, including the first and last."""
+    """Return a dict from input name to array at up to 16 evenly spaced points, including both ends."""
     points = np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
     by_point = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
     return {
