@@ -1,4 +1,4 @@
-"""Export timings as text files for Extra-P, which fits performance models to samples at parameter values.
+"""Export run times as text files for Extra-P, which fits performance models such as c n log n to them.
 
 Extra-P (https://github.com/extra-p/extrap) reads at most four parameters, and requires that all regions of a
 file are measured at the same coordinates. Methods that were measured at different coordinates are therefore
@@ -31,15 +31,15 @@ Coordinates = tuple[int, ...]  # a value for each parameter
 
 @dataclass(frozen=True)
 class Experiment:
-    """The content of a file: methods of one family in one environment, measured at the same coordinates.
+    """The content of an Extra-P file: run times of methods that were measured at the same parameter values.
 
     Attributes:
         name: the name of the file without its suffix.
-        title: a description of the family and the environment.
+        title: the differentiated function and the environment (hardware and software).
         constants: the sizes that are the same in all timings, by name.
         parameters: a dict from the name of a parameter in the file to its description.
         coordinates: the parameter values of each measurement.
-        regions: for each method, the timing at each coordinate.
+        regions: a dict from the name of a method to its timing at each coordinate.
     """
 
     name: str
@@ -51,26 +51,26 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing with its device count, point count and sizes, as part of a strong or a weak scaling."""
+    """A timing of a "strong" or "weak" scaling, with a dict of its device count, point count and sizes."""
 
     timing: Timing
     kind: str
     sizes: Mapping[str, int]
 
     def coordinates(self, names: Iterable[str]) -> Coordinates:
-        """Return the values of the given sizes."""
+        """Return the values of the named sizes."""
         return tuple(self.sizes[name] for name in names)
 
 
 def find_experiments(findings: Findings) -> list[Experiment]:
-    """Return all experiments of a results folder in which a size varies, without oversubscribed timings."""
+    """Return the contents of the Extra-P files of a results folder, without oversubscribed timings."""
     families = group_by(
         _sized_timings(findings),
         lambda sized: (
             sized.kind, sized.timing.environment, *family_key(sized.timing.case), tuple(sized.sizes),
         ),
     )  # fmt: skip
-    experiments = [experiment for group in families.values() for experiment in _split_family(group)]
+    experiments = [experiment for group in families.values() for experiment in _split_into_experiments(group)]
     slugs = [re.sub(r"[^A-Za-z0-9]+", "-", experiment.title).strip("-").lower() for experiment in experiments]
     names = _make_unique([slug[:_MOST_NAME_CHARACTERS] for slug in slugs], "-")
     return [
@@ -80,7 +80,7 @@ def find_experiments(findings: Findings) -> list[Experiment]:
 
 
 def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
-    """Yield every timing of a strong scaling, and every timing of a weak scaling by its points per device.
+    """Yield every timing of a strong scaling, and every timing of a weak scaling with its points per device.
 
     A timing of a weak scaling is part of a strong scaling as well if it ran on one device, or if the same
     case was timed on another number of devices.
@@ -94,21 +94,21 @@ def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
         is_weak = "weak" in findings.points_by_case.get((timing.environment, case), {})
         if is_weak:
             points = {"points for each device": case.points // case.devices}
-            yield _SizedTiming(timing, "weak", _sizes_of(case, points))
+            yield _SizedTiming(timing, "weak", _sizes_by_name(case, points))
         has_other_devices = device_counts[timing.environment, dataclasses.replace(case, devices=1)] > 1
         if not is_weak or case.devices == 1 or has_other_devices:
-            yield _SizedTiming(timing, "strong", _sizes_of(case, {"points": case.points}))
+            yield _SizedTiming(timing, "strong", _sizes_by_name(case, {"points": case.points}))
 
 
-def _sizes_of(case: Case, points: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of devices, the number of points, and the sizes of a case by unique names."""
+def _sizes_by_name(case: Case, points: Mapping[str, int]) -> dict[str, int]:
+    """Return a dict of the device count, the point count and the workload's sizes, by unique names."""
     reserved = ("devices", *points)
     sizes = {f"sizes.{name}" if name in reserved else name: size for name, size in case.sizes.items()}
     return {"devices": case.devices, **points, **sizes}
 
 
 def _make_unique(names: Iterable[str], separator: str) -> list[str]:
-    """Return the names with a separator and a number appended to each name that occurred before."""
+    """Append a number to each repeated name, such as "a" and "a-2" if the separator is "-"."""
     unique: dict[str, None] = {}
     for name in names:
         numbered = (name if count == 1 else f"{name}{separator}{count}" for count in itertools.count(1))
@@ -116,11 +116,11 @@ def _make_unique(names: Iterable[str], separator: str) -> list[str]:
     return list(unique)
 
 
-def _split_family(group: Sequence[_SizedTiming]) -> Iterator[Experiment]:
-    """Yield the experiments of a family.
+def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experiment]:
+    """Yield the contents of files for timings of the same function, which differ in method and sizes.
 
-    Methods with the same coordinates share an experiment. If more sizes vary than Extra-P can read, there is
-    an experiment for each combination of values of the other sizes.
+    Methods with the same coordinates share a file. If more than four sizes vary, there is a file for each
+    combination of values of the other sizes.
     """
     methods = group_by(group, lambda sized: _describe_method(sized.timing.case))
     by_coordinates: dict[frozenset, dict[str, list[_SizedTiming]]] = {}
@@ -140,7 +140,7 @@ def _split_family(group: Sequence[_SizedTiming]) -> Iterator[Experiment]:
 
 
 def _make_experiment(regions: Mapping[str, Sequence[_SizedTiming]]) -> Experiment | None:
-    """Return the experiment of several methods, or None if no size varies. Its file name is still empty."""
+    """Return an `Experiment` without a name from the timings of each method, or None if no size varies."""
     timings = [sized for region in regions.values() for sized in region]
     rows = [sized.sizes for sized in timings]
     names = _varying_names(rows)
@@ -165,7 +165,7 @@ def _make_experiment(regions: Mapping[str, Sequence[_SizedTiming]]) -> Experimen
 
 
 def _describe_parameter(name: str, rows: Sequence[Mapping[str, int]], constants: Mapping[str, int]) -> str:
-    """Return the name of a size, with the names of the sizes that vary together with it."""
+    """Return the name of a size and of those that vary together with it, such as "n (points with it)"."""
     dependent = [
         other
         for other in rows[0]
@@ -175,7 +175,6 @@ def _describe_parameter(name: str, rows: Sequence[Mapping[str, int]], constants:
 
 
 def _title(sized: _SizedTiming) -> str:
-    """Return a description of the family and the environment of a timing."""
     case = sized.timing.case
     seed = f" seed={case.data_seed}" if case.data_seed else ""
     weak = ", weak scaling" if sized.kind == "weak" else ""
@@ -183,10 +182,7 @@ def _title(sized: _SizedTiming) -> str:
 
 
 def _varying_names(rows: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return the names of the sizes that vary: the devices first, then those with the most values.
-
-    Of several sizes that determine each other, only the first is included.
-    """
+    """Return the names of sizes that vary independently: devices first, then those with the most values."""
     names: list[str] = []
     for name in rows[0]:
         if len({row[name] for row in rows}) > 1 and not any(
@@ -197,28 +193,24 @@ def _varying_names(rows: Sequence[Mapping[str, int]]) -> list[str]:
 
 
 def _describe_method(case: Case) -> str:
-    """Return the method of a case, its call and its cache state, which name a region."""
     cache = [f"{case.cache} cache"] if case.cache else []
     return ", ".join([method_of(case).name, describe_call(case), *cache])
 
 
 def _to_region_name(text: str) -> str:
-    """Return a text as a name that Extra-P accepts: ASCII on a single line.
-
-    An arrow is replaced, because Extra-P reads it as a call path.
-    """
+    """Convert a text to a region name of Extra-P: one line of ASCII without "->", which marks a call path."""
     ascii_text = clean_text(text).encode("ascii", "backslashreplace").decode()
     return " ".join(ascii_text.replace("->", "-").split())
 
 
 def _to_parameter_name(name: str) -> str:
-    """Return a name that Extra-P accepts for a parameter: a letter, then letters, digits and underscores."""
+    """Convert a name to a parameter that Extra-P accepts: a letter, then letters, digits and underscores."""
     word = re.sub(r"\W", "_", name, flags=re.ASCII)
     return word if word[:1].isalpha() else f"size{word}"
 
 
 def format_experiment(experiment: Experiment) -> str:
-    """Return the content of a file: comments, parameters, coordinates, and a region for each method."""
+    """Return the text of an Extra-P file: seconds per call and, if known, operations of each method."""
     lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     points = [" ".join(map(str, values)) for values in experiment.coordinates]
     if len(experiment.parameters) > 1:
@@ -228,19 +220,17 @@ def format_experiment(experiment: Experiment) -> str:
         ordered = [timings[values] for values in experiment.coordinates]
         lines += ["", f"REGION {region}", "METRIC time"]
         lines += [f"DATA {' '.join(map(repr, timing.seconds))}" for timing in ordered]
-        if flops := _flops(ordered):
+        if flops := _flops_per_device(ordered):
             lines += ["METRIC flops", *(f"DATA {count!r}" for count in flops)]
     return "\n".join(lines) + "\n"
 
 
-def _flops(timings: Sequence[Timing]) -> list[float]:
-    """Return the floating-point operations per device of each timing, or [] if one is unknown."""
+def _flops_per_device(timings: Sequence[Timing]) -> list[float]:
     counts = [timing.records[0].flops for timing in timings]
     return [float(count) for count in counts if count] if all(counts) else []
 
 
 def _format_comments(experiment: Experiment) -> list[str]:
-    """Return the comment lines of a file, the last of which is a command that models the file."""
     option = "allow_negative_exponents=True"
     options = option if len(experiment.parameters) == 1 else f"'#spm=Default' '#spo={option}'"
     constants = ", ".join(f"{name}={value}" for name, value in experiment.constants.items())

@@ -1,1 +1,1 @@
-"""Optional features: execution in blocks, sparse seeds, computed references, and program costs."""
+"""Optional features: execution within a memory limit, sparse Jacobians, references, and program costs."""

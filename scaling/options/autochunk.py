@@ -1,8 +1,9 @@
-"""Search for the largest batch of points and seeds that fits into memory, for `chunk=auto`.
+"""Search for the largest numbers of points and seeds per call that fit into memory, for `chunk=auto`.
 
-A candidate computes fewer points with all seeds, or all points with fewer seeds. If neither fits, a candidate
-computes fewer seeds of a single point. The memory of a program is not monotone in these counts and is not
-modeled: candidates are compiled in decreasing order of size, and the first that fits is refined once.
+Points are batch elements, and seeds are tangents or cotangents. A candidate computes fewer points with all
+seeds, or all points with fewer seeds. If neither fits, it computes fewer seeds of a single point. The memory
+of a program is not monotone in these counts and is not modeled: candidates are compiled in decreasing order
+of size, and the first that fits is enlarged once.
 """
 
 import dataclasses
@@ -24,8 +25,8 @@ class BlockSizes:
     """The numbers of points and seeds that a device computes at a time, and the memory that holds the arrays.
 
     Attributes:
-        block: the number of points, or None for all points of the device.
-        chunk: the number of seeds, or None for all seeds of the device.
+        block: the number of points (batch elements), or None for all points of the device.
+        chunk: the number of seeds (tangents or cotangents), or None for all seeds of the device.
         storage: the memory of the inputs and the result, "device" or "host".
     """
 
@@ -51,18 +52,22 @@ class MemoryNeed:
 
 @dataclass(frozen=True)
 class BlockSearch:
-    """The largest block sizes that fit, or None, and all candidates in the order in which they were tried."""
+    """The largest block sizes that fit into memory, or None, and all candidates that were tried.
+
+    Attributes:
+        probes: each candidate with its bytes on a device, or None if they are unknown, in the order of trial.
+    """
 
     blocks: BlockSizes | None
     probes: tuple[tuple[BlockSizes, int | None], ...]
 
     @property
     def least_bytes(self) -> int | None:
-        """The smallest known number of bytes of any candidate."""
+        """Return the smallest number of bytes per device of any candidate, or None if all are unknown."""
         return min((needed for _, needed in self.probes if needed is not None), default=None)
 
     def as_record(self, limit: int | None) -> dict[str, Any]:
-        """Return the search as fields of a record. limit: the memory limit of the case in bytes."""
+        """Return a JSON-compatible dict of the block sizes, the memory limit in bytes, and all candidates."""
         probes = [dataclasses.asdict(blocks) | {"bytes": needed} for blocks, needed in self.probes]
         return dataclasses.asdict(self.blocks or BlockSizes()) | {"limit_bytes": limit, "probes": probes}
 
@@ -74,10 +79,7 @@ def compile_largest(
     compile_blocks: Callable[[Case], CompiledCase],
     settings: CompileSettings,
 ) -> CompiledCase:
-    """Compile a case with the largest block sizes that fit into memory.
-
-    Raises `TooLarge` if none fit. compile_blocks: compiles a case with given block sizes.
-    """
+    """Compile a case with the largest blocks of points and seeds that fit, or raise `TooLarge`."""
     fitting: dict[BlockSizes, CompiledCase] = {}
     compiled: CompiledCase | None = None
     shortage = ""
@@ -117,7 +119,7 @@ def find_blocks(
     measure: Callable[[BlockSizes], MemoryNeed],
     known: BlockSizes | None = None,
 ) -> BlockSearch:
-    """Return the largest block sizes that fit into memory.
+    """Search for the largest numbers of points and seeds at a time that fit into memory.
 
     The inputs and the result are kept on the host if `case.storage` is "host", or if `case.storage` is None
     and no block sizes fit on the device.
@@ -143,7 +145,7 @@ def find_blocks(
             if not any(first) and not (storage == DEVICE and probe(BlockSizes()).hopeless):
                 first = [_first_fitting(_single_point_candidates(case, workload, sizes, storage), probe)]
             if fitting := [blocks for blocks in first if blocks is not None]:
-                return max(fitting, key=lambda blocks: _work_per_block(case, sizes, blocks))
+                return max(fitting, key=lambda blocks: _candidate_sort_key(case, sizes, blocks))
         return None
 
     largest = search()
@@ -153,7 +155,7 @@ def find_blocks(
 def _first_fitting(
     candidates: Iterable[BlockSizes], probe: Callable[[BlockSizes], MemoryNeed]
 ) -> BlockSizes | None:
-    """Return the first candidate that fits, refined once toward the previous one, or None if none fits."""
+    """Return the first candidate that fits, enlarged halfway to its predecessor if that fits too, or None."""
     too_large = None
     for blocks in candidates:
         need = probe(blocks)
@@ -169,10 +171,10 @@ def _first_fitting(
 def _candidates(
     case: Case, workload: Workload, sizes: DerivativeShape, storage: str
 ) -> Iterator[list[BlockSizes]]:
-    """Yield two series of decreasing size: fewer points with all seeds, and all points with fewer seeds."""
-    points, seeds = _counts_per_device(case, sizes)
+    """Yield two lists of decreasing block sizes: fewer points with all seeds, fewer seeds of all points."""
+    points, seeds = _points_and_seeds_per_device(case, sizes)
     start = [BlockSizes()] if storage == DEVICE else []
-    if _has_blocks(case, workload):
+    if _can_divide_points(case, workload):
         yield start + [BlockSizes(block, None, storage) for block in _halves(points)]
     yield start + [BlockSizes(None, chunk, storage) for chunk in _halves(seeds)]
 
@@ -180,34 +182,29 @@ def _candidates(
 def _single_point_candidates(
     case: Case, workload: Workload, sizes: DerivativeShape, storage: str
 ) -> Iterator[BlockSizes]:
-    """Yield candidates of a single point with a decreasing number of seeds."""
-    points, seeds = _counts_per_device(case, sizes)
-    if points > 1 and _has_blocks(case, workload):
+    points, seeds = _points_and_seeds_per_device(case, sizes)
+    if points > 1 and _can_divide_points(case, workload):
         yield from (BlockSizes(1, chunk, storage) for chunk in _halves(seeds))
 
 
-def _has_blocks(case: Case, workload: Workload) -> bool:
-    """Return whether a device can compute its points in several blocks."""
+def _can_divide_points(case: Case, workload: Workload) -> bool:
     return case.batch == "vmap" or workload.reduction.sums_points
 
 
 def _can_offload(case: Case, workload: Workload) -> bool:
-    """Return whether blocks of points of the result can be copied to the host one by one."""
+    """Return whether the result can be computed in blocks of points, which are copied to the host in turn."""
     return case.batch == "vmap" and not workload.reduction.sums_points
 
 
-def _counts_per_device(case: Case, sizes: DerivativeShape) -> tuple[int, int]:
-    """Return the number of points and the number of seeds of a device."""
+def _points_and_seeds_per_device(case: Case, sizes: DerivativeShape) -> tuple[int, int]:
     a, b = case.axes
     return ceil_div(case.points, a), max(ceil_div(part.seeds, b) for part in sizes.parts)
 
 
-def _work_per_block(case: Case, sizes: DerivativeShape, blocks: BlockSizes) -> tuple[int, bool]:
-    """Return a sort key for candidates: points times seeds computed at a time, then whether all seeds are.
-
-    Candidates with all seeds win a tie, because their results are contiguous.
-    """
-    points, seeds = _counts_per_device(case, sizes)
+def _candidate_sort_key(case: Case, sizes: DerivativeShape, blocks: BlockSizes) -> tuple[int, bool]:
+    """Return the sort key of a candidate: its points times seeds at a time, then whether it has all seeds."""
+    points, seeds = _points_and_seeds_per_device(case, sizes)
+    # Candidates with all seeds win a tie, because their results are contiguous.
     return min(points, blocks.block or points) * min(seeds, blocks.chunk or seeds), blocks.chunk is None
 
 
@@ -219,7 +216,7 @@ def _halves(count: int) -> Iterator[int]:
 
 
 def _midpoint(blocks: BlockSizes, too_large: BlockSizes) -> BlockSizes | None:
-    """Return block sizes halfway between those that fit and those that do not, or None if there are none."""
+    """Return block sizes halfway from `blocks`, which fit, to `too_large`, or None if there are none."""
     field = "chunk" if blocks.chunk is not None else "block"
     count = getattr(blocks, field)
     if count is None or (larger := count + count // 2) in (count, getattr(too_large, field)):

@@ -1,4 +1,4 @@
-"""Enable JAX's persistent compilation cache, cold or warm, for a case that measures compilation with it."""
+"""Enable JAX's persistent compilation cache, empty or filled, to measure compile times with it."""
 
 import contextlib
 import functools
@@ -11,18 +11,18 @@ from jax.experimental.compilation_cache import compilation_cache
 
 
 class CacheUnavailable(Exception):
-    """The persistent cache was missed with `cache=warm`, or hit with `cache=cold`."""
+    """A filled persistent cache (`cache=warm`) was missed, or an empty one (`cache=cold`) was hit."""
 
 
 @contextlib.contextmanager
 def persistent_cache(state: str, compile_once: Callable[[], Any]) -> Iterator[None]:
     """Enable a new persistent compilation cache within a context.
 
-    Raises `CacheUnavailable` on exit if the cache was not hit as `state` implies.
+    Raises `CacheUnavailable` on exit if a warm cache was not hit, or a cold one was.
 
     Args:
-        state: "cold" for an empty cache, or "warm" for a cache that contains the program of the case.
-        compile_once: compiles the program of the case, to fill a warm cache.
+        state: "cold" for an empty cache, or "warm" for a cache that contains the program to be compiled.
+        compile_once: compiles this program, to fill a warm cache.
     """
     hits = _record_hits()
     hits.clear()

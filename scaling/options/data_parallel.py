@@ -1,4 +1,4 @@
-"""Data parallelism: the sum of a loss over all points, and its gradient with respect to shared inputs.
+"""Data parallelism: sum a loss over all points, and differentiate the sum with respect to shared inputs.
 
 Each device sums over its own points (batch elements). With `split=data` an all-reduce adds the sums of all
 devices, so that every device holds the total.
@@ -19,7 +19,7 @@ from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
 from scaling.core.workload import Workload
 
 Named = Mapping[str, Any]
-Loss = Callable[..., Any]  # the scalar sum over some points, as a function of the shared inputs
+Loss = Callable[..., Any]  # shared inputs as keyword arguments -> the scalar sum over some points
 SumOverPoints = Callable[[Callable[[Loss], Any]], Any]
 _PIECES = 4  # the number of pieces of a gradient with overlap=true
 _PIECE = "piece of an input"
@@ -35,14 +35,18 @@ def sum_derivative(
 ) -> Any:
     """Return the loss summed over all points (`mode=value`), or its gradient with respect to shared inputs.
 
-    The gradient is a tuple with one element for each linear map: an array with the seeds last in forward
-    mode, or a list with one array for each input in reverse mode.
+    The gradient is a tuple with one element for each linear map in `sizes.parts`: an array whose last axis is
+    that of the tangents in forward mode, or a list with one array for each input in reverse mode.
+
+    Args:
+        points: a dict from input name to its array at the points (batch elements) of this device.
+        shared: a dict from input name to an array that all points share.
     """
     count = ceil_div(case.points, case.axes[0])
     has_padding = count * case.axes[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Apply `transform` to the loss of each block of points, and sum over blocks and devices."""
+        """Return the sum of `transform(loss)` over blocks of `case.block` points and over all devices."""
 
         def sum_of_block(rows: Any) -> Any:
             rows_of = lambda x: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows))  # noqa: E731
@@ -66,10 +70,7 @@ def sum_derivative(
 
 
 def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: Any) -> Any:
-    """Return the sum of the function over points and outputs.
-
-    valid: a boolean mask (points,) that is False at padding, or None if there is no padding.
-    """
+    """Return the scalar sum of the workload's function over its outputs and over the `valid` points."""
     if case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
     values = jax.vmap(lambda point: workload.function(**point, **shared))(points)
@@ -81,7 +82,7 @@ def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: A
 def _derivative_in_pieces(
     case: Case, part: LinearMapPart, sum_over_points: SumOverPoints, shared: Named, position: DevicePosition
 ) -> Any:
-    """Return the gradient computed in pieces, so that the all-reduce of a piece overlaps the next one."""
+    """Return the gradient, computed in pieces so that the all-reduce of one overlaps the next computation."""
     if part.computes_columns:
         compute = functools.partial(_derivative_along_seeds, case, part, shared, position)
         ranges = _piece_ranges(ceil_div(part.seeds, case.axes[1]))
@@ -96,7 +97,7 @@ def _derivative_in_pieces(
 
 
 def _piece_ranges(count: int) -> list[tuple[int, int]]:
-    """Return (start, stop) of each of at most `_PIECES` nonempty pieces of a range of `count` elements."""
+    """Partition `range(count)` into at most `_PIECES` nonempty ranges: a list of (start, stop)."""
     ends = [count * k // _PIECES for k in range(_PIECES + 1)]
     return [(start, stop) for start, stop in itertools.pairwise(ends) if start < stop]
 
@@ -110,7 +111,7 @@ def _derivative_along_seeds(
     stop: int,
     loss: Loss,
 ) -> Any:
-    """Return the derivatives of the loss along the tangents `start` to `stop` of a device: (seeds,)."""
+    """Return the derivatives of the loss along tangents `start` to `stop - 1` of the device: (tangents,)."""
     slices = apply_linear_map(case, part, loss, shared, position)
     seeds = SeedRange(slices.seeds.first + start, stop - start, slices.seeds.chunk)
     return reduce_slices(slices._replace(seeds=seeds)).reshape(-1)
@@ -126,7 +127,7 @@ def _derivative_by_elements(
     stop: int,
     loss: Loss,
 ) -> Any:
-    """Return elements `start` to `stop` of the gradient with respect to one input: (elements,)."""
+    """Return elements `start` to `stop - 1` of the gradient with respect to the flattened input `name`."""
     flat = shared[name].reshape(-1)
 
     def loss_of_piece(**arrays: Any) -> Any:

@@ -21,7 +21,7 @@ from scaling.core.environment import nvml
 MARKS = ("throttled", "foreign_load")
 _FOREIGN_SHARE = 0.10  # a larger share of a core's time that other processes use is a disturbance
 _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")  # the resolution of /proc/stat, usually 10 ms
-_THROTTLE_REASONS = {  # bit of NVML -> name
+_THROTTLE_REASONS = {  # bit of NVML -> name, without idling and user-set clocks
     0x4: "power_cap",
     0x8: "hardware_slowdown",
     0x20: "thermal",
@@ -32,14 +32,14 @@ _THROTTLE_REASONS = {  # bit of NVML -> name
 
 @dataclass(frozen=True)
 class HostReading:
-    """Counters of the host at one moment. Only differences between two readings have a meaning.
+    """Counters of the host at one moment, of which only differences between two readings are meaningful.
 
     Attributes:
-        platform: the JAX platform.
+        platform: the JAX platform, such as "cpu".
         bound_to: the cores that the process is bound to, or None.
         core_count: the number of cores that /proc/stat reports.
         idle_seconds, stolen_seconds: idle time, and time used by the hypervisor, summed over these cores.
-        process_seconds: CPU time of all threads of this process.
+        process_seconds: CPU time of all threads of this process, without child processes.
         clock_seconds: the wall-clock time of the reading.
         preemptions: the number of involuntary context switches of this process.
         slowdowns: the number of thermal throttling events of the cores and their package.
@@ -59,10 +59,7 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return the state of the host as fields of a record.
-
-    bound_to: the cores that the process is bound to, or None if it may use any core.
-    """
+    """Return a dict of the load average, core clocks in MHz, frequency governor, and state of each GPU."""
     host = {
         "load": round(os.getloadavg()[0], 2),
         "core_mhz": _core_mhz(bound_to) if bound_to else None,
@@ -72,10 +69,7 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Return a reading of the counters, to be passed to `find_disturbances` after the measurement.
-
-    CPU time of child processes of this process is not included.
-    """
+    """Read the counters of the host and of this process before a measurement, for `find_disturbances`."""
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
     path = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
@@ -96,7 +90,7 @@ def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 
 
 def find_disturbances(start: HostReading) -> list[str]:
-    """Return the disturbances since a reading: "throttled", "foreign_load", both, or none.
+    """Return the disturbances since a reading: a list that may contain "throttled" and "foreign_load".
 
     Foreign load is CPU time of the monitored cores that was neither idle nor used by this process, or that
     the hypervisor used (steal time, which Linux may also attribute to this process). If the process is bound
@@ -120,7 +114,7 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return user, nice, system, idle, iowait, irq, softirq and steal ticks of each reported core."""
+    """Return the CPU ticks of each core: user, nice, system, idle, iowait, irq, softirq and steal time."""
     names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.contents("/proc/stat") or "").splitlines():
         name, _, fields = line.partition(" ")
@@ -130,7 +124,6 @@ def _core_times(cores: Sequence[int]) -> list[list[int]]:
 
 
 def _core_mhz(cores: Sequence[int]) -> list[float | None]:
-    """Return the current clock rate of each core in MHz, or None for a core whose rate is unknown."""
     path = "/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq"
     kilohertz = [environment.contents(path.format(core)) for core in cores]
     if any(kilohertz):
@@ -152,11 +145,10 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
     """
     handles: dict[str, ctypes.c_void_p] = {}  # by UUID, or by index if the UUID is unknown
     for index in range(_query_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):
-        handle, uuid = (
-            ctypes.c_void_p(),
-            ctypes.create_string_buffer(96),
-        )  # the size that NVML requires
-        if nvml("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)):  # GPU of this job
+        handle, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)  # NVML requires 96 bytes
+        if nvml(
+            "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)
+        ):  # succeeds for a GPU of this job
             has_uuid = nvml("nvmlDeviceGetUUID", handle, uuid, 96)
             handles[uuid.value.decode() if has_uuid else str(index)] = handle
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -179,7 +171,7 @@ def _query_number(function: str, ctype: Any, *arguments: Any) -> Any:
 
 
 def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
-    """Return the reasons why a GPU is throttled, without idling and user-set clocks, or None if unknown."""
+    """Return the reasons why a GPU is throttled, such as ["thermal"], or None if they are unknown."""
     for name in ("Event", "Throttle"):  # older versions of NVML provide the second function only
         reasons = _query_number(f"nvmlDeviceGetCurrentClocks{name}Reasons", ctypes.c_ulonglong, handle)
         if reasons is not None:
@@ -188,7 +180,6 @@ def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:
 
 
 def _gpu_state(handle: ctypes.c_void_p) -> dict[str, Any]:
-    """Return the clock rates, power, temperature and throttle reasons of a GPU."""
     milliwatts = _query_number("nvmlDeviceGetPowerUsage", ctypes.c_uint, handle)
     return {
         "sm_mhz": _query_number("nvmlDeviceGetClockInfo", ctypes.c_uint, handle, 1),

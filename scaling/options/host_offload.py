@@ -1,9 +1,9 @@
 """Compute a result that is larger than device memory in steps, into one array on the host (`storage=host`).
 
-The per-point inputs are kept on the host as well, and each step copies the rows it needs to the devices. The
-shared inputs stay on the devices. A step computes some of the points, and of a whole Jacobian some of the
-seeds. All steps have the same size: the last one overlaps the step before it instead of being shorter. The
-result of a step is copied to the host while the next step is computed.
+The per-point inputs are also kept on the host, and each step copies the points (batch elements) that it needs
+to the devices. The shared inputs stay on the devices. A step computes the Jacobians of some points, or their
+slices for some seeds (tangents or cotangents). All steps have the same size: the last one overlaps the step
+before it. The result of a step is copied to the host while the next step is computed.
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ from scaling.core.workload import Workload
 
 
 class Step(NamedTuple):
-    """The index of the first point and of the first seed of a step."""
+    """The index of the first point (batch element) and of the first seed that a step computes."""
 
     point: int
     seed: int
 
 
 def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> StepPlan:
-    """Return the step plan of a case with `storage=host`, from its `block` and `chunk`."""
+    """Plan the steps of a case with `storage=host`, each with `block` points and `chunk` seeds per device."""
     points = case.points if case.block is None else min(case.points, case.axes[0] * case.block)
     step = dataclasses.replace(case, points=points, block=None, storage=None)
     step_sizes, count = sizes, ceil_div(case.points, points)
@@ -49,9 +49,9 @@ def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> Step
 
 
 def _seeds_per_step(case: Case, workload: Workload, sizes: DerivativeShape) -> int | None:
-    """Return the number of seeds of a step, or None if a step computes all seeds.
+    """Return the number of seeds (tangents or cotangents) of a step, or None if it computes all of them.
 
-    Seeds are divided only if each slice has its own rows or columns of the result.
+    Seeds are divided among steps only if each seed determines separate rows or columns of the result.
     """
     part = sizes.parts[0]
     seeds = case.axes[1] * case.chunk if isinstance(case.chunk, int) else 0
@@ -65,7 +65,7 @@ def _seeds_per_step(case: Case, workload: Workload, sizes: DerivativeShape) -> i
 def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
     """Return the size in bytes of the host array of the whole result.
 
-    Its dtype is that of the case, or float64 if the host adds sums of several devices.
+    Its dtype is that of the case, or float64 if the host sums the partial results of several devices.
     """
     is_summed = case.axes[1] > 1 and any(is_summed_on_host(workload, part) for part in sizes.parts)
     dtype = np.dtype(np.float64) if is_summed else jnp.dtype(case.dtype)
@@ -73,7 +73,10 @@ def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
 
 
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[Step]:
-    """Yield all steps: for each block of points, every block of seeds. All blocks have the full length."""
+    """Yield the steps that cover all points and seeds, each with `block` points and `chunk` seeds.
+
+    The last step in each direction overlaps the one before it, so that all steps have the same size.
+    """
     for point in range(0, points, block):
         for seed in range(0, seeds, chunk):
             yield Step(min(point, points - block), min(seed, seeds - chunk))
@@ -136,7 +139,6 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
 
 
 def _place_first_seed(plan: StepPlan, workload: Workload, program: layout.Program, seed: int) -> Any:
-    """Place the index of the first seed of a step on the devices."""
     given = {**program.given, layout.START: np.asarray(seed, np.int32)}
     program = dataclasses.replace(program, given=given)
     return layout.place_inputs(plan.case, workload, program, names=[layout.START])[0]

@@ -1,6 +1,7 @@
 """Define the benchmark cases that measure a machine's peak throughputs and minimum latencies.
 
-The workload `ceiling` computes them. Each bounds the run time of the cases of a study from below.
+A case is one configuration of a study. The benchmarks, which are the targets of the workload `ceiling`, bound
+the run times of the other cases from below.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,12 +32,12 @@ _ACCELERATOR_SIZES = _CPU_SIZES | {
 
 
 def are_wanted(study: Mapping[str, Any]) -> bool:
-    """Return whether a study, or one of its parts, sets `ceilings`."""
+    """Return whether the settings of a study, or of one of its parts, request benchmarks with `ceilings`."""
     return bool(study.get("ceilings")) or any(map(are_wanted, (study.get("parts") or {}).values()))
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
-    """Return the benchmark cases that bound the given cases on a platform, without duplicates."""
+    """Return the benchmarks that bound the given cases, without duplicates, for their devices and dtypes."""
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
         single_device = case.devices == 1
@@ -50,7 +51,7 @@ def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
 
 
 def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> list[Case]:
-    """Return a benchmark case for each size of a target, on as many devices as the case it bounds."""
+    """Return the benchmarks of `target`, such as "copy": one for each array size, on a case's devices."""
     (dtype, precision), terms = peak_like(target, bounded), _TERMS.get(target, 1)
     return [
         Case(
@@ -62,14 +63,14 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_like(target: str, case: Case) -> tuple[str, str]:
-    """Return the dtype and the matmul precision of the benchmark of a target that bounds a case."""
+    """Return the (dtype, matmul precision) of the benchmark `target`, such as "copy", for a given case."""
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"
 
 
 def peak_work(case: Case) -> int:
-    """Return the work of a device in one call of a benchmark case.
+    """Return the amount of work that each device performs in one call of a benchmark.
 
     The unit depends on the target: bytes, floating-point operations, exponentials, or divisions.
     """

@@ -1,4 +1,4 @@
-"""Flatten the pytrees of a user's workload: one input for each leaf of an input, one array for each output.
+"""Convert a user's function of pytrees to one input for each leaf, and to a single array of all outputs.
 
 A leaf is named by its path, such as `params.w`. The leaves of an output are raveled and concatenated in the
 order of `jax.tree.leaves`. Inputs and outputs that are not valid pytrees are rejected with an error message.
@@ -30,8 +30,8 @@ class InputTree:
 def flatten_inputs(name: str, workload: Workload) -> Workload:
     """Return a workload whose inputs are the leaves of the original inputs.
 
-    Its functions take the leaves as keyword arguments. Raises `Refusal` if an input is neither an `InputSpec`
-    nor a pytree of `InputSpec`. name: the name of the workload, for error messages.
+    Its functions take the leaves as keyword arguments. Raises `Refusal` with the name of the workload if an
+    input is neither an `InputSpec` nor a pytree of `InputSpec`.
     """
     points, point_trees = _flatten_group(name, "points", workload.points)
     shared, shared_trees = _flatten_group(name, "shared", workload.shared)
@@ -61,12 +61,12 @@ def _call_with_trees(
 def _call_reference(
     function: Callable[..., Any], trees: tuple[InputTree, ...], named: Mapping[str, Any], /
 ) -> Any:
-    """Call a reference function that takes a mapping of pytrees, given a mapping of their leaves."""
+    """Call a reference function that takes a dict of pytrees, given a dict of their leaves by name."""
     return function(_unflatten(trees, named))
 
 
 def _unflatten(trees: tuple[InputTree, ...], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return inputs by name, with the leaves of each pytree replaced by the pytree."""
+    """Return a dict from input name to value, with the leaves of each pytree combined into the pytree."""
     inputs = dict(named)
     for tree in trees:
         inputs[tree.name] = jax.tree.unflatten(tree.structure, [inputs.pop(leaf) for leaf in tree.leaves])
@@ -76,7 +76,7 @@ def _unflatten(trees: tuple[InputTree, ...], named: Mapping[str, Any]) -> dict[s
 def _flatten_group(
     workload: str, group: str, inputs: Any
 ) -> tuple[dict[str, InputSpec], tuple[InputTree, ...]]:
-    """Return a dict from leaf name to `InputSpec`, and the inputs that are pytrees."""
+    """Return a dict from leaf name to `InputSpec`, and the structure of each input that is a pytree."""
     if not isinstance(inputs, Mapping):
         example = f'{group}={{"x": normal(3)}}'
         words = f"must be a mapping from input names, such as {example}, not {describe(inputs)}"
@@ -97,7 +97,7 @@ def _flatten_group(
 
 
 def _flatten_tree(workload: str, name: str, value: Any) -> tuple[InputTree, dict[str, InputSpec]]:
-    """Return the tree structure of an input that is a pytree, and the input spec of each leaf by name."""
+    """Return the structure of an input that is a pytree, and a dict from leaf name to `InputSpec`."""
     is_spec = lambda node: isinstance(node, InputSpec)  # noqa: E731
     paths, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_spec)
     specs: dict[str, InputSpec] = {}
@@ -118,7 +118,6 @@ def _flatten_tree(workload: str, name: str, value: Any) -> tuple[InputTree, dict
 
 
 def _invalid_input(workload: str, name: str, value: Any) -> Refusal:
-    """Return the error for an input that is not an `InputSpec`, with a hint how to correct it."""
     hint = "a constant belongs inside the function"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         hint = "register the dataclass with jax.tree_util.register_dataclass"
@@ -150,10 +149,10 @@ def describe(value: Any) -> str:
 
 
 def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
-    """Return the leaves of a function's result as one array.
+    """Return the leaves of a function's result, a pytree, as one array.
 
     A single leaf is returned as it is. Several leaves are raveled after their leading axes and concatenated:
-    (*leading axes, elements).
+    (*leading axes, elements). Raises `Refusal` if a leaf is not an array of real numbers.
 
     Args:
         what: the name of the function in error messages.
@@ -185,7 +184,7 @@ def _require_real(what: str, path: str, leaf: Any) -> None:
 
 
 def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point: bool = True) -> Any:
-    """Return a derivative as one array, from a pytree over outputs of pytrees over inputs.
+    """Assemble a derivative from its blocks, a pytree over outputs of pytrees over inputs, as one array.
 
     Args:
         what: the name of the function in error messages.
@@ -212,10 +211,7 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
 
 
 def _are_blocks(leaves: Sequence[Any], widths: Sequence[int], inputs: int, per_point: bool) -> bool:
-    """Return whether arrays can be the blocks of a derivative in row-major order.
-
-    widths: the number of columns of each block. inputs: the number of blocks in a block row.
-    """
+    """Return whether arrays of `widths` columns are the blocks of a derivative, with `inputs` in each row."""
     if len(widths) != len(leaves) or 0 in widths:
         return False
     sized = list(zip(leaves, widths, strict=True))

@@ -29,15 +29,12 @@ class HloLine(NamedTuple):
     """An instruction of an HLO computation.
 
     Attributes:
-        name: the name of the instruction.
         bytes: the size of the result in device memory with padding. The result of an asynchronous start also
             contains its operands, which are not included.
-        anywhere: the size of the elements of the result, in any memory space and without padding.
-        dims: the dimensions of the result, or of the first element of a tuple.
-        dtype: the element type of the result.
+        anywhere: the size of the elements of the result in bytes, in any memory space and without padding.
+        dims, dtype: the dimensions and element type of the result, or of the first element of a tuple.
         fastest: the minor-most axis longer than one, or None for a single element.
-        opcode: the opcode, such as "fusion".
-        operands: the names of the operands.
+        opcode, operands: the opcode, such as "fusion", and the names of the operands.
         called: the names of the computations that the instruction calls.
         trips: the trip count of a loop if XLA reports it, or None.
         root: whether the instruction is the root of its computation.
@@ -87,7 +84,7 @@ def parse(text: str) -> tuple[dict[str, dict[str, HloLine]], str]:
 
 
 def _parse_instruction(match: re.Match[str], lines: Instructions) -> HloLine:
-    """Return the instruction of a regex match. lines: the preceding instructions of its computation."""
+    """Convert a match of `_INSTRUCTION` to an `HloLine`, given the previous lines of its computation."""
     root, name, shape, opcode, given, rest = match.groups()
     operands, called = _NAME.findall(given), _NAME.findall(" ".join(_CALLED.findall(rest)))
     shape = _SCRATCH.sub(")", shape) if opcode == "custom-call" else shape
@@ -103,7 +100,7 @@ def _parse_instruction(match: re.Match[str], lines: Instructions) -> HloLine:
 
 
 def _without_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the bytes of the result of an asynchronous start without the operands that it contains.
+    """Return the bytes of the result of an asynchronous start, without the operands that it contains.
 
     The result of an asynchronous all-reduce may not contain its operands. It is then returned unchanged.
     """
@@ -111,18 +108,18 @@ def _without_operands(size: int, operands: int, is_copy: bool) -> int:
 
 
 def _stored_bytes(shape: str) -> int:
-    """Return the bytes of device memory of an array or a tuple of arrays, including the padding of tiles."""
+    """Return the bytes of device memory of a shape, such as "(f32[8,3]{1,0:T(8,128)}, u32[])"."""
     arrays = (array for array in _ARRAY.findall(shape) if not _ON_CHIP.search(array[5]))
     return sum(_padded_size(array) * _bits(array) // 8 for array in arrays)
 
 
 def _element_bytes(shape: str) -> int:
-    """Return the bytes of the elements of an array or a tuple of arrays, in any memory space and layout."""
+    """Return the bytes of the elements of a shape, such as "(f32[8,3], u32[])", in any memory space."""
     return sum(math.prod(parse_integers(array[3])) * _bits(array) // 8 for array in _ARRAY.findall(shape))
 
 
 def _bits(array: tuple[str, ...]) -> int:
-    """Return the number of bits of an element; a type without a width in its name has 8."""
+    """Return the number of bits of an element: 32 for f32, and 8 for a type without a number in its name."""
     return int(array[1] or 8)
 
 
@@ -140,7 +137,7 @@ def _padded_size(array: tuple[str, ...]) -> int:
 
 
 def _first_array(shape: str) -> tuple[tuple[int, ...], str, int | None]:
-    """Return the dimensions, the element type and the minor-most axis longer than one of the first array."""
+    """Return the dimensions, dtype and minor-most axis longer than one of the first array of a shape."""
     match = _ARRAY.search(shape)
     if match is None:
         return (), "", None
@@ -172,13 +169,11 @@ def skip_copies(name: str, lines: Instructions) -> HloLine:
     return skip_copies(line.operands[0], lines) if line.opcode in ("copy", "bitcast") else line
 
 
-def _constant(line: HloLine) -> int | None:
-    """Return the value of an integer constant, or None for any other instruction."""
+def _integer_constant(line: HloLine) -> int | None:
     return int(line.given) if line.opcode == "constant" and re.fullmatch(r"-?\d+", line.given) else None
 
 
 def _tuple_index(line: HloLine) -> int | None:
-    """Return the index of a get-tuple-element instruction, or None for any other instruction."""
     match = re.search(r"index=(\d+)", line.rest)
     return int(match[1]) if line.opcode == "get-tuple-element" and match else None
 
@@ -206,12 +201,12 @@ def count_trips(loop: HloLine, lines: Instructions, computations: Computations) 
         return math.inf
     initial, updated = [skip_copies(name, lines) for name in carry.operands], root_of(body).operands
     counter = indices[0]
-    start = _constant(initial[counter])
-    end = _constant(compared[1] if indices[1] is None else initial[indices[1]])
+    start = _integer_constant(initial[counter])
+    end = _integer_constant(compared[1] if indices[1] is None else initial[indices[1]])
     opcode, terms, _ = (
         _operation(body[updated[counter]], body, computations) if len(updated) > counter else ("", [], "")
     )
-    steps = [value for term in terms if (value := _constant(term)) is not None]
+    steps = [value for term in terms if (value := _integer_constant(term)) is not None]
     adds_to_counter = opcode == "add" and any(_tuple_index(term) == counter for term in terms)
     if start is None or end is None or not adds_to_counter or len(steps) != 1 or steps[0] < 1:
         return math.inf

@@ -34,7 +34,7 @@ class Kernel:
         transcendentals: evaluations of transcendental functions.
         reductions: terms that are summed along the minor-most axis. Sums along other axes are arithmetic.
         library: the name of a library call whose operations are unknown, or "".
-        times: how often the kernel runs, or infinity if that is unknown.
+        times: the number of runs, or infinity if it is unknown.
     """
 
     bytes: int = 0
@@ -55,8 +55,8 @@ class Message:
     Attributes:
         kind: the opcode of the collective, such as "all-reduce".
         bytes: the larger of the input and the output of a device.
-        group: the number of devices that take part.
-        times: how often the collective runs, or infinity if that is unknown.
+        group: the number of participating devices.
+        times: the number of runs, or infinity if it is unknown.
     """
 
     kind: str
@@ -67,10 +67,7 @@ class Message:
 
 @dataclass(frozen=True)
 class ProgramCost:
-    """The kernels and collectives of a program in order.
-
-    collectives: a dict from the opcode of a collective to the number of its instructions in the program text.
-    """
+    """The kernels and collectives of a program, and the number of instructions of each collective opcode."""
 
     kernels: tuple[Kernel, ...]
     messages: tuple[Message, ...]
@@ -78,17 +75,16 @@ class ProgramCost:
 
     @property
     def hbm_bytes(self) -> int | None:
-        """Return the bytes that all kernels read and write, or None if unknown."""
+        """Return the bytes that all kernels read and write on one device, or None if unknown."""
         return _total_bytes(self.kernels)
 
     @property
     def collective_bytes(self) -> int | None:
-        """Return the bytes of all collectives, or None if unknown."""
+        """Return the bytes of all collectives on one device, or None if unknown."""
         return _total_bytes(self.messages)
 
 
 def _total_bytes(parts: Sequence[Kernel] | Sequence[Message]) -> int | None:
-    """Return the bytes of all runs of kernels or collectives, or None if a number of runs is unknown."""
     total = sum(part.bytes * part.times for part in parts if part.bytes)
     return None if math.isinf(total) else int(total)
 
@@ -104,7 +100,6 @@ def read(text: str) -> ProgramCost:
 
     @functools.cache
     def cost_of(name: str) -> tuple[tuple[Kernel, ...], tuple[Message, ...]]:
-        """Return the kernels and collectives of one run of a computation."""
         kernels, messages = list[Kernel](), list[Message]()
         for line in computations[name].values():
             kind = line.opcode.removesuffix("-start")
@@ -114,15 +109,15 @@ def read(text: str) -> ProgramCost:
                 runs = [cost_of(called) for called in line.called]
                 runs = [max(runs, key=_run_bytes)] if kind == "conditional" else runs
                 trips = hlo.count_trips(line, computations[name], computations) if kind == "while" else 1.0
-                kernels += (_repeat(part, trips) for run in runs for part in run[0])
-                messages += (_repeat(part, trips) for run in runs for part in run[1])
+                kernels += (_multiply_runs(part, trips) for run in runs for part in run[0])
+                messages += (_multiply_runs(part, trips) for run in runs for part in run[1])
             elif kind not in hlo_ops.NO_KERNEL and not (
                 line.opcode.endswith(("-done", "-update")) or _ALLOCATION in line.rest
             ):
                 operands = {x: computations[name][x] for x in line.operands}
                 fused = computations[line.called[0]] if kind == "fusion" else {}
-                messages += _messages(fused, line, operands, devices)
-                kernels.append(_kernel(fused or _as_fusion(line, operands), computations))
+                messages += _collectives(fused, line, operands, devices)
+                kernels.append(_analyze_fusion(fused or _as_fusion(line, operands), computations))
         return tuple(kernels), tuple(messages)
 
     opcodes = Counter(
@@ -136,17 +131,15 @@ def read(text: str) -> ProgramCost:
 
 
 def as_work(part: Kernel | Message) -> dict[str, Any]:
-    """Return the fields of a kernel or a collective as a dict, without zeros and without `times` of 1."""
+    """Return the fields of a kernel or a collective as a dict, without zeros and without a `times` of 1."""
     return {name: value for name, value in vars(part).items() if value and (name, value) != ("times", 1)}
 
 
-def _repeat(part: Any, trips: float) -> Any:
-    """Return a kernel or a collective with `times` multiplied by the trip count of a loop."""
+def _multiply_runs(part: Any, trips: float) -> Any:
     return type(part)(**(vars(part) | {"times": part.times * trips}))
 
 
 def _run_bytes(run: tuple[tuple[Kernel, ...], tuple[Message, ...]]) -> float:
-    """Return the bytes of all kernels and collectives of one run of a computation."""
     return sum(part.bytes * part.times for parts in run for part in parts)
 
 
@@ -158,11 +151,10 @@ def _as_fusion(line: HloLine, operands: Instructions) -> dict[str, HloLine]:
     return parameters | {line.name: line._replace(root=True)}
 
 
-def _messages(fused: Instructions, line: HloLine, operands: Instructions, devices: int) -> Iterator[Message]:
-    """Yield the collectives of an instruction: itself, or those of its fused computation.
-
-    devices: the number of devices of the program.
-    """
+def _collectives(
+    fused: Instructions, line: HloLine, operands: Instructions, devices: int
+) -> Iterator[Message]:
+    """Yield the collectives of an instruction: itself, or those of its fused computation."""
     candidates = [(line, operands)]
     candidates += [(inner, {x: fused[x] for x in inner.operands}) for inner in fused.values()]
     for candidate, inputs in candidates:
@@ -173,8 +165,8 @@ def _messages(fused: Instructions, line: HloLine, operands: Instructions, device
             yield Message(kind, max(candidate.anywhere, sum(x.anywhere for x in inputs.values())), group)
 
 
-def _kernel(lines: Instructions, computations: Computations) -> Kernel:
-    """Return the work of a fused computation."""
+def _analyze_fusion(lines: Instructions, computations: Computations) -> Kernel:
+    """Return the bytes and the operations of a fused computation, including nested fusions."""
     work: Counter[str] = Counter()
     library = ""
     for line in lines.values():
@@ -183,7 +175,7 @@ def _kernel(lines: Instructions, computations: Computations) -> Kernel:
         if line.opcode == "custom-call" and not kind:
             library = hlo_ops.library_name(line) or library
         if line.opcode == "fusion":  # a nested fusion
-            nested = _kernel(computations[line.called[0]], computations)
+            nested = _analyze_fusion(computations[line.called[0]], computations)
             library = nested.library or library
             not_summed = ("bytes", "times", "library")
             work.update({name: value for name, value in vars(nested).items() if name not in not_summed})
@@ -192,13 +184,12 @@ def _kernel(lines: Instructions, computations: Computations) -> Kernel:
 
 
 def _kernel_bytes(lines: Instructions, computations: Computations) -> int:
-    """Return the bytes that a fusion reads from its parameters and writes to its results."""
     in_place = _in_place_updates(lines, computations)
-    written = sum(in_place[x.name][1] if x.name in in_place else x.bytes for x in _results(lines))
+    written = sum(in_place[x.name][1] if x.name in in_place else x.bytes for x in _result_instructions(lines))
     return written + sum(_bytes_read(lines, in_place, computations).values())
 
 
-def _results(lines: Instructions) -> list[HloLine]:
+def _result_instructions(lines: Instructions) -> list[HloLine]:
     """Return the instructions that produce the results of a computation, with bitcasts skipped."""
     root = hlo.root_of(lines)
     names = root.operands if root.opcode == "tuple" else [root.name]
@@ -208,7 +199,7 @@ def _results(lines: Instructions) -> list[HloLine]:
 def _in_place_updates(lines: Instructions, computations: Computations) -> dict[str, tuple[HloLine, int]]:
     """Map the name of each result that updates a parameter in place to (parameter, bytes written)."""
     updates = {}
-    for result in _results(lines):
+    for result in _result_instructions(lines):
         target, size = None, 0
         if result.opcode in hlo_ops.UPDATES:
             target = hlo.skip_bitcasts(result.operands[0], lines)
@@ -226,7 +217,7 @@ def _in_place_updates(lines: Instructions, computations: Computations) -> dict[s
 def _bytes_read(
     lines: Instructions, in_place: Mapping[str, tuple[HloLine, int]], computations: Computations
 ) -> Counter[str]:
-    """Return a counter from the name of a parameter to the bytes that a fusion reads from it."""
+    """Count the bytes that a fusion reads from each of its parameters, by parameter name."""
     reads: Counter[str] = Counter()
     for line in lines.values():
         if line.opcode == "bitcast":
@@ -246,14 +237,11 @@ def _bytes_read(
 
 
 def _bytes_read_by_operand(line: HloLine, is_updated: bool, computations: Computations) -> dict[int, int]:
-    """Return the bytes that a nested fusion reads, by the index of the operand.
-
-    On TPUs, a nested fusion slices an operand of a matrix product.
-    """
+    """Return a dict from operand index to the bytes that a nested fusion reads from the operand."""
     lines = computations[line.called[0]]
     in_place = _in_place_updates(lines, computations) if is_updated else {}
     reads = _bytes_read(lines, in_place, computations)
-    returned = {x.name: x.bytes for x in _results(lines)}
+    returned = {x.name: x.bytes for x in _result_instructions(lines)}
     return {
         int(x.given): reads[x.name] or returned.get(x.name, 0)
         for x in lines.values()

@@ -46,10 +46,7 @@ _DIVISIONS = {"divide", "remainder"}
 
 
 def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
-    """Return the name of a field of `hlo_cost.Kernel` and the amount that an instruction adds to it.
-
-    Returns ("", 0) for an instruction that only moves data.
-    """
+    """Return a field name of `hlo_cost.Kernel` and the amount to add to it, or ("", 0) for data movement."""
     operands = [lines[x] for x in line.operands if x in lines]
     kind = line.opcode
     if kind in ("transpose", "copy"):
@@ -79,7 +76,7 @@ def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
 
 
 def _count_product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
-    """Return the work of a matrix product or a convolution, or ("", 0) for any other library call."""
+    """Return ("products", operations) of a matrix product or convolution, or ("", 0) of another call."""
     if line.opcode == "convolution" and len(operands) == 2:
         return "products", _count_convolution(line.rest, operands[0], operands[1], line)
     if "__cudnn$conv" in line.rest and len(operands) > 1:
@@ -124,7 +121,7 @@ def _count_convolution(attributes: str, image: HloLine, kernel: HloLine, output:
 
 
 def _window_value(window: Mapping[str, str], name: str, axis: int, default: int) -> int:
-    """Return the first number of a window attribute, such as pad=3_3x0_0, for one axis."""
+    """Return an attribute of a convolution window along an axis, such as 3 from pad=3_3x0_0 along axis 0."""
     return int(window[name].split("x")[axis].split("_")[0]) if name in window else default
 
 

@@ -1,7 +1,7 @@
 """Count the floating-point operations of a jaxpr on one device, with loop bodies times their trip counts.
 
-The count is that of the traced program without dead code, before the optimizations of XLA; see hlo_cost.py
-for the optimized program. It is None if the trip count of a loop is known only at run time.
+The program is counted as traced, without dead code, before the optimizations of XLA; see hlo_cost.py for the
+optimized program. The count is None if the trip count of a loop is known only at run time.
 """
 
 import math
@@ -18,7 +18,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 @dataclass(frozen=True)
 class OperationCounts:
-    """The floating-point operations and transcendental functions of a device, None if unknown."""
+    """The floating-point operations and the transcendental evaluations of one device, or None if unknown."""
 
     flops: int | None
     transcendentals: int | None
@@ -43,7 +43,7 @@ ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 def _count_integer_pow(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Return the operations of exponentiation by squaring."""
+    """Return the operations of x**n by repeated squaring, for all elements of an array."""
     y = params["y"]
     return outputs[0].size * (abs(y).bit_length() + y.bit_count() - 2 + (y < 0))
 
@@ -82,7 +82,7 @@ _RULES: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], int]] = {
 
 
 def count_operations(jaxpr: Any) -> OperationCounts:
-    """Return the operations of a ClosedJaxpr on one device.
+    """Count the floating-point operations and transcendental evaluations of a ClosedJaxpr on one device.
 
     A matrix product counts 2 * batch * M * N * K operations. Other arithmetic counts one per element of the
     result, a reduction or a cumulative sum one per element of the input, and a scatter one per update.
@@ -136,16 +136,12 @@ def _count_equation(equation: Any) -> tuple[int, int]:
 
 
 def _count_loop(trips: int, body: Any) -> tuple[int, int]:
-    """Return (flops, transcendentals) of a loop."""
     flops, transcendentals = _count_jaxpr(body)
     return trips * flops, trips * transcendentals
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Return the jaxprs in the parameters of an equation.
-
-    For a primitive that JAX expands during lowering, return the jaxpr of its expansion.
-    """
+    """Return the jaxprs in the parameters of an equation, or the one to which JAX expands its primitive."""
     # `jax.custom_remat` since JAX 0.11, and `jnp.interp` since JAX 0.12.
     primitive = equation.params.get("_prim")
     if hasattr(primitive, "expand"):

@@ -1,4 +1,4 @@
-"""Collect the static costs of a compiled case for its record: flops, memory bytes, and collectives."""
+"""Collect the static costs of a compiled program: floating-point operations, memory bytes, collectives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,7 @@ _COMMUNICATING = ("all_reduce", "collective")  # targets of `ceiling` whose prog
 
 @dataclass(frozen=True)
 class ProgramWork:
-    """The operations, memory traffic and collectives of each device for one result, over all steps.
-
-    A count that is unknown is None.
-    """
+    """The operations, memory traffic and collectives of each device for one result, or None if unknown."""
 
     flops: float | None = None
     transcendentals: float | None = None
@@ -26,7 +23,7 @@ class ProgramWork:
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[ProgramWork, str | None]:
-    """Return the work of a compiled case, and an error message if it contains unexpected collectives."""
+    """Return the costs of a compiled case, and an error message if a collective is unexpected, or None."""
     if compiled.stages.compiled is None:
         return program_work(compiled, devices, None), None
     cost = hlo_cost.read(compiled.stages.compiled.as_text())
@@ -36,7 +33,7 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[Progra
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], cost: hlo_cost.ProgramCost | None
 ) -> ProgramWork:
-    """Return the work of a compiled case. cost: the cost of its HLO module, or None if it is not compiled."""
+    """Return the costs of a compiled case, without memory traffic and collectives if `cost` is None."""
     operations = jaxpr_flops.count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     all_steps = lambda value: None if value is None else value * compiled.steps  # noqa: E731
     flops, transcendentals = all_steps(operations.flops), all_steps(operations.transcendentals)
@@ -47,7 +44,7 @@ def program_work(
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """Return an error message if a program contains unneeded collectives, or lacks needed ones.
+    """Return an error message if a program contains unneeded collectives or lacks needed ones, or None.
 
     Only `split=data` on several devices and some targets of the workload `ceiling` need collectives.
     """

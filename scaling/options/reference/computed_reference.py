@@ -1,4 +1,4 @@
-"""Choose and verify the reference of a function without a closed form: its own derivative on the CPU.
+"""Compute and verify the reference of a function without a closed form: its derivative by JAX on the CPU.
 
 The derivative is computed in float64. If the values of the function in float64 differ from those in the dtype
 of the case (because of random bits, a cast, or a carry with a fixed dtype), it is computed in the dtype of
@@ -31,7 +31,7 @@ _MOST_RELATIVE_TO_ROUNDING = 2.0  # a larger difference between dtypes is not ex
 
 
 class LazyReference:
-    """The value and the derivative of the reference at a block of points, each computed on first access.
+    """The reference values and Jacobians at a block of points (batch elements), computed on first access.
 
     It has the attributes of `scaling.core.workload.Reference`.
     """
@@ -54,7 +54,7 @@ class LazyReference:
 
 
 def with_reference(workload: Workload, computed: ComputedReference) -> Workload:
-    """Return a workload whose `reference` is the computed reference."""
+    """Return a copy of a workload whose `reference` evaluates the computed reference."""
     differentiated: Evaluation = computed.evaluation
     function = dataclasses.replace(differentiated, function=workload.function)
     reference: Any = functools.partial(LazyReference, differentiated, function)
@@ -73,12 +73,12 @@ def examine(case: Case, workload: Workload) -> ComputedReference:
     """
     arrays = _sample_points(case, workload)
     with evaluations.evaluation_context(case.dtype):
-        native = _prepare(_evaluation(case, workload, case.dtype), case, arrays)
+        native = _make_unverified_reference(_make_evaluation(case, workload, case.dtype), case, arrays)
         if case.dtype == "float64":
             return _verify(native, case, workload, arrays)
         native_values, noise = _values_and_noise(native.native, arrays, ROUNDOFF[case.dtype])
     with evaluations.evaluation_context("float64"):
-        exact, obstacle = _prepare_float64(case, workload, arrays, native, native_values, noise)
+        exact, obstacle = _make_float64_reference(case, workload, arrays, native, native_values, noise)
         if exact is not None:
             return _verify(exact, case, workload, arrays)
     with evaluations.evaluation_context(case.dtype):
@@ -86,14 +86,16 @@ def examine(case: Case, workload: Workload) -> ComputedReference:
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluation:
-    """Return the evaluation in the dtype of the case of a function that has a closed form."""
+    """Return an `Evaluation`, in the dtype of the case, of a function that has a closed form."""
     with evaluations.evaluation_context(case.dtype):
-        evaluation: Evaluation = _prepare(_evaluation(case, workload, case.dtype), case, arrays).evaluation
+        evaluation: Evaluation = _make_unverified_reference(
+            _make_evaluation(case, workload, case.dtype), case, arrays
+        ).evaluation
         return evaluation
 
 
 def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
-    """Return the inputs of evenly spaced points, including the first and the last."""
+    """Return a dict from input name to array at up to 16 evenly spaced points, including both ends."""
     points = np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
     by_point = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
     return {
@@ -102,8 +104,8 @@ def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
     }
 
 
-def _evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
-    """Return the evaluation of the function to differentiate: that of the workload, or its gradient."""
+def _make_evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
+    """Return an `Evaluation` of the function to differentiate: the workload's function, or its gradient."""
     specs = {**workload.points, **workload.shared}
     integers = frozenset(name for name, spec in specs.items() if spec.integer)
     function = finite_step_bound.gradient(workload) if case.target in SECOND else workload.function
@@ -122,9 +124,9 @@ def _values_and_noise(
     return center, np.max(np.abs(np.array(perturbed) - center), axis=0)
 
 
-def _prepare(evaluation: Evaluation, case: Case, arrays: Arrays) -> ComputedReference:
+def _make_unverified_reference(evaluation: Evaluation, case: Case, arrays: Arrays) -> ComputedReference:
     """Return an unverified reference, with the rounding properties and the AD modes of the function."""
-    properties = _rounding_properties(evaluation, arrays)
+    properties = _rounding_properties_with_jvp(evaluation, arrays)
     width = max(properties.width, evaluations.count_inputs(evaluation, arrays))
     evaluation = dataclasses.replace(evaluation, width=width)
     computed = ComputedReference(evaluation, evaluation, properties.terms, 2.0**-properties.bits)
@@ -138,8 +140,8 @@ def _prepare(evaluation: Evaluation, case: Case, arrays: Arrays) -> ComputedRefe
     return dataclasses.replace(computed, evaluation=differentiable, native=differentiable, backward=backward)
 
 
-def _rounding_properties(evaluation: Evaluation, arrays: Arrays) -> RoundingProperties:
-    """Return the rounding properties of the function and its JVP at one point."""
+def _rounding_properties_with_jvp(evaluation: Evaluation, arrays: Arrays) -> RoundingProperties:
+    """Return the rounding properties of the function and its Jacobian-vector product at one point."""
     structs = {}
     for name, array in arrays.items():
         dtype = np.int32 if name in evaluation.integers else jax.numpy.dtype(evaluation.dtype)
@@ -158,7 +160,7 @@ def _rounding_properties(evaluation: Evaluation, arrays: Arrays) -> RoundingProp
         return dataclasses.replace(properties, terms=2 * properties.terms)
 
 
-def _prepare_float64(
+def _make_float64_reference(
     case: Case,
     workload: Workload,
     arrays: Arrays,
@@ -166,15 +168,9 @@ def _prepare_float64(
     native_values: np.ndarray,
     noise: np.ndarray,
 ) -> tuple[ComputedReference | None, str | None]:
-    """Return an unverified reference in float64, or None and the reason why there is none.
-
-    Args:
-        native: the reference in the dtype of the case.
-        native_values: the values of the function in the dtype of the case.
-        noise: the change of these values if the inputs are perturbed.
-    """
+    """Return an unverified reference in float64 and None, or None and the reason why it cannot be used."""
     try:
-        exact = _prepare(_evaluation(case, workload, "float64"), case, arrays)
+        exact = _make_unverified_reference(_make_evaluation(case, workload, "float64"), case, arrays)
         exact_values = evaluations.values(exact.evaluation, arrays)
     except Exception as error:
         message = (str(error).strip().splitlines() or [""])[0][:120]
@@ -193,10 +189,7 @@ def _prepare_float64(
 def _verify(
     computed: ComputedReference, case: Case, workload: Workload, arrays: Arrays, obstacle: str | None = None
 ) -> ComputedReference:
-    """Verify the derivative by finite differences, and estimate the time to compute all Jacobians.
-
-    obstacle: the reason why the reference is not in float64, or None.
-    """
+    """Verify a reference by finite differences, and return it with `wrong`, `unsure` or `seconds` set."""
     if case.ad_mode.is_value or computed.unsure:
         return computed
     evaluation: Evaluation = computed.evaluation
@@ -220,7 +213,6 @@ def _verify(
 
 
 def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: Arrays) -> float:
-    """Estimate the time to compute the Jacobians of all points in seconds, from one block of seeds."""
     columns, points = (
         evaluations.count_inputs(evaluation, arrays),
         len(arrays[next(iter(evaluation.per_point))]),

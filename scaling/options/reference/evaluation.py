@@ -1,9 +1,10 @@
 """Evaluate a function and its Jacobians on the CPU, in float64 or the dtype of a case, for references.
 
-Derivatives are computed in forward mode, in blocks of seeds. If a function has a rule for reverse mode only
-(`jax.custom_vjp`), its pushforward is the transpose of its pullback.
+Derivatives are computed in forward mode, in blocks of seeds (tangents). If a function has a rule for reverse
+mode only (`jax.custom_vjp`), its pushforward (JVP) is the transpose of its pullback (VJP).
 
-Inputs are dicts from input name to array. The arrays of per-point inputs lead with the axis of points.
+Inputs are dicts from input name to array. The first axis of a per-point input is that of the points (batch
+elements).
 """
 
 import contextlib
@@ -26,7 +27,7 @@ _MOST_ELEMENTS = 2**22  # of the largest intermediate result of a call, over its
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A function of one point, and how it is evaluated.
+    """A function of one point (batch element), and the dtype and transformation in which it is evaluated.
 
     Attributes:
         function: takes every input by name and returns an array.
@@ -69,15 +70,12 @@ def evaluation_context(dtype: str) -> Iterator[None]:
 
 
 def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
-    """Return the values of the function at a block of points: (points, outputs) float64."""
+    """Return the values of the function at a batch of points: (points, outputs) float64."""
     return np.asarray(_jitted(evaluation, "values")(*_cast(evaluation, arrays)), np.float64)
 
 
 def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
-    """Return the derivative of every output along a direction: (points, outputs).
-
-    direction: an array for each input to differentiate with respect to, of the shape of the input.
-    """
+    """Return the derivative of every output along a direction, a dict like `arrays`: (points, outputs)."""
     tangents = {name: direction[name] for name in evaluation.names}
     jvp = _jitted(evaluation, "jvp")
     return np.asarray(jvp(*_cast(evaluation, arrays), *_cast(evaluation, tangents)), np.float64)
@@ -110,19 +108,18 @@ def jacobian(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
 
 
 def count_inputs(evaluation: Evaluation, arrays: Arrays) -> int:
-    """Return the number of elements of the inputs to differentiate with respect to, at one point."""
+    """Return the number of elements at one point of the inputs to differentiate with respect to."""
     shapes = (np.shape(arrays[name])[1 if name in evaluation.per_point else 0 :] for name in evaluation.names)
     return sum(int(np.prod(shape)) for shape in shapes)
 
 
 def with_summed_outputs(evaluation: Evaluation) -> Evaluation:
-    """Return the evaluation of the sum of the function over its outputs."""
+    """Return an evaluation whose function is the sum of all outputs."""
     return dataclasses.replace(evaluation, function=_sum_of_outputs(evaluation.function))
 
 
 @functools.lru_cache(maxsize=16)
 def _sum_of_outputs(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes the sum over the outputs of a function: (1,)."""
     return lambda **arrays: jnp.sum(function(**arrays)).reshape(1)
 
 
@@ -132,7 +129,7 @@ def seeds_per_call(evaluation: Evaluation, points: int) -> int:
 
 
 def is_defined(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
-    """Return whether JAX can differentiate the function. kernel: "columns" or "rows" of the Jacobian."""
+    """Return whether JAX can compute "columns" (forward mode) or "rows" (reverse mode) of the Jacobian."""
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
     try:
         jax.eval_shape(_jitted(evaluation, kernel), *_cast(evaluation, first_point), np.zeros(1, np.int32))
@@ -142,7 +139,7 @@ def is_defined(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
 
 
 def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | None:
-    """Return the evaluation with a pushforward that JAX can compute, or None if there is none."""
+    """Return the evaluation with a Jacobian-vector product that JAX can compute, or None if there is none."""
     for candidate in (evaluation, dataclasses.replace(evaluation, transposed=True)):
         if is_defined(candidate, arrays, "columns"):
             return candidate
@@ -152,10 +149,7 @@ def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | Non
 def _evaluate_in_blocks(
     evaluation: Evaluation, arrays: Arrays, indices: np.ndarray, kernel: str, axis: int
 ) -> np.ndarray:
-    """Evaluate a kernel in blocks of seeds, which are padded to the same size to avoid recompilation.
-
-    axis: the axis of the result along which the blocks are concatenated.
-    """
+    """Evaluate a kernel in blocks of indices, padded to the same size, and concatenate them along `axis`."""
     per_point, shared = _cast(evaluation, arrays)
     size = min(len(indices), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
     parts = []
@@ -179,7 +173,7 @@ def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray]
 
 @functools.lru_cache(maxsize=64)
 def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
-    """Return a jitted function (per-point inputs, shared inputs, *seeds) -> array of a kernel."""
+    """Return a kernel jitted over points: (per-point inputs, shared inputs, *seeds) -> (points, ...)."""
     compute, seed_axes = _KERNELS[kernel]
 
     def at_point(per_point: dict[str, Any], shared: dict[str, Any], *seeds: Any) -> jax.Array:
@@ -198,25 +192,25 @@ def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
 def _jvp(
     evaluation: Evaluation, f: ArrayFunction, x: jax.Array, per_point: dict[str, Any], shared: dict[str, Any]
 ) -> jax.Array:
-    """Return the derivative along tangents: dicts from input name to array, like the inputs."""
+    """Return the product of the Jacobian and a tangent, which is given like the inputs: (outputs,)."""
     tangents = {**per_point, **shared}
     tangent = ravel_pytree([tangents[name] for name in evaluation.names])[0]
     return _pushforward(evaluation, f, x)(tangent)
 
 
 def _columns(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Return columns of the Jacobian: (outputs, columns)."""
+    """Return the columns of the Jacobian at the given indices: (outputs, columns)."""
     return jax.vmap(lambda i: _pushforward(evaluation, f, x)(_one_hot(i, x)), out_axes=1)(indices)
 
 
 def _rows(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Return rows of the Jacobian: (rows, inputs)."""
+    """Return the rows of the Jacobian at the given indices: (rows, inputs)."""
     y, pullback = jax.vjp(f, x)
     return jax.vmap(lambda i: pullback(_one_hot(i, y))[0])(indices)
 
 
 def _gram_columns(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Return columns of J^T J: (inputs, columns)."""
+    """Return the columns of J^T J at the given indices: (inputs, columns)."""
     return jax.vmap(lambda i: _gram_times(evaluation, f, x, _one_hot(i, x)), out_axes=1)(indices)
 
 
@@ -246,5 +240,4 @@ def _pushforward(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> Arra
 
 
 def _one_hot(i: Any, like: jax.Array) -> jax.Array:
-    """Return row `i` of the identity matrix, with the length and dtype of an array."""
     return (jnp.arange(like.size, dtype=jnp.int32) == i).astype(like.dtype)

@@ -42,9 +42,10 @@ class Confirmation:
 def confirm(
     evaluation: Evaluation, arrays: Arrays, roundoff: float, generator: np.random.Generator
 ) -> Confirmation:
-    """Compare the directional derivatives of a function with finite differences at a block of points.
+    """Compare the directional derivatives of a function with finite differences at a batch of points.
 
-    roundoff: the unit roundoff of the narrowest dtype inside the function.
+    Args:
+        roundoff: the unit roundoff of the narrowest dtype inside the function.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     derivatives = _derivatives(evaluation, arrays, directions)
@@ -78,7 +79,7 @@ def confirm(
 def random_direction(
     evaluation: Evaluation, arrays: Arrays, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Return a random direction for the inputs to differentiate with respect to.
+    """Return a random direction: a dict from differentiated input to an array of its shape.
 
     Each element is between half and all of the magnitude of the element of the input, with a random sign. The
     magnitude is taken as at least a thousandth of the root mean square of the input, or 1 if that is zero.
@@ -104,7 +105,6 @@ def perturb(
 
 
 def _derivatives(evaluation: Evaluation, arrays: Arrays, directions: Sequence[Arrays]) -> np.ndarray:
-    """Return the derivatives along several directions: (directions, points, outputs)."""
     return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
 
 
@@ -135,7 +135,7 @@ def _value_noise(
 
 
 def _values_at(evaluation: Evaluation, arrays: Arrays, direction: Arrays, step: float) -> np.ndarray:
-    """Return the values of the function at x + step * direction."""
+    """Return the values of the function at x + step * direction: (points, outputs)."""
     moved = {name: arrays[name] + step * direction[name] for name in evaluation.names}
     return values(evaluation, {**arrays, **moved})
 
@@ -173,13 +173,7 @@ def _is_between_one_sided(
     exact: np.ndarray,
     allowed: np.ndarray,
 ) -> np.ndarray:
-    """Return whether a derivative at a kink is between the two one-sided derivatives: (points, outputs) bool.
-
-    Args:
-        noise: the rounding error of the values.
-        exact: the derivative along the direction.
-        allowed: the tolerance of the derivative.
-    """
+    """Return whether a derivative at a kink is between the one-sided derivatives: (points, outputs) bool."""
     center, is_between = values(evaluation, arrays), np.zeros(exact.shape, bool)
     for step in _KINK_STEPS:
         slopes = []

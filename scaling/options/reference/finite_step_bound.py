@@ -23,16 +23,13 @@ ValuesAtShift = Callable[[Any], np.ndarray]  # shift of an input -> values of th
 
 
 def gradient(workload: Workload) -> Callable[..., Any]:
-    """Return a function that computes the gradient of a workload's function: (inputs,).
-
-    The derivative of the gradient is the Hessian.
-    """
+    """Return a function that computes the gradient of a workload's function: (inputs,)."""
     return _gradient(workload.function, workload.names)
 
 
 @functools.lru_cache(maxsize=8)
 def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return the same function object for the same arguments, so that JAX does not retrace it."""
+    """Return the gradient function, which is cached so that JAX does not retrace it."""
 
     def gradient(**named: Any) -> Any:
         f = lambda *z: jax.numpy.sum(function(**{**named, **dict(zip(names, z, strict=True))}))  # noqa: E731
@@ -42,7 +39,7 @@ def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
-    """Return a bound on the error that the finite step causes in the result: (points,)."""
+    """Return for each point a bound on the error that the finite step causes in the result: (points,)."""
     bounds = input_bounds(spec, start, stop, spec.rounding.terms)
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
@@ -58,7 +55,6 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     points, the bound is that of the sum. For J x, a single difference along x, the shape is (points, 1).
 
     Args:
-        start, stop: the range of points.
         terms: the number of terms that are summed to compute a value.
     """
     workload, points = spec.workload, stop - start
@@ -80,7 +76,7 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
 
         def values_along_point(shift: Any) -> np.ndarray:
             shifted = {name: arrays[name] + shift * arrays[name] for name in workload.names}
-            return _evaluate(spec, {**arrays, **shifted}).value
+            return _evaluate_reference(spec, {**arrays, **shifted}).value
 
         _, curvature = _largest_slope_and_curvature(spec, np.ones(()), values_along_point, step)
         all_inputs = input_rounding.sum(axis=1) * len(elements) / len(sampled)
@@ -97,19 +93,20 @@ def _input_elements(workload: Workload, arrays: Arrays, points: int) -> list[tup
     return [(name, i) for name, size in sizes.items() for i in range(size)]
 
 
-def _evaluate(spec: ReferenceSpec, arrays: Arrays) -> Reference:
-    """Evaluate the reference at a block of points."""
+def _evaluate_reference(spec: ReferenceSpec, arrays: Arrays) -> Reference:
     form = closed_form(spec.case, spec.workload)
     assert form is not None
     return form(arrays)
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
-    """Return the magnitude of the terms that are summed to compute a value: (points,)."""
-    reference, reduction = _evaluate(spec, arrays), spec.workload.reduction
+    """Return for each point the magnitude of the terms that are summed to compute a value: (points,)."""
+    reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.sizes.summed and not reduction.sums_points:  # the value is the sum over all points
-        all_points = _evaluate(spec, inputs.exact_inputs(spec.case, spec.workload, 0, spec.case.points))
+        all_points = _evaluate_reference(
+            spec, inputs.exact_inputs(spec.case, spec.workload, 0, spec.case.points)
+        )
         return np.full(len(magnitude), np.abs(all_points.value).sum())
     if reference.value_terms is None:
         return magnitude
@@ -118,7 +115,7 @@ def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
-    """Return the magnitude of the outputs of each point, summed if outputs are summed: (points,)."""
+    """Return the largest magnitude of the outputs of each point, or their sum for a sum: (points,)."""
     is_summed = spec.workload.reduction.sums_outputs or spec.sizes.summed
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 
@@ -126,16 +123,16 @@ def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
 def _shifted_element(
     spec: ReferenceSpec, arrays: Arrays, name: str, index: int
 ) -> tuple[np.ndarray, ValuesAtShift]:
-    """Return an element of an input, and the values of the function as a function of its shift.
+    """Return an element of an input at each point, and a function from a shift of it to the function values.
 
-    The element has the shape (points,), or () if the input is shared. index: the flat index at one point.
+    The element has the shape (points,), or () if the input is shared. `index` is the flat index at one point.
     """
     shape = (-1,) if name in spec.workload.shared else (len(arrays[name]), -1)
 
     def values_at(shift: Any) -> np.ndarray:
         shifted = arrays[name].reshape(shape).copy()
         shifted[..., index] += shift
-        return _evaluate(spec, {**arrays, name: shifted.reshape(arrays[name].shape)}).value
+        return _evaluate_reference(spec, {**arrays, name: shifted.reshape(arrays[name].shape)}).value
 
     return arrays[name].reshape(shape)[..., index], values_at
 
@@ -143,7 +140,7 @@ def _shifted_element(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the larger slope and curvature of the function at the two ends of a step: (points,) each."""
+    """Return the largest slope and curvature of the function at the two ends of a step: (points,) each."""
     slope = curvature = np.zeros(())
     for end in (0.0, step):
         h = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))

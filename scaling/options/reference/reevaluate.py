@@ -1,4 +1,4 @@
-"""Reevaluate entries that failed the check at perturbed inputs, to tell rounding errors from wrong results.
+"""Reevaluate entries that failed the check, to distinguish rounding errors from wrong results.
 
 The inputs are perturbed by a few roundings and the function is evaluated in the dtype of the case. An entry
 passes if its error is within the range of these evaluations.
@@ -26,10 +26,10 @@ Columns = np.ndarray | slice
 
 
 class Retry(NamedTuple):
-    """Entries of a block that are reevaluated.
+    """Entries of a block of points (batch elements) that failed the check and are reevaluated.
 
     Attributes:
-        native: the evaluation of the function in the dtype of the case.
+        native: the function with the dtype of the case.
         arrays: the inputs at the points of the entries.
         got, want: the entries of the result and of the reference.
         size: the magnitude by which an error is divided.
@@ -46,7 +46,7 @@ class Retry(NamedTuple):
 
 
 def reevaluate_failures(comparisons: CheckProgress) -> None:
-    """Reevaluate the failed entries of all blocks, and record which of them are wrong.
+    """Reevaluate the entries of all points that failed the check, and record which of them are wrong.
 
     The range of the evaluations at perturbed inputs is added to the tolerance of an entry. Entries whose
     tolerance then exceeds `spec.max_tolerance` are excluded from the check.
@@ -57,15 +57,15 @@ def reevaluate_failures(comparisons: CheckProgress) -> None:
     native = computed.native if computed else native_evaluation(spec.case, spec.workload, first.inputs)
     for block, comparison in comparisons.suspects:
         if comparisons.first_wrong is None:
-            _judge_block(comparisons, native, block, comparison)
+            _reevaluate_block(comparisons, native, block, comparison)
     for block, error in comparisons.suspects_over_budget:
         comparisons.record_errors(block, error, ~(error <= comparisons.allowed))
 
 
-def _judge_block(
+def _reevaluate_block(
     comparisons: CheckProgress, native: Evaluation, block: PointsComparison, comparison: EntryComparison
 ) -> None:
-    """Reevaluate some failed entries of a block, and judge the other failed entries by their tolerance."""
+    """Reevaluate some failed entries of a block of points, and apply their tolerance to the others."""
     spec = comparisons.spec
     errors = relative_error(np.abs(comparison.result - comparison.expected), comparison.scale)
     points, columns = _choose_entries(spec, comparison, errors)
@@ -73,7 +73,7 @@ def _judge_block(
     # An output may cross zero at a point: its root mean square over the points is its typical size.
     sizes = np.broadcast_to(comparison.scale, comparison.expected.shape)
     typical = np.sqrt(np.mean(sizes**2, axis=0))[..., columns]
-    noise, natural_size, is_hidden = _explain_errors(retry, spec.tolerance * typical)
+    noise, natural_size, is_hidden = _estimate_rounding_errors(retry, spec.tolerance * typical)
     error, limit = np.abs(retry.got - retry.want), spec.tolerance * retry.size
     size = np.where(is_hidden, np.maximum(retry.size, natural_size), retry.size)
     passes, allowed = error <= limit, spec.tolerance + relative_error(noise, size)
@@ -101,7 +101,7 @@ def _judge_block(
 def _choose_entries(
     spec: ReferenceSpec, comparison: EntryComparison, errors: np.ndarray
 ) -> tuple[np.ndarray, Columns]:
-    """Return the points and columns to reevaluate: those with the largest errors, and some others."""
+    """Return the indices of the points and columns to reevaluate: the largest errors, and some others."""
     failed = errors > spec.tolerance
     by_point = failed.reshape(len(failed), -1)
     points = _choose_failed(by_point.max(axis=1), errors.reshape(by_point.shape).max(axis=1), _MOST_POINTS)
@@ -131,11 +131,10 @@ def _make_retry(
     points: np.ndarray,
     columns: Columns,
 ) -> Retry:
-    """Return the entries of a block at some points and columns, and the function that reevaluates them."""
     assert block.inputs is not None
-    arrays, measure = block.inputs, functools.partial(_evaluate, spec, columns)
+    arrays, measure = block.inputs, functools.partial(_expected_result, spec, columns)
     if spec.reduction.sums_points:
-        measure = functools.partial(_evaluate_sum, spec)
+        measure = functools.partial(_expected_sum, spec)
     else:
         arrays = {name: x[points] if name in native.per_point else x for name, x in arrays.items()}
     if comparison.measure is not None:
@@ -148,7 +147,7 @@ def _make_retry(
     return Retry(spec, native, arrays, got, want, size, measure)
 
 
-def _explain_errors(retry: Retry, typical: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _estimate_rounding_errors(retry: Retry, typical: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Estimate the rounding errors of entries.
 
     Args:
@@ -175,7 +174,7 @@ def _explain_errors(retry: Retry, typical: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _native_noise(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rounding error of entries in the dtype of the case, and their natural size.
+    """Return the rounding error of entries in the dtype of the case, and the result of `_natural_size`.
 
     The rounding error is the range of the entries at perturbed inputs, and at least the median relative range
     of all entries. It includes the error of forward mode in that dtype, up to the rounding error of a value
@@ -201,7 +200,7 @@ def _native_noise(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
 def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
     """Return the magnitude of a derivative that follows from its value and inputs, such as |f(x)| / |x|.
 
-    Its shape broadcasts with that of the entries. value: the magnitudes of the values, (points, outputs).
+    Its shape broadcasts with that of the entries.
     """
     spec, shape = retry.spec, retry.want.shape
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
@@ -217,10 +216,7 @@ def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
 
 
 def _reference_noise(retry: Retry) -> np.ndarray:
-    """Return the change of a computed reference if its inputs are perturbed by a rounding of its own dtype.
-
-    It is the largest change of each point, in a shape that broadcasts with the entries.
-    """
+    """Return the change of the computed reference at each point if its inputs change by one rounding."""
     computed = retry.spec.computed
     if computed is None:
         return np.zeros(1)
@@ -241,12 +237,13 @@ def _evaluate_perturbed(retry: Retry, evaluation: Evaluation, roundoff: float) -
 
 
 def _relative_value_rounding(spec: ReferenceSpec) -> float:
-    """Return the relative rounding error of an intermediate value of a derivative."""
     return _ROUNDINGS_OF_VALUE * spec.roundoff * float(np.sqrt(spec.workload.terms))
 
 
-def _evaluate(spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
-    """Return the expected result at some columns by a given evaluation: (points, outputs', inputs')."""
+def _expected_result(
+    spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: Arrays
+) -> np.ndarray:
+    """Return some columns of the result, computed with an evaluation: (points, outputs', inputs')."""
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]
     if not isinstance(columns, slice):
@@ -259,7 +256,7 @@ def _evaluate(spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arr
     return reduce_reference(spec, Jacobians(J), None, arrays)[0]
 
 
-def _evaluate_sum(spec: ReferenceSpec, evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
+def _expected_sum(spec: ReferenceSpec, evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
     """Return the derivative of a sum over some points, scaled to the noise of the full sum: (1, inputs)."""
     summed = evaluations.with_summed_outputs(evaluation)
     by_point = evaluations.jacobian_columns(summed, arrays, np.arange(spec.sizes.inputs))[:, 0]

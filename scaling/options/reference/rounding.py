@@ -50,13 +50,13 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 
 
 class _Extremes:
-    """The fewest mantissa bits and the largest size of the intermediate results seen during a traversal."""
+    """The fewest mantissa bits and the largest number of elements of the intermediate results so far."""
 
     def __init__(self) -> None:
         self.bits, self.width = 53, 1
 
     def update(self, equation: Any, variable: Any) -> None:
-        """Include an output variable of an equation."""
+        """Include a result of an equation."""
         aval = variable.aval
         self.width = max(self.width, int(getattr(aval, "size", 1)))
         if equation.primitive.name == "reduce_precision":
@@ -66,11 +66,7 @@ class _Extremes:
 
 
 def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes: _Extremes) -> list[float]:
-    """Return the number of summed terms on the longest path to each output of a jaxpr.
-
-    input_terms: the terms on the path to each input, or None for an input that is independent of the inputs
-    of the function.
-    """
+    """Return the summed terms on the longest path to each output, given those to each non-constant input."""
     terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
 
     def terms_to(atom: Any) -> float | None:
@@ -88,7 +84,6 @@ def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes:
 
 
 def _terms_to_results(equation: Any, operand_terms: list[float | None], extremes: _Extremes) -> list[float]:
-    """Return the number of summed terms on the longest path to each result of an equation."""
     name, params = equation.primitive.name, equation.params
     before = max(count for count in operand_terms if count is not None)
     results = len(equation.outvars)
@@ -99,7 +94,7 @@ def _terms_to_results(equation: Any, operand_terms: list[float | None], extremes
         return [max(counts) for counts in zip(*branches, strict=True)]
     if name in ("scan", "while"):
         body = params["jaxpr" if name == "scan" else "body_jaxpr"].jaxpr
-        return [before + _longest_path(body, extremes) * _trips(equation)] * results
+        return [before + _longest_path(body, extremes) * _known_or_assumed_trips(equation)] * results
     inner = [getattr(jaxpr, "jaxpr", jaxpr) for jaxpr in subjaxprs(equation)]
     if inner and len(inner[0].invars) == len(operand_terms) and len(inner[0].outvars) == results:
         return _terms_to_outputs(inner[0], operand_terms, extremes)
@@ -108,12 +103,10 @@ def _terms_to_results(equation: Any, operand_terms: list[float | None], extremes
 
 
 def _longest_path(jaxpr: Any, extremes: _Extremes) -> float:
-    """Return the number of summed terms on the longest path through a jaxpr."""
     return max(_terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars), extremes), default=0.0)
 
 
-def _trips(equation: Any) -> int:
-    """Return the trip count of a scan or while loop, or an assumed one if it is unknown."""
+def _known_or_assumed_trips(equation: Any) -> int:
     if equation.primitive.name == "scan":
         return int(equation.params["length"])
     try:
@@ -123,7 +116,7 @@ def _trips(equation: Any) -> int:
 
 
 def _terms_of_operation(equation: Any) -> float:
-    """Return the number of terms that an operation adds to the paths through it."""
+    """Return the number of summed terms that an operation adds to each path through it."""
     name, params = equation.primitive.name, equation.params
     shapes = [tuple(getattr(atom.aval, "shape", ())) for atom in equation.invars]
     result_size = int(getattr(equation.outvars[0].aval, "size", 1)) if equation.outvars else 1

@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 
 def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield the comparison of a sample of each block of points, and of all entries of some points."""
+    """Yield comparisons with the reference: random entries of all points, and all entries of some points."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     for start, stop in point_ranges(spec):
@@ -56,13 +56,17 @@ def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def compared_shares(spec: ReferenceSpec, kept: float) -> dict[str, float]:
-    """Return the share of entries that are compared, and the share of points all of whose entries are.
+    """Return the share of the entries that are compared, and that of the points with all entries compared.
 
-    kept: the share of the compared entries that are not excluded because of rounding.
+    Args:
+        kept: the share of the compared entries that are not excluded because of rounding.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": kept, "points": 1.0}
-    sample, outputs = _sample(spec), spec.reduction.shape(spec.sizes.outputs, spec.sizes.inputs)[0]
+    sample, outputs = (
+        _sample_columns_and_rows(spec),
+        spec.reduction.shape(spec.sizes.outputs, spec.sizes.inputs)[0],
+    )
     complete = 0.0
     if not spec.reduction.sums_points:
         complete = _count_complete_points(spec) / spec.case.points
@@ -73,7 +77,6 @@ def compared_shares(spec: ReferenceSpec, kept: float) -> dict[str, float]:
 
 
 def _is_matrix_vector_product(spec: ReferenceSpec) -> bool:
-    """Return whether the result is the product of a Jacobian or a Hessian with a vector."""
     return spec.case.target == "hvp" or spec.reduction.sampling == "products"
 
 
@@ -83,7 +86,7 @@ def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np
 
 
 def _count_complete_points(spec: ReferenceSpec) -> int:
-    """Return the number of points all of whose entries are compared, within half of the time budget."""
+    """Return the number of points all of whose entries can be compared within half of the time budget."""
     assert spec.computed is not None
     if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
         return 0
@@ -91,8 +94,7 @@ def _count_complete_points(spec: ReferenceSpec) -> int:
     return int(min(spec.case.points, references.BUDGET_SECONDS / 2 / seconds_per_point))
 
 
-def _sample(spec: ReferenceSpec) -> Sample:
-    """Return the columns that are compared at every point, and the rows if reverse mode is defined."""
+def _sample_columns_and_rows(spec: ReferenceSpec) -> Sample:
     assert spec.computed is not None
     generator = np.random.default_rng(spec.case.data_seed)
     outputs = 1 if spec.reduction.sums_outputs else spec.sizes.outputs
@@ -101,7 +103,6 @@ def _sample(spec: ReferenceSpec) -> Sample:
 
 
 def _compare_block(spec: ReferenceSpec, got: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Compare a sample of the entries of a block of points."""
     assert spec.computed is not None
     arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
     generator = np.random.default_rng([spec.case.data_seed, start])
@@ -109,7 +110,7 @@ def _compare_block(spec: ReferenceSpec, got: np.ndarray, start: int, stop: int) 
     if _is_matrix_vector_product(spec):
         comparisons = [_compare_products(spec, evaluation, arrays, got[:, :, 0], generator)]
     elif spec.reduction.sampling == "columns":
-        comparisons = list(_compare_gram(evaluation, arrays, got, _sample(spec), generator))
+        comparisons = list(_compare_gram(evaluation, arrays, got, _sample_columns_and_rows(spec), generator))
     else:
         comparisons = list(_compare_jacobians(spec, evaluation, arrays, got, generator))
     extra = np.zeros(stop - start)
@@ -130,7 +131,7 @@ def _compare_jacobians(
 
     Entries outside the sparsity pattern of a colored result are compared as zeros.
     """
-    is_summed, sample = spec.reduction.sums_outputs, _sample(spec)
+    is_summed, sample = spec.reduction.sums_outputs, _sample_columns_and_rows(spec)
     if spec.pattern is None:
         J, rows, cols = Jacobians(got), np.arange(got.shape[1])[:, None], np.arange(got.shape[2])
     else:
@@ -142,11 +143,11 @@ def _compare_jacobians(
         want = measure(evaluation, arrays)
         size = np.maximum(np.sqrt(J.by_output(J.values**2, flat**2)), np.abs(want))
         yield EntryComparison(J.by_output(J.values, flat), want, size, measure)
-    measure = functools.partial(_slices, evaluations.jacobian_columns, sample.columns, is_summed)
+    measure = functools.partial(_evaluate_slices, evaluations.jacobian_columns, sample.columns, is_summed)
     entries = np.stack([J.by_output(J.values * (cols == k)) for k in sample.columns], axis=2)
     yield EntryComparison(entries, measure(evaluation, arrays), J.largest_by_output()[:, :, None], measure)
     if len(sample.rows):
-        measure = functools.partial(_slices, evaluations.jacobian_rows, sample.rows, is_summed)
+        measure = functools.partial(_evaluate_slices, evaluations.jacobian_rows, sample.rows, is_summed)
         entries = np.stack([J.by_input(J.values * (rows == k)) for k in sample.rows], axis=1)
         want = measure(evaluation, arrays)
         yield EntryComparison(entries, want, np.abs(want).max(axis=2, keepdims=True), measure)
@@ -159,7 +160,7 @@ def _compare_products(
     got: np.ndarray,
     generator: np.random.Generator,
 ) -> EntryComparison:
-    """Compare the products of Jacobians with the point itself or with a vector of ones: (points, outputs)."""
+    """Compare J·v with the reference, where v is the point itself or a vector of ones: (points, outputs)."""
     is_along_point = spec.case.target == "hvp" or spec.reduction.along_point
     direction = {
         name: arrays[name] if is_along_point else np.ones_like(arrays[name]) for name in evaluation.names
@@ -179,11 +180,11 @@ def _compare_gram(
     """Compare J^T J, (points, inputs, inputs), with random products and columns of the reference."""
     for _ in range(_DIRECTIONS):
         vector = generator.choice([-1.0, 1.0], got.shape[2])
-        measure = functools.partial(_slices, evaluations.gram_times_vector, vector, False)
+        measure = functools.partial(_evaluate_slices, evaluations.gram_times_vector, vector, False)
         want = measure(evaluation, arrays)
         size = np.maximum(np.sqrt((got**2).sum(axis=2)), np.abs(want))
         yield EntryComparison(got @ vector, want, size, measure)
-    measure = functools.partial(_slices, evaluations.gram_columns, sample.columns, False)
+    measure = functools.partial(_evaluate_slices, evaluations.gram_columns, sample.columns, False)
     size = np.abs(got).max(axis=2, keepdims=True)
     yield EntryComparison(got[:, :, sample.columns], measure(evaluation, arrays), size, measure)
 
@@ -191,14 +192,14 @@ def _compare_gram(
 def _directional_derivative(
     direction: Arrays, is_summed: bool, evaluation: Evaluation, arrays: Arrays, points: Any = slice(None)
 ) -> np.ndarray:
-    """Return the derivative of the outputs, or of their sum, along a direction at some points of a block."""
+    """Return the derivative along a direction of the outputs, or of their sum, at some points of a block."""
     selected = {name: x[points] if name in evaluation.per_point else x for name, x in direction.items()}
     if is_summed:
         evaluation = evaluations.with_summed_outputs(evaluation)
     return evaluations.directional_derivative(evaluation, arrays, selected)
 
 
-def _slices(
+def _evaluate_slices(
     evaluate: Any,
     indices: np.ndarray,
     is_summed: bool,
@@ -206,10 +207,7 @@ def _slices(
     arrays: Arrays,
     points: Any = None,
 ) -> np.ndarray:
-    """Return columns, rows, or products of the derivative of the outputs or of their sum.
-
-    evaluate: a function of evaluation.py that takes `indices`, which are the same at all points.
-    """
+    """Evaluate columns, rows or products at `indices`, for the outputs of a function or for their sum."""
     if is_summed:
         evaluation = evaluations.with_summed_outputs(evaluation)
     slices: np.ndarray = evaluate(evaluation, arrays, indices)

@@ -1,1 +1,1 @@
-"""Sparse Jacobians with `seeds=colored`: pattern detection, graph coloring, and reading of the nonzeros."""
+"""Sparse Jacobians: detection of the sparsity pattern, coloring, and reading of the nonzeros."""

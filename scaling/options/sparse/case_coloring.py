@@ -1,4 +1,4 @@
-"""Color the Jacobian or Hessian of a case with `seeds=colored`, by its sparsity pattern at one point."""
+"""Detect the sparsity pattern of the Jacobian or Hessian of a case at one point, and color it."""
 
 import importlib.util
 from typing import Any
@@ -18,13 +18,13 @@ __all__ = ["detect_coloring", "gather_entries", "gather_indices", "read_entries"
 
 
 def why_unavailable() -> str | None:
-    """Return an error message if asdex, which detects sparsity patterns, is not installed."""
+    """Return an error message if asdex, which detects sparsity patterns, is not installed, or None."""
     is_installed = importlib.util.find_spec("asdex") is not None
     return None if is_installed else "asdex is not installed; pip install 'ad-scaling[sparse]'"
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
-    """Return the coloring of the Jacobian or the Hessian of one point."""
+    """Return the coloring of the Jacobian or Hessian of the function at one point (batch element)."""
     mode = case.ad_mode
     structs = point_structs(case, workload)
     constants = {

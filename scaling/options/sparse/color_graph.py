@@ -1,13 +1,13 @@
 """Color the columns and the rows of a sparse matrix, so that its entries can be read from compressed slices.
 
-Each entry is owned by its column or by its row, from whose compressed slice it is read. Two columns conflict
-if some row has an entry in both of them, at least one of which is owned by its column. Conflicting columns
-get different colors, so that nothing is added to the entries that are read. The same holds for rows. If
-columns own all entries, this is the coloring of columns. If rows own some entries, it is the direct
-bicoloring of T. F. Coleman and A. Verma, "The efficient computation of sparse Jacobian matrices using
-automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998; see also A. H. Gebremedhin, F. Manne and
-A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005. The smallest number of colors is NP-hard
-to find; the algorithms here are greedy.
+A compressed slice is the sum of all columns, or of all rows, of one color. Each entry is read from the slice
+of its column or of its row, which owns it. Two columns conflict if some row has an entry in both of them, at
+least one of which is owned by its column. Conflicting columns get different colors, so that nothing is added
+to the entries that are read. The same holds for rows. If columns own all entries, this is the coloring of
+columns. If rows own some entries, it is the direct bicoloring of T. F. Coleman and A. Verma, "The efficient
+computation of sparse Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998;
+see also A. H. Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005.
+The smallest number of colors is NP-hard to find; the algorithms here are greedy.
 
 Columns are also colored by asdex. The loops are compiled by numba, which asdex depends on.
 """
@@ -44,7 +44,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Colors:
-    """The color of each column or row, int32 with -1 for none, and the number of colors."""
+    """The color of each column or of each row, int32 with -1 for none, and the number of colors."""
 
     color_of: np.ndarray
     count: int
@@ -52,7 +52,7 @@ class Colors:
 
 @dataclass(frozen=True)
 class TwoSidedColors:
-    """The colors of columns and rows, and whether each entry is owned by its row: (entries,) bool."""
+    """The colors of columns and rows, and whether each entry is read from its row: (entries,) bool."""
 
     columns: Colors
     rows: Colors
@@ -65,15 +65,15 @@ class TwoSidedColors:
 
 
 class ConflictGraph(NamedTuple):
-    """The entries of a matrix by column and by row, from which the loops find conflicting columns.
+    """The entries of a matrix sorted by column and by row, from which the loops find conflicting columns.
 
     Attributes:
         order: the columns to color, those with the most entries first.
         column_start: the index of the first entry of each column, (columns + 1,).
-        row_of, owned: the row of each entry, and whether its column owns it, sorted by column.
+        row_of, owned: the row of each entry, and whether it is read from its column, sorted by column.
         row_start: the index of the first entry of each row, (rows + 1,).
         column_of: the column of each entry, sorted by row, with owned entries first in each row.
-        owned_end: the end of the owned entries of each row.
+        owned_end: the index after the last owned entry of each row.
     """
 
     order: np.ndarray
@@ -86,9 +86,10 @@ class ConflictGraph(NamedTuple):
 
 
 def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
-    """Color the columns that own an entry.
+    """Color the columns so that their compressed slices contain the entries that columns own.
 
-    owned: whether each entry is owned by its column, (entries,) bool, or None if columns own all entries.
+    Args:
+        owned: whether each entry is owned by (read from) its column, (entries,) bool, or None if all are.
     """
     by_column = np.ones(len(matrix.rows), bool) if owned is None else owned
     columns = np.unique(matrix.cols[by_column])
@@ -98,7 +99,7 @@ def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
         color_of[columns] = np.arange(lower_bound)
         return Colors(color_of, lower_bound)
     best = None
-    for attempt in _attempts(matrix, by_column, columns, lower_bound, owns_all=owned is None):
+    for attempt in _try_algorithms(matrix, by_column, columns, lower_bound, owns_all=owned is None):
         best = attempt if best is None or attempt.count < best.count else best
         if best.count == lower_bound:
             break
@@ -107,7 +108,7 @@ def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
 
 
 def color_both(matrix: Matrix) -> TwoSidedColors:
-    """Color columns and rows with the fewest colors that are found; all colors may be on one side."""
+    """Color columns and rows with the fewest colors that are found, possibly only columns or only rows."""
     best = None
     for lower_bound, owned_by_row in sorted(_partitions(matrix), key=lambda partition: partition[0]):
         if best is None or lower_bound < best.count:
@@ -118,30 +119,21 @@ def color_both(matrix: Matrix) -> TwoSidedColors:
 
 
 def color_partition(matrix: Matrix, by_row: np.ndarray) -> TwoSidedColors:
-    """Color columns and rows. by_row: whether each entry is owned by its row, (entries,) bool."""
+    """Color columns and rows, given whether each entry is to be read from its row: (entries,) bool."""
     columns = color_columns(matrix, None if not by_row.any() else ~by_row)
     rows = color_columns(matrix.transposed, None if by_row.all() else by_row)
     return TwoSidedColors(columns, rows, by_row)
 
 
 def _most_entries(lines: np.ndarray) -> int:
-    """Return the largest number of entries in one line, which is a lower bound on the number of colors.
-
-    lines: the row of each entry if columns are colored, or the column of each entry if rows are colored.
-    """
+    """Return the largest number of entries in a row or column, a lower bound on the number of colors."""
     return int(np.bincount(lines).max(initial=0))
 
 
-def _attempts(
+def _try_algorithms(
     matrix: Matrix, owned: np.ndarray, columns: np.ndarray, lower_bound: int, owns_all: bool
 ) -> Iterator[Colors]:
-    """Yield colorings by several algorithms, in the order of the usual number of colors.
-
-    Args:
-        columns: the columns to color.
-        lower_bound: a lower bound on the number of colors.
-        owns_all: whether columns own all entries.
-    """
+    """Yield colorings by several algorithms, starting with the one that usually needs the fewest colors."""
     color_of = np.full(matrix.shape[1], -1, np.int32)
     if lower_bound <= _MOST_BITMASK_COLORS:
         graph = _conflict_graph(matrix, owned, columns)
@@ -160,10 +152,12 @@ def _attempts(
 
 
 def _conflict_graph(matrix: Matrix, owned: np.ndarray, columns: np.ndarray) -> ConflictGraph:
-    """Return the conflict graph of the given columns."""
     by_column = np.argsort(matrix.cols, kind="stable")
     by_row = np.argsort(2 * matrix.rows.astype(np.int64) + ~owned, kind="stable")
-    column_start, row_start = _starts(matrix.cols, matrix.shape[1]), _starts(matrix.rows, matrix.shape[0])
+    column_start, row_start = (
+        _first_entries(matrix.cols, matrix.shape[1]),
+        _first_entries(matrix.rows, matrix.shape[0]),
+    )
     owned_end = row_start[:-1] + np.bincount(matrix.rows[owned], minlength=matrix.shape[0])
     order = columns[np.argsort(-np.diff(column_start)[columns], kind="stable")]
     return ConflictGraph(
@@ -187,13 +181,13 @@ def compile_loops() -> None:
     list(_partitions(matrix))
 
 
-def _starts(lines: np.ndarray, count: int) -> np.ndarray:
-    """Return the index of the first entry of each line in an array sorted by line: (count + 1,)."""
+def _first_entries(lines: np.ndarray, count: int) -> np.ndarray:
+    """Return the index of the first entry of each row or column if entries are sorted by it: (count + 1,)."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(lines, minlength=count))])
 
 
 def _color_by_asdex(matrix: Matrix, columns: np.ndarray) -> Colors:
-    """Color the columns with asdex, for columns that own all entries."""
+    """Color the columns with asdex, which requires that all entries are read from columns."""
     import asdex
 
     of_all, count = asdex.color_cols(asdex.SparsityPattern.from_coo(matrix.rows, matrix.cols, matrix.shape))
@@ -204,17 +198,15 @@ def _color_by_asdex(matrix: Matrix, columns: np.ndarray) -> Colors:
 
 @functools.cache
 def _jit(loop: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a loop with numba, with an on-disk cache."""
     import numba
 
     return numba.njit(cache=True)(loop)
 
 
 def _color_in_order(order, column_start, row_of, owned, row_start, column_of, owned_end, color_of):
-    """Assign to each column in order the lowest color that no conflicting column has.
+    """Color the columns in the given order, each with the lowest color that no conflicting column has.
 
-    Updates `color_of` in place. Returns the number of colors. The other arguments are the fields of
-    `ConflictGraph`.
+    Updates `color_of` in place, and returns the number of colors. Other arguments: see `ConflictGraph`.
     """
     used_by, count = np.full(len(color_of) + 1, -1, np.int64), 0  # color -> last column that cannot have it
     for column in order:
@@ -232,13 +224,12 @@ def _color_in_order(order, column_start, row_of, owned, row_start, column_of, ow
 
 
 def _color_by_saturation(order, column_start, row_of, owned, row_start, column_of, owned_end, color_of):
-    """Color the column whose conflicting columns have the most different colors, until all are colored.
+    """Color the columns, next the one whose conflicting columns have the most different colors (DSATUR).
 
     Among equal columns, the one whose count increased last is next. Colors thus spread from neighbor to
-    neighbor, and can repeat periodically on a grid. Updates `color_of` in place. Returns the number of
-    colors, or 0 if they do not fit into an int64 bitmask. The other arguments are the fields of
-    `ConflictGraph`. Source: D. Brelaz, "New methods to color the vertices of a graph", Communications of the
-    ACM 22(4), 1979.
+    neighbor, and can repeat periodically on a grid. Updates `color_of` in place, and returns the number of
+    colors, or 0 if they do not fit into an int64 bitmask. Other arguments: see `ConflictGraph`. Source: D.
+    Brelaz, "New methods to color the vertices of a graph", Communications of the ACM 22(4), 1979.
     """
     n, count, highest = len(color_of), 0, 0
     neighbor_colors = np.zeros(n, np.int64)  # bitmask of the colors of conflicting columns
@@ -281,7 +272,7 @@ def _color_by_saturation(order, column_start, row_of, owned, row_start, column_o
 
 
 def _partitions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]]:
-    """Yield candidate partitions of the entries between columns and rows.
+    """Yield candidate partitions of the entries into those read from columns and those read from rows.
 
     The row or column with the most entries is eliminated and owns its entries, then the one with the most
     remaining entries, and so on. After any number of eliminations, the remaining entries can be owned by
@@ -289,13 +280,16 @@ def _partitions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]
 
     Yields:
         A lower bound on the number of colors.
-        A function that returns whether each entry is owned by its row: (entries,) bool.
+        A function that returns whether each entry is read from its row: (entries,) bool.
     """
     count = len(matrix.rows)
     yield _most_entries(matrix.rows), lambda: np.zeros(count, bool)
     yield _most_entries(matrix.cols), lambda: np.ones(count, bool)
     by_row, by_column = np.argsort(matrix.rows, kind="stable"), np.argsort(matrix.cols, kind="stable")
-    row_start, column_start = _starts(matrix.rows, matrix.shape[0]), _starts(matrix.cols, matrix.shape[1])
+    row_start, column_start = (
+        _first_entries(matrix.rows, matrix.shape[0]),
+        _first_entries(matrix.cols, matrix.shape[1]),
+    )
     row_stage, column_stage, owned, excluded = _jit(_elimination_order)(
         row_start, matrix.cols[by_row], column_start, matrix.rows[by_column]
     )

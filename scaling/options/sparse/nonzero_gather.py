@@ -19,7 +19,7 @@ from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
 
 @dataclass(frozen=True)
 class GatherIndices:
-    """The positions from which the devices read nonzeros, and the entries of the pattern that they are.
+    """The positions of nonzeros in the compressed slices of each device, and their indices in the pattern.
 
     Attributes:
         arguments: additional arguments of the program by name: the colors, and for each linear map the
@@ -32,7 +32,7 @@ class GatherIndices:
 
 
 def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
-    """Return the gather indices of a colored derivative whose colors are divided among devices."""
+    """Return the indices with which devices read the nonzeros of a Jacobian from their compressed slices."""
     coloring = sizes.coloring
     assert coloring is not None
     indices = [_indices_of_part(sizes, part, devices) for part in sizes.parts]
@@ -45,11 +45,11 @@ def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
 def _indices_of_part(
     sizes: DerivativeShape, part: LinearMapPart, devices: int
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Return the gather indices of a linear map.
+    """Return the indices with which devices read the nonzeros from the slices of one linear map.
 
     Returns:
         The positions that each device reads in its slices: (devices, most entries of a device). They are flat
-        indices into an array (seeds, outputs) of columns or (seeds, inputs) of rows, padded with zeros.
+            indices into an array (seeds, outputs) of columns or (seeds, inputs) of rows, padded with zeros.
         For each device, the indices of these entries in the pattern.
     """
     coloring = sizes.coloring
@@ -73,10 +73,7 @@ def _indices_of_part(
 
 
 def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
-    """Return the nonzeros that a device reads from its slices: (entries,).
-
-    positions: their flat indices in the slices, as in `gather_indices`.
-    """
+    """Compute the compressed slices of a device, and return the nonzeros at flat positions: (entries,)."""
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
     # Without the branch, XLA fuses the slices into the gather and recomputes them for each entry. XLA does
     # not fuse across a conditional, although this one is always true. On a CPU with 1e6 unknowns, it reduces
@@ -89,10 +86,9 @@ def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
 
 
 def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: Sequence[Any]) -> np.ndarray:
-    """Return the nonzeros in the order of the pattern: (points, 1, entries).
+    """Gather the nonzeros of all devices into an array in the order of the pattern: (points, 1, entries).
 
     Args:
-        shape: the shape of the returned array.
         result: for each linear map, the nonzeros that each device read.
     """
     parts = [np.asarray(part) for part in result]

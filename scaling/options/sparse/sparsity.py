@@ -1,4 +1,4 @@
-"""Detect the sparsity pattern of the Jacobian of one point with asdex, and color it with color_graph.py.
+"""Detect the sparsity pattern of a Jacobian at one point with asdex, and color it with color_graph.py.
 
 asdex propagates dependencies through the jaxpr of the function, so that the pattern is valid for all inputs.
 Patterns and colorings are cached for the lifetime of the process.
@@ -31,7 +31,6 @@ def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...
 
     Args:
         key: identifies the function and the shapes in the cache.
-        function: returns one array.
         x: the shapes and dtypes of the arguments.
         compress: "columns", "rows", or "both" for the combination with the fewest colors.
     """
@@ -51,7 +50,7 @@ def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...
 def _make_coloring(
     pattern: Pattern, colors: color_graph.TwoSidedColors, detect_seconds: float, color_seconds: float
 ) -> Coloring:
-    """Return the `Coloring` of a pattern, in which a side without colors is None."""
+    """Return the `Coloring` of a pattern, in which columns or rows are None if they have no colors."""
     columns, rows = colors.columns, colors.rows
     return Coloring(
         pattern,
@@ -76,7 +75,6 @@ def _import_asdex() -> None:
 
 
 def _call_and_time(function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-    """Return the result of a function call and its duration in seconds."""
     start = time.perf_counter()
     result = function(*args)
     return result, time.perf_counter() - start
@@ -84,7 +82,7 @@ def _call_and_time(function: Callable[..., Any], *args: Any) -> tuple[Any, float
 
 @contextlib.contextmanager
 def _garbage_collection_disabled() -> Iterator[None]:
-    """Disable the garbage collector, which would traverse the index set that asdex keeps for each element."""
+    """Disable the garbage collector in a context, because traversing the index sets of asdex is slow."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -95,7 +93,7 @@ def _garbage_collection_disabled() -> Iterator[None]:
 
 
 def _detect_pattern(function: Callable[..., Any], x: tuple[Any, ...]) -> Pattern:
-    """Return the sparsity pattern of the Jacobian of a function, which is valid for all inputs."""
+    """Return the sparsity pattern of the Jacobian of `function(*x)`, which is valid for all inputs."""
     import asdex
 
     samples = [np.zeros(a.shape, a.dtype) for a in x]
@@ -122,7 +120,6 @@ def _detect_pattern(function: Callable[..., Any], x: tuple[Any, ...]) -> Pattern
 
 
 def _color(pattern: Pattern, compress: str) -> color_graph.TwoSidedColors:
-    """Color the columns of a pattern, its rows, or both."""
     matrix = Matrix(pattern.rows, pattern.cols, (pattern.outputs, pattern.inputs))
     if compress == "both":
         return color_graph.color_both(matrix)
@@ -130,7 +127,7 @@ def _color(pattern: Pattern, compress: str) -> color_graph.TwoSidedColors:
 
 
 def validate_coloring(coloring: Coloring) -> None:
-    """Raise `ValueError` if an entry of the pattern cannot be read from the compressed slices."""
+    """Raise `ValueError` if an entry of the pattern cannot be read from the compressed columns and rows."""
     pattern, by_row = coloring.pattern, coloring.by_row
     _validate_side("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~by_row)
     _validate_side("row", coloring.rows, coloring.row_count, pattern.rows, pattern.cols, by_row)
@@ -144,15 +141,14 @@ def _validate_side(
     positions: np.ndarray,
     read: np.ndarray,
 ) -> None:
-    """Raise `ValueError` if the colors of the columns, or of the rows, are invalid.
+    """Raise `ValueError` if the colors of the columns, or those of the rows, are invalid.
 
     Args:
-        name: "column" or "row".
-        colors: the color of each line, or None if this side is not compressed.
-        count: the number of colors.
+        name: "column" or "row", the kind of line that is colored.
+        colors: the color of each line, or None if no line has one.
         lines: the line of each entry.
         positions: the position of each entry along its line.
-        read: whether each entry is read from this side.
+        read: whether each entry is read from its compressed line.
     """
     if colors is None:
         if count or read.any():
@@ -174,10 +170,7 @@ def _validate_side(
 
 
 def _collides(colors: np.ndarray, positions: np.ndarray, count: int) -> np.ndarray:
-    """Return whether another entry has the same color and the same position: (entries,) bool.
-
-    count: the number of colors.
-    """
+    """Return whether another entry has the same color and the same position: (entries,) bool."""
     slots = positions.astype(np.int64) * (count + 1) + colors + 1
     if (int(positions.max()) + 1) * (count + 1) <= 16 * len(positions):
         return np.bincount(slots)[slots] > 1
