@@ -33,7 +33,7 @@ _PREDICTION_COLUMNS = {  # key of a prediction -> column
     "compute": "compute_seconds", "communication": "communication_seconds", "waiting": "waiting_seconds",
     "bound": "bound", "by": "by",
 }  # fmt: skip
-_PARTS: dict[str, tuple[str, type]] = {  # column -> record field, type; a list is replaced by its length
+_NESTED_COLUMNS: dict[str, tuple[str, type]] = {  # column -> record field, type; a list is replaced by its length
     "blocks.block": ("blocks", int), "blocks.chunk": ("blocks", int), "blocks.storage": ("blocks", str),
     "blocks.limit_bytes": ("blocks", int), "blocks.probes": ("blocks", int),
     "colors.columns": ("colors", int), "colors.rows": ("colors", int),
@@ -65,7 +65,7 @@ _CASE_COLUMNS = {  # case field -> column, prefixed if a record field has the sa
 _TYPES: dict[str, type] = {
     **_plain_fields(CurvePoint),
     **{column: _plain_fields(Case)[name] for name, column in _CASE_COLUMNS.items()},
-    **_RECORD_FIELDS, **{name: kind for name, (_, kind) in _PARTS.items()},
+    **_RECORD_FIELDS, **{name: kind for name, (_, kind) in _NESTED_COLUMNS.items()},
     **{name: float for name in _PREDICTION_COLUMNS.values() if name not in ("bound", "by")},
     **dict.fromkeys(("median", "value", "spread", "limit", "peak", "seconds_min"), float),
     "index": int, "nodes": int, "honest": bool, "best": bool,
@@ -153,7 +153,7 @@ def record_table(findings: Findings) -> ExportTable:
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
     rows = []
     for record in findings.records:
-        row = _case_cells(record) | {name: getattr(record, name) for name in fields} | _part_cells(record)
+        row = _case_cells(record) | {name: getattr(record, name) for name in fields} | _nested_cells(record)
         if record.status == "ok":
             low, high = ratios.case_interval([record]) or (None, None)
             row |= {
@@ -168,7 +168,7 @@ def record_table(findings: Findings) -> ExportTable:
         row |= {"honest": record.honest, "nodes": nodes_of(record)}
         rows.append(row | _environment_cells(record))
     columns = (
-        "key", "environment", *_CASE_COLUMNS.values(), "sizes", *fields, *_PARTS, "samples", "median",
+        "key", "environment", *_CASE_COLUMNS.values(), "sizes", *fields, *_NESTED_COLUMNS, "samples", "median",
         "low", "high", "kind", *_CURVE_COLUMNS, "certainty", "honest", "nodes",
     )  # fmt: skip
     return _typed_table("records", columns, rows)
@@ -277,10 +277,10 @@ def _case_cells(record: Record) -> dict[str, Any]:
     return {"key": record.key, "environment": record.setting} | cells | sizes
 
 
-def _part_cells(record: Record) -> dict[str, Any]:
+def _nested_cells(record: Record) -> dict[str, Any]:
     """Return the cells of nested record fields, with None if the type differs from that of the column."""
     cells = {}
-    for column, (field, kind) in _PARTS.items():
+    for column, (field, kind) in _NESTED_COLUMNS.items():
         value = getattr(record, field)
         part = value.get(column.partition(".")[2]) if isinstance(value, Mapping) else None
         part = len(part) if isinstance(part, list) else part

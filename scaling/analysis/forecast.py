@@ -19,7 +19,7 @@ from scaling.core.formatting import count_of, format_bytes, format_duration, for
 from scaling.core.record import Record
 from scaling.core.store import latest
 
-_LEVEL = (2.5, 97.5)  # percentiles
+_INTERVAL_PERCENTILES = (2.5, 97.5)  # percentiles
 _HALF_EFFICIENCY = 0.5  # the parallel efficiency below which more devices hardly pay
 _TIME_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
 # Facts of an environment that are equal for all cases of one plan.
@@ -112,12 +112,12 @@ def forecasts(plans: Iterable[Record], files: Mapping[str, PlanFile]) -> list[Fo
         plans: the records of planned cases.
         files: a dict from hardware to plan file.
     """
-    made = []
+    results = []
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
         file, newest = files.get(name, PlanFile()), tuple(_newest_plan(records))
-        curves = tuple(_curves_of_kinds(newest, file.kinds))
-        made.append(Forecast(name, file.title or name, file.price, file.memory, newest, curves))
-    return made
+        curves = tuple(_predicted_curves(newest, file.kinds))
+        results.append(Forecast(name, file.title or name, file.price, file.memory, newest, curves))
+    return results
 
 
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
@@ -147,7 +147,7 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
     return sorted(kept, key=lambda record: order[record.setting])
 
 
-def _curves_of_kinds(records: Sequence[Record], kinds: Sequence[str]) -> list[PredictedCurve]:
+def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[PredictedCurve]:
     """Return the predicted curves of each kind.
 
     A curve with a single device count is omitted if its case is also on another curve.
@@ -164,10 +164,10 @@ def _curves_of_kinds(records: Sequence[Record], kinds: Sequence[str]) -> list[Pr
 def _curves_of_kind(records: Iterable[Record], kind: str) -> list[PredictedCurve]:
     planned = (record for record in records if record.predicted is not None)
     whole = (r for r in planned if kind == "strong" or r.case.points % r.case.devices == 0)
-    return [_curve(same, kind) for same in group_by(whole, lambda r: stem(r.case, kind)).values()]
+    return [_build_curve(same, kind) for same in group_by(whole, lambda r: stem(r.case, kind)).values()]
 
 
-def _curve(records: Iterable[Record], kind: str) -> PredictedCurve:
+def _build_curve(records: Iterable[Record], kind: str) -> PredictedCurve:
     """Return the predicted curve of the given records, with the fastest mesh of each device count."""
     best = least_by(records, lambda record: record.case.devices, _predicted_seconds)
     base, *_ = ordered = [best[devices] for devices in sorted(best)]
@@ -191,7 +191,7 @@ def _efficiency_interval(base: Record, record: Record, scale: float) -> tuple[fl
     one, other = ((each.predicted or {}).get("draws") or [] for each in (base, record))
     if not one or len(one) != len(other):
         return None
-    low, high = np.percentile(np.divide(one, other) * scale, _LEVEL)
+    low, high = np.percentile(np.divide(one, other) * scale, _INTERVAL_PERCENTILES)
     return float(low), float(high)
 
 
@@ -207,11 +207,11 @@ def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]
     """
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem(stem(curve.case, curve.kind)))).values()
-    sentences = [line for curves in groups for line in _answers_of_problem(curves, forecast, deadline)]
+    sentences = [line for curves in groups for line in _describe_problem(curves, forecast, deadline)]
     return [*sentences, *_describe_memory(forecast), *_describe_formula(forecast)]
 
 
-def _answers_of_problem(
+def _describe_problem(
     curves: Sequence[PredictedCurve], forecast: Forecast, deadline: float | None
 ) -> list[str]:
     """Return a sentence on the fastest method with its efficiency limit, and one on the cheapest count."""

@@ -19,7 +19,7 @@ from scaling.analysis.curves import SizeSweep, Timing
 from scaling.analysis.methods import Method
 from scaling.analysis.ratios import Estimate
 
-_LEAST = 3  # the least number of sizes; a line fits any two
+_LEAST_SIZES = 3  # the least number of sizes; a line fits any two
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 
@@ -41,7 +41,7 @@ def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
     for sweep in sweeps:
         for method, line in sweep.lines.items():
             kept = [(size, timing) for size, timing in line if near_floor(timing) is None]
-            if len(kept) >= _LEAST:
+            if len(kept) >= _LEAST_SIZES:
                 exponent, bent = _fit_exponent(kept)
                 left_out = len(line) - len(kept)
                 exponents.append(SizeExponent(sweep, method, exponent, len(kept), left_out, bent))
@@ -55,7 +55,7 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
     times = np.log([timing.median / line[0][1].median for _, timing in line])
     (slope,), (half,) = _fit_polynomial(sizes, times, 1)
     low, high = slope - half, slope + half
-    if len(line) == _LEAST:
+    if len(line) == _LEAST_SIZES:
         return Estimate(slope, low, high), False
     (first, second), (_, uncertainty) = _fit_polynomial(sizes, times, 2)
     bent = abs(second) > uncertainty + _ROUNDING

@@ -30,15 +30,17 @@ def published_rows(findings: Findings) -> list[tuple[str, ...]]:
     rows, measured = [], False
     for group, row in ((each, row) for each in _load_groups() for row in each["rows"]):
         # Use the newest environment that contains the timings of this row.
-        tried = ((where, _measure(findings, where, group, row)) for where in reversed(findings.environments))
-        where, value = next((pair for pair in tried if pair[1] is not None), ("", None))
+        values = (
+            (name, _measured_value(findings, name, group, row)) for name in reversed(findings.environments)
+        )
+        environment, value = next((pair for pair in values if pair[1] is not None), ("", None))
         measured |= value is not None
         what = f"{row['what']}, first call" if row.get("first") else row["what"]
         if value is None:
             cells = [_describe_missing(findings, {**group["case"], **row["case"]}), ""]
         else:
             time, factor = _compare_with_measured(row, value)
-            cells = [time + describe_environment(findings, where), factor]
+            cells = [time + describe_environment(findings, environment), factor]
         rows.append((group["problem"], what, row["system"], _format_published(row), *cells))
     return rows if measured else []
 
@@ -61,16 +63,16 @@ def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, s
     return format_duration(value), format_ratio(value / nearest)
 
 
-def _measure(
-    findings: Findings, where: str, group: Mapping[str, Any], row: Mapping[str, Any]
+def _measured_value(
+    findings: Findings, environment: str, group: Mapping[str, Any], row: Mapping[str, Any]
 ) -> float | None:
     """Return the seconds, or a ratio of seconds, measured in one environment, or None if not measured."""
-    timing = _find_timing(findings, where, {**group["case"], **row["case"]})
+    timing = _find_timing(findings, environment, {**group["case"], **row["case"]})
     if timing is None or row.get("first"):
         return first_call_seconds(timing) if timing else None
     if "over" not in row:
         return timing.median
-    below = _find_timing(findings, where, {**group["case"], **row["over"]})
+    below = _find_timing(findings, environment, {**group["case"], **row["over"]})
     return timing.median / below.median if below else None
 
 

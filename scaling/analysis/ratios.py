@@ -65,7 +65,7 @@ class Ratio:
         return self.pairs > 1 and abs(math.log(self.value / self.of_medians)) > _VISIBLE
 
 
-class _Level(NamedTuple):
+class _LevelEstimate(NamedTuple):
     """A time, or a ratio from pairs, with its error at the highest level with two members or more."""
 
     value: float
@@ -102,7 +102,7 @@ def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
     Args:
         records: one record per process.
     """
-    level = _highest_level(records)
+    level = _estimate_time(records)
     if not level.members:
         parts = [_widened_interval(samples) for samples in samples_by_compilation(records[0])]
         known = [part for part in parts if part]
@@ -134,9 +134,9 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     if len(pairs) > 1:
         logs = [math.log(process_median(a) / process_median(b)) for a, b in pairs]
         jobs = [(_allocation(a), _allocation(b)) for a, b in pairs]
-        levels = [_level_of_members(_average_by_allocation([a.replicate for a, _ in pairs], logs, jobs))]
+        levels = [_estimate_from_members(_average_by_allocation([a.replicate for a, _ in pairs], logs, jobs))]
     else:
-        levels = [_highest_level(top), _highest_level(bottom)]
+        levels = [_estimate_time(top), _estimate_time(bottom)]
     value = levels[0].value / math.prod(level.value for level in levels[1:])
     ratio = Ratio(value, case_median(top) / case_median(bottom), pairs=len(pairs))
     errors = [level.error for level in levels if level.error is not None]
@@ -156,7 +156,7 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     return _with_interval(ratio)
 
 
-def _highest_level(records: Sequence[Record]) -> _Level:
+def _estimate_time(records: Sequence[Record]) -> _LevelEstimate:
     """Return the error estimate from the highest level that has several members.
 
     The levels are allocations, processes, compilations and samples.
@@ -165,31 +165,31 @@ def _highest_level(records: Sequence[Record]) -> _Level:
     jobs = [_allocation(record) for record in records]
     members = _average_by_allocation([record.replicate for record in records], logs, jobs)
     if len(members) > 1:
-        return _level_of_members(members)
+        return _estimate_from_members(members)
     compilations = list(map(statistics.median, samples_by_compilation(records[0])))
     if len(compilations) > 1:
-        return _level_of_members(dict(enumerate(map(math.log, compilations))))._replace(members={})
-    return _level_of_samples(records[0].seconds)
+        return _estimate_from_members(dict(enumerate(map(math.log, compilations))))._replace(members={})
+    return _estimate_from_samples(records[0].seconds)
 
 
-def _level_of_members(members: Mapping[Hashable, float]) -> _Level:
+def _estimate_from_members(members: Mapping[Hashable, float]) -> _LevelEstimate:
     logs = list(members.values())
     error = statistics.variance(logs) / len(logs)
-    return _Level(math.exp(statistics.fmean(logs)), error, len(logs) - 1, members)
+    return _LevelEstimate(math.exp(statistics.fmean(logs)), error, len(logs) - 1, members)
 
 
-def _level_of_samples(seconds: Sequence[float]) -> _Level:
+def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
     """Return the median of the samples of one process, with the standard error of its logarithm.
 
     Source: Price and Bonett 2002, Distribution-free confidence intervals for difference and ratio of medians.
     """
     count, median = len(seconds), statistics.median(seconds)
     if count < _LEAST_SAMPLES:
-        return _Level(median, None, 0, {})
+        return _LevelEstimate(median, None, 0, {})
     rank, ordered = max(1, round((count + 1) / 2 - math.sqrt(count))), sorted(seconds)
     normal = -float(ndtri(bdtr(rank - 1, count, 0.5)))
     error = math.log(ordered[-rank] / ordered[rank - 1]) / (2 * normal)
-    return _Level(median, (error * autocorrelation.spread_factor(seconds)) ** 2, count - 1, {})
+    return _LevelEstimate(median, (error * autocorrelation.spread_factor(seconds)) ** 2, count - 1, {})
 
 
 def _allocation(record: Record) -> str:

@@ -66,7 +66,7 @@ class ScalingFit:
         return f", if there is a {'peak' if self.peak else 'limit'} at all"
 
 
-class _LinearForm(NamedTuple):
+class _LinearLaw(NamedTuple):
     """A law as log(time) = log(time on one device) + sign * log(1 + columns @ parts) + shift."""
 
     name: str
@@ -110,14 +110,14 @@ def karp_flatt(point: CurvePoint) -> Estimate | None:
     return Estimate(value, low, high)
 
 
-def _linear_forms(devices: Any, kind: str) -> list[_LinearForm]:
+def _linear_forms(devices: Any, kind: str) -> list[_LinearLaw]:
     contention, coherency = devices - 1, devices * (devices - 1)
     shift = 0.0 if kind == "weak" else -np.log(devices)
     both = np.stack([contention, coherency], 1)
-    simple = _LinearForm(AMDAHL, ("serial",), contention[:, None], 1, shift)
+    simple = _LinearLaw(AMDAHL, ("serial",), contention[:, None], 1, shift)
     if kind == "weak":
-        simple = _LinearForm(GUSTAFSON, ("serial",), -(contention / devices)[:, None], -1, shift)
-    return [simple, _LinearForm(UNIVERSAL, ("contention", "coherency"), both, 1, shift)]
+        simple = _LinearLaw(GUSTAFSON, ("serial",), -(contention / devices)[:, None], -1, shift)
+    return [simple, _LinearLaw(UNIVERSAL, ("contention", "coherency"), both, 1, shift)]
 
 
 def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
@@ -133,15 +133,15 @@ def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
         ]
         return laws[int(np.argmin(criteria))]
     freedom = count - len(laws[-1].parts) - 1
-    return laws[-1] if squares[0] > _largest_squares(squares[-1], freedom) else laws[0]
+    return laws[-1] if squares[0] > _acceptance_limit(squares[-1], freedom) else laws[0]
 
 
-def _largest_squares(squares: float, freedom: int) -> float:
+def _acceptance_limit(squares: float, freedom: int) -> float:
     """Return the largest sum of squares at which an F test at 5 % does not reject other parameter values."""
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
 
-def _fit_law(form: _LinearForm, logs: Any) -> ScalingFit:
+def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
     """Return a law fitted to the logarithms of the times, with profile intervals of its parts.
 
     A profile interval contains all values that an F test at 5 % does not reject. If the optimum lies on a
@@ -150,7 +150,7 @@ def _fit_law(form: _LinearForm, logs: Any) -> ScalingFit:
     target, freedom = form.sign * (logs - form.shift), len(logs) - len(form.parts) - 1
     best = _best_parts(form, target)
     squares = float(_sum_of_squares(form, target, best))
-    most = _largest_squares(squares, freedom)
+    most = _acceptance_limit(squares, freedom)
     parts = {}
     for index, (name, value) in enumerate(zip(form.parts, map(float, best), strict=True)):
         low, high = (_profile_end(form, target, index, value, end, most) for end in (0.0, 1.0))
@@ -159,7 +159,7 @@ def _fit_law(form: _LinearForm, logs: Any) -> ScalingFit:
     return ScalingFit(form.name, parts, seconds, math.sqrt(squares / freedom), best=False)
 
 
-def _residuals(form: _LinearForm, target: Any, parts: Any) -> Any:
+def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
     """Return the residuals of the logarithms, mapping parts of shape (..., parts) to (..., device counts).
 
     The time on one device is set to its optimum.
@@ -168,11 +168,11 @@ def _residuals(form: _LinearForm, target: Any, parts: Any) -> Any:
     return left - left.mean(-1, keepdims=True)
 
 
-def _sum_of_squares(form: _LinearForm, target: Any, parts: Any) -> Any:
+def _sum_of_squares(form: _LinearLaw, target: Any, parts: Any) -> Any:
     return (_residuals(form, target, parts) ** 2).sum(-1)
 
 
-def _best_parts(form: _LinearForm, target: Any) -> Any:
+def _best_parts(form: _LinearLaw, target: Any) -> Any:
     """Return the least-squares parts, each between 0 and 1, preferring bounds that fit equally well."""
     tried = [np.zeros(len(form.parts))]
     for free in ([0], [1], [0, 1]) if len(form.parts) == 2 else ([0],):
@@ -192,7 +192,7 @@ def _best_parts(form: _LinearForm, target: Any) -> Any:
     return tried[int(np.argmax(squares <= squares.min() * (1 + 1e-6)))]
 
 
-def _profile_end(form: _LinearForm, target: Any, index: int, best: float, end: float, most: float) -> float:
+def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, most: float) -> float:
     """Return the end of the profile interval of one part in the direction of a bound.
 
     The search uses cube roots, because parts of 1e-7 matter on thousands of devices.
@@ -208,7 +208,7 @@ def _profile_end(form: _LinearForm, target: Any, index: int, best: float, end: f
     inside, outside = math.cbrt(best), end
     for _ in range(_ROUNDS):
         grid = np.linspace(inside, outside, _GRID)
-        beyond = np.flatnonzero(_profile(form, target, index, grid**3) > most)
+        beyond = np.flatnonzero(_profile_squares(form, target, index, grid**3) > most)
         if not len(beyond):
             return end
         first = max(1, int(beyond[0]))
@@ -216,7 +216,7 @@ def _profile_end(form: _LinearForm, target: Any, index: int, best: float, end: f
     return min(best, inside**3) if end < best else max(best, inside**3)
 
 
-def _profile(form: _LinearForm, target: Any, index: int, values: Any) -> Any:
+def _profile_squares(form: _LinearLaw, target: Any, index: int, values: Any) -> Any:
     """Return the sum of squares for each value of one part, with the other part optimized by bisection."""
     parts = np.zeros((len(values), len(form.parts)))
     parts[:, index] = values

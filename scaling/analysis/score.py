@@ -98,11 +98,11 @@ def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[Plan
         plan = (planned.get((t.case.key, t.records[0].environment.get("device_kind"))) for t in fit)
         pairs = [PlannedPair(of, timing) for of, timing in zip(plan, fit, strict=True) if of]
         if pairs:
-            scores.append(_scores(hardware, pairs))
+            scores.append(_score_pairs(hardware, pairs))
     return scores
 
 
-def _scores(hardware: str, pairs: Sequence[PlannedPair]) -> PlanScores:
+def _score_pairs(hardware: str, pairs: Sequence[PlannedPair]) -> PlanScores:
     cases = [pair.timing.case for pair in pairs]
     groups = group_by(pairs, lambda pair: (pair.timing.case.workload, base_method(pair.timing.case)))
     problems = group_by(

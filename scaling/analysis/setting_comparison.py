@@ -42,17 +42,17 @@ class SettingComparison:
 
 def compare_settings(timings: Iterable[Timing], *fields: str) -> list[SettingComparison]:
     """Return the variants of each program that was measured with several values of the given fields."""
-    programs = group_by(timings, lambda t: (t.environment, t.honest, _without(t.case, fields)))
-    found = []
+    programs = group_by(timings, lambda t: (t.environment, t.honest, _reset_fields(t.case, fields)))
+    comparisons = []
     for (environment, honest, case), group in programs.items():
         first, *others = sorted(group, key=lambda timing: timing.median)
         if others:
             rows = [(first, Estimate(1.0, 1.0, 1.0)), *((t, time_ratio(t, first)) for t in others)]
-            found.append(SettingComparison(case, environment, honest, tuple(rows)))
-    return found
+            comparisons.append(SettingComparison(case, environment, honest, tuple(rows)))
+    return comparisons
 
 
-def _without(case: Case, fields: Iterable[str]) -> Case:
+def _reset_fields(case: Case, fields: Iterable[str]) -> Case:
     defaults: dict[str, Any] = {name: Case.__dataclass_fields__[name].default for name in fields}
     return replace(case, **defaults)
 
@@ -82,8 +82,10 @@ class Gain:
 
 def overlap_gains(timings: Iterable[Timing]) -> list[Gain]:
     """Return the gain of each case that was measured with and without overlapped communication."""
-    found = compare_settings(timings, "overlap")
-    pairs = [sorted((timing for timing, _ in each.rows), key=lambda t: not t.case.overlap) for each in found]
+    comparisons = compare_settings(timings, "overlap")
+    pairs = [
+        sorted((timing for timing, _ in each.rows), key=lambda t: not t.case.overlap) for each in comparisons
+    ]
     return [Gain(timing, without, time_ratio(without, timing)) for timing, without in pairs]
 
 

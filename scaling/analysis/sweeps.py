@@ -47,16 +47,16 @@ def _sweeps_of_family(items: Iterable[T], case_of: Callable[[T], Case]) -> list[
         return max(len({row[names[0]] for row, _ in same}) for same in by_devices.values())
 
     swept = max(dependent, key=count_values)
-    held = group_by(
+    by_constants = group_by(
         rows, lambda row: tuple((name, size) for name, size in row[0].items() if name not in swept)
     )
     return [
         (
-            Sweep(swept[0], _title(swept, [row for row, _ in same])),
+            Sweep(swept[0], _join_names(swept, [row for row, _ in same])),
             " ".join(f"{name}={size}" for name, size in constant),
             [item for _, item in same],
         )
-        for constant, same in held.items()
+        for constant, same in by_constants.items()
         if len({row[swept[0]] for row, _ in same}) > 1
     ]
 
@@ -77,7 +77,7 @@ def determine_each_other(rows: Sequence[Mapping[str, int]], one: str, other: str
     return len({pair[0] for pair in pairs}) == len({pair[1] for pair in pairs}) == len(pairs)
 
 
-def _title(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> str:
+def _join_names(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> str:
     first, *rest = names
     equal = [name for name in rest if all(row[name] == row[first] for row in rows)]
     other = [name for name in rest if name not in equal]

@@ -61,7 +61,7 @@ def format_time(timing: Timing) -> str:
     return format_duration(timing.median, *(timing.interval or (None, None)))
 
 
-def _largest_of_families(
+def _describe_largest(
     findings: Findings,
     items: Iterable[T],
     origin_of: Callable[[T], Origin],
@@ -94,7 +94,7 @@ def _largest_of_families(
 
 def describe_crossovers(findings: Findings) -> list[str]:
     """Return a sentence for each family on the sizes at which the fastest mode changes."""
-    return _largest_of_families(
+    return _describe_largest(
         findings,
         (each for each in findings.fastest_mode_maps if each.crossovers),
         lambda each: (each.environment, each.honest, each.case),
@@ -130,7 +130,7 @@ def describe_growth(findings: Findings) -> list[str]:
     The sweep with the largest sizes on the smallest device count is described.
     """
     groups = group_by(findings.size_exponents, lambda one: id(one.sweep)).values()
-    return _largest_of_families(
+    return _describe_largest(
         findings,
         groups,
         lambda rows: (rows[0].sweep.environment, rows[0].sweep.honest, rows[0].sweep.case),
@@ -167,7 +167,7 @@ def describe_laws(findings: Findings) -> list[str]:
     return [
         sentence
         for kind in ("strong", "weak")
-        for sentence in _largest_of_families(
+        for sentence in _describe_largest(
             findings,
             [one for one in best if one[0].kind == kind],
             lambda one: (one[0].environment, True, one[0].case),
@@ -194,7 +194,7 @@ def describe_variants(findings: Findings) -> list[str]:
 
     The alternatives are memory settings, meshes, forward inputs, overlap and coloring.
     """
-    memory = _largest_of_families(
+    memory = _describe_largest(
         findings,
         findings.pareto_fronts,
         lambda one: (one.environment, True, one.case),
@@ -203,8 +203,8 @@ def describe_variants(findings: Findings) -> list[str]:
     )
     return [
         *memory,
-        *_describe_rows(findings, findings.mesh_comparisons, "Mesh (points x seeds)", mesh_name),
-        *_describe_rows(
+        *_describe_comparisons(findings, findings.mesh_comparisons, "Mesh (points x seeds)", mesh_name),
+        *_describe_comparisons(
             findings, findings.forward_comparisons, "Forward inputs", lambda case: str(case.forward)
         ),
         *_describe_gains(findings, findings.overlaps, _describe_overlap),
@@ -212,22 +212,22 @@ def describe_variants(findings: Findings) -> list[str]:
     ]
 
 
-def _describe_rows(
+def _describe_comparisons(
     findings: Findings, found: Iterable[SettingComparison], head: str, name: Callable[[Case], str]
 ) -> list[str]:
     """Return a sentence for each family on its fastest, second and slowest variant, on the most devices."""
-    return _largest_of_families(
+    return _describe_largest(
         findings,
         found,
         lambda one: (one.environment, one.honest, one.case),
         lambda one: (-one.case.devices, one.rows[0][0].median),
-        lambda one, _: _describe_variants(one, head, name),
+        lambda one, _: _describe_comparison(one, head, name),
     )
 
 
 def _describe_gains(findings: Findings, found: Iterable[Gain], describe: Callable[[Gain], str]) -> list[str]:
     """Return a sentence for each family on the gain of its fastest timing, on the most devices."""
-    return _largest_of_families(
+    return _describe_largest(
         findings,
         found,
         lambda one: (one.timing.environment, one.timing.honest, one.timing.case),
@@ -266,7 +266,7 @@ def _describe_cost(first: MemoryPoint, setting: MemoryPoint) -> str:
     return f"{name}: {share} of the memory for {format_ratio(*times)}{what}{note}"
 
 
-def _describe_variants(of: SettingComparison, head: str, name: Callable[[Case], str]) -> str:
+def _describe_comparison(of: SettingComparison, head: str, name: Callable[[Case], str]) -> str:
     """Return a sentence on the fastest, the second and the slowest variant."""
     (first, _), (second, times), *rest = of.rows
     doubts = f", not surely ({', '.join(of.doubts)})," if of.doubts else ""
