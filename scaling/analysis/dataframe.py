@@ -1,8 +1,8 @@
 """Export tables (records, curves, samples, laws, plans) as typed columns, for CSV, Parquet and pandas.
 
 The main table has one row per record in full precision. The other tables are joined to it by `key` and
-`environment`, except that of the laws, which has the name and environment of a curve. Rows are plain dicts,
-so that a report needs no pandas; `load` returns a DataFrame.
+`environment`, except the table of laws, which identifies curves by name. Rows are plain dicts, so that a
+report needs no pandas; `load` returns a DataFrame.
 """
 
 import csv
@@ -52,7 +52,7 @@ class ExportTable(NamedTuple):
 
 
 def _plain_fields(of: type) -> dict[str, type]:
-    """Return the scalar fields of a dataclass with their types, taking the first member of a union type."""
+    """Return a dict from name to type of the scalar fields of a dataclass. `int | None` counts as int."""
     hints = typing.get_type_hints(of).items()
     kinds = {n: typing.get_args(h)[0] if isinstance(h, types.UnionType) else h for n, h in hints}
     return {name: kind for name, kind in kinds.items() if kind in _DTYPES}
@@ -73,7 +73,7 @@ _TYPES: dict[str, type] = {
 
 
 def load(folder: str | PathLike[str], samples: bool = False) -> Any:
-    """Return a results folder as a pandas DataFrame, with one row per record or per sample.
+    """Load a results folder as a pandas DataFrame with one row per record or per time sample.
 
     The columns are documented in docs/notebook.md.
 
@@ -91,7 +91,7 @@ def load(folder: str | PathLike[str], samples: bool = False) -> Any:
 
 
 def to_frame(table: ExportTable) -> Any:
-    """Return a table as a pandas DataFrame."""
+    """Convert an export table to a pandas DataFrame."""
     import pandas
 
     rows, columns = list(table.rows), {}
@@ -108,22 +108,23 @@ def _encodable(text: str) -> str:
 
 
 def write_csv_table(table: ExportTable, file: TextIO) -> None:
-    """Write a table as CSV."""
+    """Write an export table with its header to an open text file as CSV."""
     writer = csv.DictWriter(file, list(table.column_types), lineterminator="\n")
     writer.writeheader()
     writer.writerows(table.rows)
 
 
 def export_tables(findings: Findings) -> list[ExportTable]:
-    """Return all export tables of a folder. The table of plans is included only if there is a plan."""
+    """Return the tables of records, curves, samples and laws, and the table of plans if there is a plan."""
     tables = [record_table(findings), curve_table(findings), sample_table(findings), law_table(findings)]
     return [*tables, plan_table(findings)] if findings.forecasts else tables
 
 
 def _typed_table(name: str, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> ExportTable:
-    """Return a table with typed columns: the given ones with the sizes inserted, then environment facts.
+    """Build a table from its rows, with a type for each column.
 
-    An integer column becomes text if it contains strings or integers beyond 64 bits.
+    The column "sizes" is replaced by one column per size, and the environment facts are appended. An integer
+    column becomes text if it contains strings or integers beyond 64 bits.
     """
     names = {
         prefix: [n for row in rows for n in row if n.startswith(prefix)]
@@ -144,7 +145,7 @@ def _exceeds_integer(value: Any) -> bool:
 
 
 def record_table(findings: Findings) -> ExportTable:
-    """Return the table of all records, whatever their status.
+    """Return the table of all records, whatever their status, with one row per record.
 
     Its columns contain the case, the record fields, the time, the speed-up and the environment.
     """
@@ -175,9 +176,9 @@ def record_table(findings: Findings) -> ExportTable:
 
 
 def _scaling_cells(findings: Findings, lengths: Mapping[tuple, int], record: Record) -> dict[str, Any]:
-    """Return the speed-up cells of a record from its scaling curve, or {} if it is on none.
+    """Return the speed-up and efficiency columns of a record, or {} if it is on no scaling curve.
 
-    If the record is on a strong and a weak scaling curve, the one with more device counts is used.
+    If it is on a strong and a weak scaling curve, the one with more device counts is used.
     """
     points = findings.points_by_case.get((record.setting, record.case), {}) if record.honest else {}
     if not points:
@@ -206,7 +207,7 @@ def curve_table(findings: Findings) -> ExportTable:
 
 
 def sample_table(findings: Findings) -> ExportTable:
-    """Return the table of samples, in order.
+    """Return the table of time samples in the order of measurement, with one row per sample.
 
     The column `seconds` has the time of the slowest process, and `seconds_min` that of the fastest one.
     """
@@ -225,7 +226,7 @@ def _sample_rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
 
 
 def law_table(findings: Findings) -> ExportTable:
-    """Return the table of fitted laws, with one row per parameter."""
+    """Return the table of fitted scaling laws, with one row per parameter of each law."""
     rows = [
         {"name": curve.name, "kind": curve.kind, "environment": curve.environment, "law": law.name,
          "part": part, "limit": law.limit, "peak": law.peak} | vars(law) | estimate._asdict()
@@ -278,7 +279,7 @@ def _case_cells(record: Record) -> dict[str, Any]:
 
 
 def _nested_cells(record: Record) -> dict[str, Any]:
-    """Return the cells of nested record fields, with None if the type differs from that of the column."""
+    """Return the columns taken from nested record fields, with None for a value of another type."""
     cells = {}
     for column, (field, kind) in _NESTED_COLUMNS.items():
         value = getattr(record, field)
@@ -293,7 +294,7 @@ def _environment_cells(record: Record) -> dict[str, str]:
 
 
 def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return an environment as pairs of name and text, with lists and dicts joined by commas."""
+    """Return the facts of an environment as (name, text) pairs, with lists and dicts joined by commas."""
     columns = []
     for name, value in environment.items():
         if isinstance(value, Mapping):

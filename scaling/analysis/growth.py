@@ -36,7 +36,7 @@ class SizeExponent:
 
 
 def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
-    """Return the exponent of each method that has three sizes or more above the dispatch floor."""
+    """Return the growth exponent of each method with three sizes or more above the dispatch latency."""
     exponents = []
     for sweep in sweeps:
         for method, line in sweep.lines.items():
@@ -49,7 +49,7 @@ def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
 
 
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
-    """Return the log-log slope by least squares, and whether it changes significantly along the sizes."""
+    """Fit the log-log slope of time against size, and test whether it changes along the sizes."""
     sizes = np.array([math.log(size) for size, _ in line])  # math.log: sizes may exceed 64 bits
     # Relative to the first time, so that constant times have a slope of exactly 0.
     times = np.log([timing.median / line[0][1].median for _, timing in line])

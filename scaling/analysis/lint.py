@@ -1,7 +1,6 @@
 """Lint rules for benchmark quality: defects of a results folder that a strict reviewer would criticize.
 
-Each rule is a row of the table RULES. It has a function that returns the violations in words with numbers,
-and a text on how to fix them.
+Each rule is a row of the table RULES with a function that returns the violations in words, and a fix.
 """
 
 from collections import Counter
@@ -34,7 +33,7 @@ _IGNORED_FACTS = {*OF_THE_CASE, "versions", "engine"}  # reported elsewhere, or 
 
 @dataclass(frozen=True)
 class LintFinding:
-    """A violated rule: its number of violations, the first violations in words, and the fix."""
+    """A violated lint rule: the number of its violations, the first ones in words, and the fix."""
 
     rule: str
     severity: str
@@ -44,7 +43,7 @@ class LintFinding:
 
 
 def lint_findings(findings: Findings) -> list[LintFinding]:
-    """Return a finding for each violated rule, errors first."""
+    """Check a results folder and return one finding for each violated rule, errors first."""
     broken = (
         (name, severity, fix, find_violations(findings)) for severity, name, find_violations, fix in RULES
     )
@@ -56,13 +55,13 @@ def lint_findings(findings: Findings) -> list[LintFinding]:
 
 
 def _summarize_violations(violations: Sequence[str]) -> str:
-    """Return the two most frequent distinct violations, and the number of the others."""
+    """Return the two most frequent distinct violations and the number of the others as text."""
     counts = [p if count == 1 else f"{p} ({count} times)" for p, count in Counter(violations).most_common()]
     return "; ".join([*counts[:2], *([f"and {len(counts) - 2} more"] if len(counts) > 2 else [])])
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
-    """Return the number of errors and warnings in words. Notes are not counted."""
+    """Return the number of errors and warnings in words, or 'publishable as it is'. Notes are not counted."""
     count = Counter(remark.severity for remark in remarks)
     if not count[ERROR] + count[WARNING]:
         return "publishable as it is"
@@ -70,7 +69,7 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
 
 
 def lint_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return the verdict and the findings as table rows under COLUMNS."""
+    """Return table rows under COLUMNS: the verdict, then one row for each violated rule."""
     remarks = lint_findings(findings)
     rows = ((r.severity, r.rule, str(r.count), r.text, r.fix) for r in remarks)
     return [("verdict", verdict(remarks), "", "", ""), *rows]
@@ -81,7 +80,7 @@ def _timed_cases(findings: Findings) -> list[Timing]:
 
 
 def _check_timings(fault: Fault) -> Rule:
-    """Return a rule that applies a check to each timed case.
+    """Return a lint rule that applies a check to each timed case.
 
     Args:
         fault: a function that returns the defect of a timing in words, or '' if there is none.
@@ -157,7 +156,7 @@ def _disturbed(timing: Timing) -> str:
 
 
 def _trend(timing: Timing) -> str:
-    """Return the trend within a process in words, or '' if it is small.
+    """Return the trend of the times within a process in words, or '' if it is small.
 
     Only the first compilation of each process is tested, because each recompilation may change the mean time.
     """
@@ -167,10 +166,9 @@ def _trend(timing: Timing) -> str:
 
 
 def _autocorrelated(timing: Timing) -> str:
-    """Return the widened interval of a single process in words, or '' if the widening is small.
+    """Return the interval of a single process in words if autocorrelation widens it markedly, else ''.
 
-    With several processes the interval does not depend on the samples within a process, so that it is not
-    tested.
+    With several processes the interval does not depend on the samples within a process.
     """
     if timing.replicates > 1:
         return ""
@@ -232,7 +230,7 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of curves without a measurement on one device that is not known to be too large."""
+    """Return the names of curves without a measurement on one device, unless it ran out of memory."""
     return [
         curve.name
         for curve in _scaled_curves(findings)

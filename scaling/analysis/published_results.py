@@ -1,4 +1,4 @@
-"""Table of numbers from the literature (published_results.yaml) next to the corresponding measurements."""
+"""Table of times from the literature (published_results.yaml) next to the corresponding measurements."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ def _load_groups() -> Sequence[Mapping[str, Any]]:
 
 
 def published_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return a table row for each published number under COLUMNS, or [] if none of them was measured."""
+    """Return one table row under COLUMNS for each published number, or [] if none of them was measured."""
     rows, measured = [], False
     for group, row in ((each, row) for each in _load_groups() for row in each["rows"]):
         # Use the newest environment that contains the timings of this row.
@@ -53,7 +53,7 @@ def _format_published(row: Mapping[str, Any]) -> str:
 
 
 def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, str]:
-    """Return the measurement in words and its ratio to the published number.
+    """Return a measured value and its ratio to the published one as text.
 
     If the publication gives a range, the nearer end is used.
     """
@@ -66,7 +66,7 @@ def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, s
 def _measured_value(
     findings: Findings, environment: str, group: Mapping[str, Any], row: Mapping[str, Any]
 ) -> float | None:
-    """Return the seconds, or a ratio of seconds, measured in one environment, or None if not measured."""
+    """Return the seconds, or the ratio of seconds, that a published row asks for, or None if not measured."""
     timing = _find_timing(findings, environment, {**group["case"], **row["case"]})
     if timing is None or row.get("first"):
         return first_call_seconds(timing) if timing else None

@@ -42,7 +42,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two cases' times with its 95 % interval, which is None if there are too few samples."""
+    """The ratio of the times of two cases. Its 95 % interval is None if there are too few samples."""
 
     value: float
     of_medians: float  # the ratio of the two displayed times
@@ -56,12 +56,12 @@ class Ratio:
 
     @property
     def estimate(self) -> Estimate:
-        """Return the ratio with its interval."""
+        """Return the ratio with the ends of its 95 % interval."""
         return Estimate(self.value, self.low, self.high)
 
     @property
     def differs_from_medians(self) -> bool:
-        """Return whether the ratio from pairs differs visibly from the ratio of the displayed medians."""
+        """Return whether the ratio from paired processes differs visibly from the ratio of the medians."""
         return self.pairs > 1 and abs(math.log(self.value / self.of_medians)) > _VISIBLE
 
 
@@ -80,7 +80,7 @@ def process_median(record: Record) -> float:
 
 
 def samples_by_compilation(record: Record) -> list[list[float]]:
-    """Return one list of samples (seconds) for each compilation, in order."""
+    """Return one list of time samples in seconds for each compilation of a process, in order."""
     counts = [int(further.get("samples", 0)) for further in record.compilations]
     starts = itertools.accumulate([len(record.seconds) - sum(counts), *counts], initial=0)
     parts = [record.seconds[start:end] for start, end in itertools.pairwise(starts)]
@@ -93,7 +93,7 @@ def case_median(records: Sequence[Record]) -> float:
 
 
 def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the time of a case, or None if there are too few samples.
+    """Return the 95 % interval of the time of a case in seconds, or None if there are too few samples.
 
     For several processes or allocations it is the rank interval of their medians if there are at least six,
     else Student's interval on the logarithms. For a single process it is the smallest interval that contains
@@ -114,7 +114,7 @@ def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
 
 
 def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
-    """Return the rank interval of the median, widened if the samples are autocorrelated."""
+    """Return the 95 % rank interval of the median, widened for autocorrelation, or None for few samples."""
     if (interval := median_interval(samples)) is None:
         return None
     median, times = statistics.median(samples), autocorrelation.interval_widening(samples) or 1.0
@@ -123,7 +123,7 @@ def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
 
 
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
-    """Estimate the ratio of the times of two cases.
+    """Estimate the ratio of the times of two cases, with its interval and standard error.
 
     Args:
         top: the records of the numerator, one per process.
@@ -157,9 +157,9 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 
 def _estimate_time(records: Sequence[Record]) -> _LevelEstimate:
-    """Return the error estimate from the highest level that has several members.
+    """Estimate the time of a case, with its error from the highest level that has several members.
 
-    The levels are allocations, processes, compilations and samples.
+    The levels are allocations (cluster jobs), processes, compilations and samples.
     """
     logs = [math.log(process_median(record)) for record in records]
     jobs = [_allocation(record) for record in records]
@@ -200,7 +200,7 @@ def _allocation(record: Record) -> str:
 def _average_by_allocation(
     processes: Sequence[int], logs: Sequence[float], allocations: Sequence[Hashable]
 ) -> Mapping[Hashable, float]:
-    """Return a dict from allocation to mean logarithm, or from process to logarithm for one allocation."""
+    """Return a dict from cluster job to mean logarithm, or from process to logarithm if there is one job."""
     if len(set(allocations)) == 1:
         return dict(zip(processes, logs, strict=True))
     groups = group_by(zip(allocations, logs, strict=True), lambda pair: pair[0])
@@ -214,7 +214,7 @@ def _with_interval(ratio: Ratio) -> Ratio:
 
 
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
-    """Return the p-value of the null hypothesis that two cases differ by at most the margin, or None.
+    """Return the p-value of the hypothesis that two times differ by at most the margin, or None if unknown.
 
     Source: McCarthy and Smyth 2009, Testing significance relative to a fold-change threshold (TREAT).
     """
@@ -263,7 +263,7 @@ def _inverse_trigamma(value: float) -> float:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective number of independent cases, from the correlation of their deviations."""
+    """Return the effective number of independent cases, given that cases in one process are correlated."""
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
         size = math.sqrt(statistics.fmean(value**2 for value in ratio.deviations.values())) or 1.0

@@ -23,7 +23,7 @@ _GRID, _ROUNDS, _BISECTIONS = 33, 5, 24  # sizes of the searches for an interval
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """A law fitted to one curve. Its speed-up is relative to the fitted time on one device."""
+    """A scaling law fitted to one curve. Its speed-up is relative to the fitted time on one device."""
 
     name: str  # AMDAHL, GUSTAFSON or UNIVERSAL
     parts: Mapping[str, Estimate]  # "serial", or "contention" (sigma) and "coherency" (kappa)
@@ -55,12 +55,12 @@ class ScalingFit:
 
     @property
     def determined(self) -> bool:
-        """Return whether the interval of every parameter is narrow enough to be meaningful."""
+        """Return whether the 95 % interval of each parameter is narrow enough for the law to be reported."""
         return all(is_share_determined(part.low, part.high) for part in self.parts.values())
 
     @property
     def doubt(self) -> str:
-        """Return the caveat for a limit whose parameter might be 0, or '' if its interval excludes 0."""
+        """Return a caveat for the limit if its parameter might be 0, or '' if the interval excludes 0."""
         if self.limit is None or list(self.parts.values())[-1].low:
             return ""
         return f", if there is a {'peak' if self.peak else 'limit'} at all"
@@ -77,13 +77,13 @@ class _LinearLaw(NamedTuple):
 
 
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
-    """Fit the laws that apply to the kind of a curve, and mark the best one.
+    """Fit the laws that apply to the kind of a scaling curve, and mark the best one.
 
     Strong scaling curves are fitted with Amdahl's law, weak ones with Gustafson's law, and both with the
     universal scalability law. A fit needs one device count more than the law has parameters, including the
-    time on one device: three for the first two laws, four for universal scalability. Each part lies between 0
-    and 1. The best law has the least AICc. If there are too few device counts for AICc, the simpler law is
-    best unless an F test at 5 % rejects it.
+    time on one device: three for the first two laws, four for universal scalability. Each parameter lies
+    between 0 and 1. The best law has the least AICc. If there are too few device counts for AICc, the simpler
+    law is best unless an F test at 5 % rejects it.
     """
     devices = np.array([point.devices for point in curve.points], float)
     logs = np.log([point.seconds for point in curve.points])
@@ -94,10 +94,10 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
 
 
 def karp_flatt(point: CurvePoint) -> Estimate | None:
-    """Return the experimentally determined serial fraction of a measurement on a strong scaling curve.
+    """Return the serial fraction by Karp and Flatt's formula for one device count of a strong scaling curve.
 
-    Return None if the speed-up is not relative to one device or is the one on one device. The fraction is
-    negative for super-linear speed-up. Source: Karp and Flatt 1990, Measuring parallel processor performance.
+    Return None on one device, or if the speed-up is not relative to one device. The fraction is negative for
+    super-linear speed-up. Source: Karp and Flatt 1990, Measuring parallel processor performance.
     """
     if point.devices == 1 or point.baseline_devices > 1:
         return None
@@ -137,12 +137,12 @@ def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
 
 
 def _acceptance_limit(squares: float, freedom: int) -> float:
-    """Return the largest sum of squares at which an F test at 5 % does not reject other parameter values."""
+    """Return the largest sum of squared residuals at which an F test at 5 % accepts other parameters."""
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
 
 def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
-    """Return a law fitted to the logarithms of the times, with profile intervals of its parts.
+    """Fit a law to the logarithms of the times, with profile intervals of its parameters.
 
     A profile interval contains all values that an F test at 5 % does not reject. If the optimum lies on a
     bound, its sum of squares is taken as the minimum, so that the interval is never empty.
@@ -160,7 +160,7 @@ def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
 
 
 def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
-    """Return the residuals of the logarithms, mapping parts of shape (..., parts) to (..., device counts).
+    """Return the residuals of log(time), shape (..., device counts), for parameters of shape (..., parts).
 
     The time on one device is set to its optimum.
     """
@@ -173,7 +173,7 @@ def _sum_of_squares(form: _LinearLaw, target: Any, parts: Any) -> Any:
 
 
 def _best_parts(form: _LinearLaw, target: Any) -> Any:
-    """Return the least-squares parts, each between 0 and 1, preferring bounds that fit equally well."""
+    """Return the least-squares parameters, each between 0 and 1, preferring 0 if it fits equally well."""
     tried = [np.zeros(len(form.parts))]
     for free in ([0], [1], [0, 1]) if len(form.parts) == 2 else ([0],):
         columns = form._replace(columns=form.columns[:, free])
@@ -193,16 +193,15 @@ def _best_parts(form: _LinearLaw, target: Any) -> Any:
 
 
 def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, most: float) -> float:
-    """Return the end of the profile interval of one part in the direction of a bound.
+    """Return the end of the profile interval of one parameter in the direction of a bound.
 
-    The search uses cube roots, because parts of 1e-7 matter on thousands of devices.
+    The search uses cube roots, because parameters of 1e-7 matter on thousands of devices.
 
     Args:
-        form: the law.
         target: the transformed logarithms of the times.
-        index: the index of the part.
-        best: the optimum of the part.
-        end: the bound of the part, 0 or 1.
+        index: the index of the parameter.
+        best: the optimum of the parameter.
+        end: the bound of the parameter, 0 or 1.
         most: the largest accepted sum of squares.
     """
     inside, outside = math.cbrt(best), end
@@ -217,7 +216,7 @@ def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: fl
 
 
 def _profile_squares(form: _LinearLaw, target: Any, index: int, values: Any) -> Any:
-    """Return the sum of squares for each value of one part, with the other part optimized by bisection."""
+    """Return the sum of squares for each value of one parameter, optimized over the other by bisection."""
     parts = np.zeros((len(values), len(form.parts)))
     parts[:, index] = values
     for other in {*range(len(form.parts))} - {index}:

@@ -38,14 +38,14 @@ class PlannedPair(NamedTuple):
 
     @property
     def in_interval(self) -> bool:
-        """Return whether the measured median lies in the predicted interval."""
+        """Return whether the measured median lies in the predicted 95 % interval."""
         predicted = self.plan.predicted
         return predicted is not None and predicted["low"] <= self.timing.median <= predicted["high"]
 
 
 @dataclass(frozen=True)
 class PlanScore:
-    """The prediction errors of a group of cases."""
+    """The errors of the predicted times of a group of cases."""
 
     workload: str | None  # None for all workloads
     method: Method | None
@@ -79,7 +79,7 @@ class PlanScore:
 
 @dataclass(frozen=True)
 class PlanScores:
-    """The prediction scores for one hardware: total, by workload and method, and for the order of methods."""
+    """The errors of the predicted times for one type of hardware: total, and by workload and method."""
 
     hardware: str
     total: PlanScore
@@ -89,7 +89,10 @@ class PlanScores:
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """Return the scores of each hardware that was both planned for and measured, using the newest plan."""
+    """Return the scores of each type of hardware that was both planned for and measured.
+
+    The newest plan of each case is used.
+    """
     predicted = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []
     for hardware, records in group_by(predicted, lambda r: r.environment["hardware"]["name"]).items():

@@ -30,18 +30,18 @@ class SettingComparison:
 
     @property
     def distinguished(self) -> bool:
-        """Return whether the interval of the ratio of the second to the fastest timing excludes 1."""
+        """Return whether the second fastest setting is significantly slower than the fastest."""
         low = self.rows[1][1].low
         return low is not None and low > 1
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Return the reasons to doubt that the first variant is the fastest."""
+        """Return the reasons to doubt that the first setting is the fastest, such as 'one process'."""
         return certainty.doubts(self.rows[0][0], self.rows[1][0])
 
 
 def compare_settings(timings: Iterable[Timing], *fields: str) -> list[SettingComparison]:
-    """Return the variants of each program that was measured with several values of the given fields."""
+    """Return a comparison for each program that was measured with several values of the given fields."""
     programs = group_by(timings, lambda t: (t.environment, t.honest, _reset_fields(t.case, fields)))
     comparisons = []
     for (environment, honest, case), group in programs.items():
@@ -67,7 +67,7 @@ class Gain:
 
     @property
     def seeds(self) -> int | None:
-        """Return the number of seeds, which is the number of colors, or None if there is no coloring."""
+        """Return the number of colored seeds, or None if there is no coloring."""
         colors = self.timing.records[0].colors or {}
         return sum(count for count in colors.values() if isinstance(count, int)) or None
 
@@ -90,7 +90,7 @@ def overlap_gains(timings: Iterable[Timing]) -> list[Gain]:
 
 
 def coloring_gains(timings: Iterable[Timing]) -> list[Gain]:
-    """Return the gain of each timing with colored seeds over the fastest method with all seeds.
+    """Return the gain of each timing with colored seeds over the fastest JAX method without coloring.
 
     Handwritten derivatives are excluded.
     """
@@ -106,7 +106,7 @@ def coloring_gains(timings: Iterable[Timing]) -> list[Gain]:
 
 
 class MemoryPoint(NamedTuple):
-    """A timing with the memory of one device and the time of a call."""
+    """One memory setting of a program, with the memory of one device and the time of a call."""
 
     memory: int  # bytes
     seconds: float
@@ -179,7 +179,7 @@ def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
 
 
 def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
-    """Return the Pareto-optimal timings in time and memory, in ascending order of memory."""
+    """Return the Pareto-optimal settings in time and memory, in ascending order of memory."""
     front: list[MemoryPoint] = []
     for point in sorted(points, key=lambda point: point[:2]):
         if not front or point.seconds < front[-1].seconds:
@@ -188,7 +188,7 @@ def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the bytes on one device, or None if they are unknown.
+    """Return the bytes that a program needs on one device, or None if they are unknown.
 
     They are the measured peak, or else what the compiler reports for the program.
     """
@@ -202,7 +202,7 @@ def memory_setting_name(case: Case) -> str:
 
 
 def automatic_blocks(record: Record) -> str:
-    """Return the block sizes chosen by chunk=auto in words, or '' if the record has none."""
+    """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''."""
     blocks: Any = record.blocks
     if not isinstance(blocks, Mapping):
         return ""

@@ -10,7 +10,7 @@ _SPARSITY = ("detect_seconds", "color_seconds")  # sparsity detection, coloring
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total seconds of the given stages, as the median over processes.
+    """Return the total seconds of the given stages (record fields), as the median over processes.
 
     Return None if no record has any of these stages.
     """

@@ -57,7 +57,7 @@ _MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 
 def format_time(timing: Timing) -> str:
-    """Return the median of a timing with its interval in words."""
+    """Return a median time with its interval as text, such as '12.3 µs (12.1 to 12.6)'."""
     return format_duration(timing.median, *(timing.interval or (None, None)))
 
 
@@ -68,14 +68,13 @@ def _describe_largest(
     cost: Callable[[T], tuple],
     describe: Callable[[T, Sequence[T]], str],
 ) -> list[str]:
-    """Return one sentence for each family, on its item with the largest problem size.
+    """Return one sentence for each differentiated function, on its item with the largest problem size.
 
     Args:
-        findings: the findings, for the description of environments.
-        items: the items to choose from.
+        items: results, such as curves or Pareto fronts.
         origin_of: a function that returns the environment, the honest flag and the case of an item.
         cost: a function that decides between items of the same size; the least cost wins.
-        describe: a function that takes the item and all items of its family, and returns the sentence.
+        describe: a function of the item and all items of its function that returns the sentence.
     """
 
     def family(item: T) -> tuple:
@@ -93,7 +92,7 @@ def _describe_largest(
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return a sentence for each family on the sizes at which the fastest mode changes."""
+    """Return one sentence for each differentiated function on the sizes at which the fastest mode changes."""
     return _describe_largest(
         findings,
         (each for each in findings.fastest_mode_maps if each.crossovers),
@@ -125,7 +124,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], of: FastestModeMap) -> 
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return a sentence for each family on the growth exponents of its methods.
+    """Return one sentence for each differentiated function on the growth of time with problem size.
 
     The sweep with the largest sizes on the smallest device count is described.
     """
@@ -140,7 +139,6 @@ def describe_growth(findings: Findings) -> list[str]:
 
 
 def _describe_exponents(rows: Sequence[SizeExponent]) -> str:
-    """Return the growth exponents in words, with undetermined ones last."""
     sweep, half = rows[0].sweep, _MOST_METHODS // 2
     shown = rows if len(rows) <= _MOST_METHODS else [*rows[:half], *rows[-half:]]
     known = [one for one in shown if is_exponent_determined(*one.exponent[1:])]
@@ -154,7 +152,7 @@ def _describe_exponents(rows: Sequence[SizeExponent]) -> str:
 
 
 def describe_laws(findings: Findings) -> list[str]:
-    """Return a sentence for each family and kind of scaling on the best law and its limit.
+    """Return one sentence for each function and kind of scaling on the law that fits best.
 
     The law is that of the fastest curve of the largest problem.
     """
@@ -190,10 +188,7 @@ def _describe_law(curve: Curve, law: ScalingFit) -> str:
 
 
 def describe_variants(findings: Findings) -> list[str]:
-    """Return sentences on the alternatives within a mode.
-
-    The alternatives are memory settings, meshes, forward inputs, overlap and coloring.
-    """
+    """Return sentences on memory settings, meshes, forward inputs, overlapped communication and coloring."""
     memory = _describe_largest(
         findings,
         findings.pareto_fronts,
@@ -215,7 +210,7 @@ def describe_variants(findings: Findings) -> list[str]:
 def _describe_comparisons(
     findings: Findings, found: Iterable[SettingComparison], head: str, name: Callable[[Case], str]
 ) -> list[str]:
-    """Return a sentence for each family on its fastest, second and slowest variant, on the most devices."""
+    """Return one sentence per function on its fastest, second and slowest setting, on the most devices."""
     return _describe_largest(
         findings,
         found,
@@ -226,7 +221,7 @@ def _describe_comparisons(
 
 
 def _describe_gains(findings: Findings, found: Iterable[Gain], describe: Callable[[Gain], str]) -> list[str]:
-    """Return a sentence for each family on the gain of its fastest timing, on the most devices."""
+    """Return one sentence for each function on the gain of its fastest timing, on the most devices."""
     return _describe_largest(
         findings,
         found,
@@ -237,14 +232,14 @@ def _describe_gains(findings: Findings, found: Iterable[Gain], describe: Callabl
 
 
 def _describe_program(head: str, timing: Timing) -> str:
-    """Return the subject of a sentence: the family, the method without memory setting, and the devices."""
+    """Return the subject of a sentence: the function, the method without memory setting, and the devices."""
     case, call = timing.case, timing.case.api if timing.case.mesh else describe_call(timing.case)
     what = f"{method_of(case).without_memory_setting.name} at {size_name(case)}, {call}"
     return f"{head} of {family_name(case)}: {what}, {count_of(case.devices, 'device')}"
 
 
 def _describe_memory(front: ParetoFront, group: Sequence[ParetoFront]) -> str:
-    """Return a sentence on the fastest memory setting and on the time cost of settings with less memory."""
+    """Describe the fastest memory setting, and the time that settings with less memory cost."""
     first = front.fastest
     text = f"{first.name} is fastest, {format_time(first.timing)} in {format_bytes(first.memory)} of a device"
     others = [front.smallest_within(_SMALL_FACTOR), front.smallest, *front.automatic[:1]]
@@ -267,7 +262,6 @@ def _describe_cost(first: MemoryPoint, setting: MemoryPoint) -> str:
 
 
 def _describe_comparison(of: SettingComparison, head: str, name: Callable[[Case], str]) -> str:
-    """Return a sentence on the fastest, the second and the slowest variant."""
     (first, _), (second, times), *rest = of.rows
     doubts = f", not surely ({', '.join(of.doubts)})," if of.doubts else ""
     verb = f"is fastest{doubts}" if of.distinguished else "is tied with the next, not distinguished,"
@@ -291,7 +285,7 @@ def _describe_overlap(gain: Gain) -> str:
 
 
 def _describe_coloring(gain: Gain) -> str:
-    """Return a sentence on a timing with colored seeds: time, cost of the coloring, and break-even count."""
+    """Describe a timing with colored seeds: its time, the cost of the coloring and the break-even count."""
     timing, record, before = gain.timing, gain.timing.records[0], stages.sparsity_seconds(gain.timing)
     text = f"{format_time(timing)} with {gain.seeds} seeds" if gain.seeds else format_time(timing)
     text += f" for {record.nonzeros:,} nonzeros" if record.nonzeros else ""
