@@ -1,8 +1,4 @@
-"""Sentences and table rows that summarize a results folder: fastest mode, speed-up, efficiency, failures.
-
-The numbers are computed in curves.py and the other modules of this folder. The HTML page is built in the
-folder report.
-"""
+"""Sentences and table rows that summarize a results folder: fastest mode, speed-up, efficiency, failures."""
 
 import statistics
 from collections import Counter
@@ -54,16 +50,13 @@ def answer_sentences(source: Path | Findings) -> list[str]:
 
     They cover the fastest AD modes, scaling, other AD systems and failures. If nothing was measured, they
     describe the predictions of the plans.
-
-    Args:
-        source: the path of the results folder, or the findings already read from it.
     """
     findings = source if isinstance(source, Findings) else read(source)
     if any(record.status == "ok" for record in findings.records):
         parts = (
             describe_fastest, trends.describe_crossovers, _describe_scaling, trends.describe_laws,
             trends.describe_growth, trends.describe_variants, _describe_peers, _describe_plans,
-            _describe_shortcomings,
+            _describe_defects,
         )  # fmt: skip
         return [sentence for part in parts for sentence in part(findings)]
     planned = [
@@ -75,7 +68,7 @@ def answer_sentences(source: Path | Findings) -> list[str]:
         )
     ]
     nothing = ["Nothing has been measured: the folder holds no record of a case that ended well."]
-    return [*(planned or nothing), *_describe_shortcomings(findings)]
+    return [*(planned or nothing), *_describe_defects(findings)]
 
 
 def largest_problems(findings: Findings) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
@@ -84,26 +77,23 @@ def largest_problems(findings: Findings) -> list[tuple[list[FastestMethod], list
     Only the problems measured on the most device counts are candidates for the largest one.
 
     Returns:
-        One pair of lists for each function: the fastest methods of all its problems, and those of its largest
-            problem in ascending order of time.
+        One pair of lists for each function: all its fastest methods, and those of its largest problem by
+            time.
     """
     heads = []
-    for family in group_by(findings.fastest, _environment_and_family).values():
+    for family in group_by(findings.fastest, _function_key).values():
         problems = group_by(family, lambda row: problem(row.first.case)).values()
         largest = max(problems, key=lambda rows: (len(rows), problem_size(rows[0].first.case)))
         heads.append((family, sorted(largest, key=lambda row: row.first.median)))
     return heads
 
 
-def _environment_and_family(row: FastestMethod) -> tuple:
+def _function_key(row: FastestMethod) -> tuple:
     return row.first.environment, row.first.honest, *family_key(row.first.case)
 
 
 def describe_fastest(findings: Findings) -> list[str]:
-    """Return one sentence per differentiated function on its fastest method at the largest size.
-
-    The sentence also has the speed-up and the recommended number of devices.
-    """
+    """Return one sentence per function: its fastest method at the largest size, and the devices to use."""
     if not findings.fastest:
         kinds = ", ".join(dict.fromkeys(_describe_kind(timing.case) for timing in findings.timings))
         return [
@@ -134,7 +124,7 @@ def _describe_kind(case: Case) -> str:
 def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
     case, mode = row.first.case, name_with_blocks(row.first)
     at = (
-        f"on {_format_device_count(findings, row.first)} {size} ({size_name(case)}): "
+        f"on {_format_devices(findings, row.first)} {size} ({size_name(case)}): "
         f"{format_time(row.first)}, {describe_call(case)}"
     )
     if row.empty:
@@ -152,12 +142,8 @@ def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
     return f"{mode} {verb} {at}; {factor}{note_on_pairs(row.second, row.first)}{doubts}"
 
 
-def _format_device_count(findings: Findings, timing: Timing) -> str:
-    """Return a device count in words, such as '8 devices'.
-
-    In a study on several nodes the number of nodes and the cost are added: '8 devices of 2 nodes (3.1
-    node-hours for a million calls)'.
-    """
+def _format_devices(findings: Findings, timing: Timing) -> str:
+    """Return text such as '8 devices' or '8 devices of 2 nodes (3.1 node-hours for a million calls)'."""
     devices = count_of(timing.case.devices, "device")
     if not timing.nodes or not findings.has_several_nodes:
         return devices
@@ -211,10 +197,8 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
     """Return sentences that recommend a device count for one problem, with the parallel efficiency on it.
 
-    The recommendation is the smallest count whose time cannot be distinguished from the fastest.
-
-    Args:
-        rows: the fastest methods of one problem, one for each device count, in ascending order of time.
+    The recommendation is the smallest count whose time cannot be distinguished from the fastest. The rows are
+    one per device count, in ascending order of time.
     """
     first = rows[0].first
     more = [row.first for row in rows if row.first.case.devices > first.case.devices]
@@ -238,7 +222,7 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
         parts.append("" if point.is_baseline else f", efficiency {efficiency}")
         parts.append(f"; {describe_efficiency(findings, strong)}")
     devices = (
-        count_of(chosen.case.devices, "device") if chosen is first else _format_device_count(findings, chosen)
+        count_of(chosen.case.devices, "device") if chosen is first else _format_devices(findings, chosen)
     )
     return [*sentences, f"Recommended: {devices}{''.join(parts)}"]
 
@@ -295,15 +279,14 @@ def _describe_peers(findings: Findings) -> list[str]:
         )
         if len(rows) > 1:
             ends = (
-                f"{format_ratio(f)} ({_describe_problem_and_method(b)})"
-                for f, b in ((factors[i], rows[i]) for i in (0, -1))
+                f"{format_ratio(f)} ({_name_problem(b)})" for f, b in ((factors[i], rows[i]) for i in (0, -1))
             )
             text += f": from {' to '.join(ends)}"
         sentences.append(f"{text}.{describe_environment(findings, environment, honest)}")
     return sentences
 
 
-def _describe_problem_and_method(baseline: Baseline) -> str:
+def _name_problem(baseline: Baseline) -> str:
     case, devices = baseline.timing.case, count_of(baseline.timing.case.devices, "device")
     return f"{family_name(case)}, {size_name(case)}, {devices}, {method_of(case).name}"
 
@@ -367,10 +350,7 @@ def _describe_curve(findings: Findings, curve: Curve) -> str:
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return a sentence on a plan: the number of cases, device counts, hardware and compiler versions.
-
-    A plan contains times predicted from compiled programs that were not run.
-    """
+    """Return a sentence on cases that were predicted but not run: number, devices, hardware and compilers."""
     records = forecast.records
     devices = sorted({record.case.devices for record in records})
     count = Counter(record.status for record in records)
@@ -415,10 +395,7 @@ def _describe_plans(findings: Findings) -> list[str]:
 
 
 def count_unmeasured(findings: Findings) -> list[str]:
-    """Return one sentence that counts the failed cases by reason, and one for the skipped cases.
-
-    The most frequent reason comes first. A sentence without cases is omitted.
-    """
+    """Return one sentence that counts the failed cases by reason, and one for the skipped cases, if any."""
     sentences = []
     for status in ("failed", "skipped"):
         reasons = Counter(record.reason for record in findings.records if record.status == status)
@@ -431,7 +408,7 @@ def count_unmeasured(findings: Findings) -> list[str]:
     return sentences
 
 
-def _describe_shortcomings(findings: Findings) -> list[str]:
+def _describe_defects(findings: Findings) -> list[str]:
     """Return sentences on failures, oversubscription, mixed environments, and missing or damaged records."""
     crowded = sum(not timing.honest for timing in findings.timings)
     missing, damaged, environments = len(findings.missing), len(findings.damaged), findings.environments
@@ -460,19 +437,11 @@ def summarize(findings: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
     """
     if not any(record.status == "ok" for record in findings.records):
         return [], answer_sentences(findings)
-    parts = (
-        describe_fastest,
-        trends.describe_variants,
-        _describe_peers,
-        _describe_plans,
-        _describe_shortcomings,
-    )
+    parts = (describe_fastest, trends.describe_variants, _describe_peers, _describe_plans, _describe_defects)
     others = [sentence for part in parts for sentence in part(findings)]
     if len(findings.fastest) <= _MOST_ROWS:
         return table_rows(findings), others
-    rows = group_by(
-        findings.fastest, lambda row: (row.first.case.devices, *_environment_and_family(row))
-    ).values()
+    rows = group_by(findings.fastest, lambda row: (row.first.case.devices, *_function_key(row))).values()
     largest = [max(group, key=lambda row: problem_size(row.first.case)) for group in rows]
     return table_rows(findings, largest), others
 
@@ -481,7 +450,6 @@ def table_rows(source: Path | Findings, some: list[FastestMethod] | None = None)
     """Return one table row under COLUMNS for the fastest AD mode of each problem on each device count.
 
     Args:
-        source: the path of the results folder, or the findings already read from it.
         some: the fastest methods to list. By default all of them are listed.
     """
     findings = source if isinstance(source, Findings) else read(source)

@@ -1,7 +1,4 @@
-"""Tests for autocorrelation and trend in the time samples of one process.
-
-The tests use ranks, so that an outlier has no more weight than any other large sample.
-"""
+"""Rank tests for autocorrelation and trend in the time samples of one process."""
 
 import math
 from collections.abc import Sequence
@@ -16,9 +13,8 @@ _SIGNIFICANCE = 1e-3  # probability that independent samples are called dependen
 def trend(samples: Sequence[float]) -> float | None:
     """Return the change of the median time from the first to the last third of the samples.
 
-    The change is a fraction of the median of all samples, and positive for a slowdown. Return None if
-    Spearman's rank correlation with the sample index is not significant, or if there are fewer than three
-    samples.
+    The change is a fraction of the median of all samples. Return None if Spearman's rank correlation with the
+    sample index is not significant, or if there are fewer than three samples.
     """
     ranks, count = _centred_ranks(samples), len(samples)
     if count < 3 or not ranks.any():

@@ -59,14 +59,8 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
 
 def _compare_with_references(timing: Timing, group: Sequence[Timing], rates: Rates) -> Baseline:
     case, jax_timings = timing.case, [t for t in group if t.case.engine == "jax"]
-    by_hand = _fastest_timing(
-        t for t in jax_timings if t.case.ad_mode.closed_form and t.case.seeds == case.seeds
-    )
-    jax = (
-        _fastest_timing(t for t in jax_timings if not t.case.ad_mode.closed_form)
-        if case.engine != "jax"
-        else None
-    )
+    by_hand = _fastest(t for t in jax_timings if t.case.ad_mode.closed_form and t.case.seeds == case.seeds)
+    jax = _fastest(t for t in jax_timings if not t.case.ad_mode.closed_form) if case.engine != "jax" else None
     return Baseline(
         timing,
         by_hand=time_ratio(timing, by_hand) if by_hand and not case.ad_mode.is_value else None,
@@ -76,7 +70,7 @@ def _compare_with_references(timing: Timing, group: Sequence[Timing], rates: Rat
     )
 
 
-def _fastest_timing(timings: Iterable[Timing]) -> Timing | None:
+def _fastest(timings: Iterable[Timing]) -> Timing | None:
     return min(timings, key=lambda t: t.median, default=None)
 
 
@@ -109,22 +103,14 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
 def rate_at(amount: float, measured: Sequence[tuple[int, float]]) -> float:
     """Return the rate (work per second) measured with the largest work up to `amount`.
 
-    A larger measurement may exceed a cache into which `amount` fits. If all measurements did more work, the
-    smallest one is used.
-
-    Args:
-        amount: bytes or operations.
-        measured: (work, rate) pairs of one machine peak.
+    A larger measurement may exceed a cache into which `amount` fits. If all measurements, pairs of (work,
+    rate), did more work, the smallest one is used.
     """
     return max([size for size in measured if size[0] <= amount] or [min(measured)])[1]
 
 
 def rates_like(target: str, timing: Timing, rates: Rates) -> Sequence[tuple[int, float]]:
-    """Return the measured (work, rate) pairs of one machine peak, for the machine and dtype of a timing.
-
-    Args:
-        target: "copy", "matmul", "transcendental" or "all_reduce".
-    """
+    """Return the (work, rate) pairs of a machine peak, such as "copy", for a timing's machine and dtype."""
     return rates.get(_rate_key(target, timing), ())
 
 
@@ -160,10 +146,7 @@ class Roofline:
 
 
 def rooflines(timings: Sequence[Timing]) -> list[Roofline]:
-    """Return the data of one roofline plot for each differentiated function and environment.
-
-    The smallest device count on which the machine peaks were measured is used.
-    """
+    """Return a roofline per function and environment, on the smallest device count with measured peaks."""
     rates, by_family = measured_rates(timings), dict[tuple, Roofline]()
     cases = [timing for timing in timings if timing.case.kind == "case" and timing.case.engine == "jax"]
     families = group_by(

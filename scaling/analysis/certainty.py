@@ -1,7 +1,4 @@
-"""Reasons to doubt a measured time: dispatch latency, a single process, throttling or foreign load.
-
-The limits above which an interval of a ratio or an exponent is too wide are defined in core/formatting.py.
-"""
+"""Reasons to doubt a measured time: dispatch latency, a single process, throttling or foreign load."""
 
 from typing import TYPE_CHECKING
 
@@ -26,8 +23,7 @@ def near_floor(timing: "Timing") -> float | None:
 def is_empty_call(timing: "Timing") -> bool:
     """Return whether a measured time cannot be distinguished from the time of an empty call.
 
-    This holds if the lower end of its interval (or its median if there is no interval) is at most the time of
-    an empty call.
+    This holds if the lower end of its interval (or else its median) is at most the time of an empty call.
     """
     low = timing.interval[0] if timing.interval else timing.median
     return low <= dispatch_floor(timing)

@@ -1,7 +1,6 @@
 """Comparison of the times in two results folders (regression test): slower, faster or undecided cases.
 
-Cases are matched by their key and not by their environment, because the environment is what differs. The
-ratios of times are computed in ratios.py.
+Cases are matched by their key and not by their environment, because the environment is what differs.
 """
 
 import dataclasses
@@ -87,15 +86,10 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
 
 
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
-    """Compare the times of each case in two results folders.
+    """Compare the times of each case in an old results folder (a) and a new one (b).
 
-    A case is called slower or faster if its ratio exceeds the margin significantly, with the false discovery
-    rate controlled over all cases.
-
-    Args:
-        a: the old results folder.
-        b: the new results folder.
-        margin: the relative difference, from 0 to under 1, that does not count as a change.
+    A case is called slower or faster if its ratio exceeds the margin (a fraction) significantly, with the
+    false discovery rate controlled over all cases.
     """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")

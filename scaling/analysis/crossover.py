@@ -52,13 +52,8 @@ class FastestModeMap:
 
 
 def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:
-    """Return a map of the fastest modes for each environment, and each size with two values or more.
-
-    Args:
-        fastest: the fastest method of each problem and device count.
-        timings: the times of all methods.
-    """
-    timings_by_key = least_by(timings, lambda t: _lookup_key(t, base_method(t.case)), lambda t: t.median)
+    """Return a map of the fastest modes for each environment and each size with two values or more."""
+    by_key = least_by(timings, lambda t: _timing_key(t, base_method(t.case)), lambda t: t.median)
     families = group_by(
         fastest, lambda row: (row.first.environment, row.first.honest, *family_key(row.first.case))
     )
@@ -69,25 +64,23 @@ def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing
             sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*cells, strict=True))
             last = max((row.first for row in rows), key=lambda t: (problem_size(t.case), t.case.devices))
             lines = ([(n, cells[n, count].first) for n in sizes if (n, count) in cells] for count in devices)
-            found = tuple(each for line in lines for each in _crossovers_of_line(line, timings_by_key))
+            found = tuple(each for line in lines for each in _crossovers_of_line(line, by_key))
             place = (last.case, last.environment, last.honest, swept.title, held)
             maps.append(FastestModeMap(*place, sizes, devices, cells, found))
     return maps
 
 
 def _crossovers_of_line(
-    line: Sequence[tuple[int, Timing]], timings_by_key: Mapping[tuple, Timing]
+    line: Sequence[tuple[int, Timing]], by_key: Mapping[tuple, Timing]
 ) -> list[Crossover]:
     """Return the changes of the fastest method on one device count, each between the closest sizes.
 
-    Args:
-        line: pairs of size and fastest timing, in ascending order of size.
-        timings_by_key: a dict from `_lookup_key` to the fastest timing.
+    The line consists of pairs of size and fastest timing, in ascending order of size.
     """
     crossovers: list[Crossover] = []
     start = 0
     for index, last in enumerate(line):
-        tried = (_crossover_between(first, last, timings_by_key) for first in reversed(line[start:index]))
+        tried = (_crossover_between(first, last, by_key) for first in reversed(line[start:index]))
         if crossover := next(filter(None, tried), None):
             crossovers.append(crossover)
             start = index
@@ -95,18 +88,12 @@ def _crossovers_of_line(
 
 
 def _crossover_between(
-    one: tuple[int, Timing], other: tuple[int, Timing], timings_by_key: Mapping[tuple, Timing]
+    one: tuple[int, Timing], other: tuple[int, Timing], by_key: Mapping[tuple, Timing]
 ) -> Crossover | None:
-    """Return the change of the fastest method between two sizes, or None if there is none.
-
-    A change requires that both methods were measured at both sizes with significantly different times.
-    """
+    """Return the significant change of the fastest method between two sizes, or None if there is none."""
     (below, first), (above, last) = one, other
     before, after = base_method(first.case), base_method(last.case)
-    slower_first, slower_last = (
-        timings_by_key.get(_lookup_key(first, after)),
-        timings_by_key.get(_lookup_key(last, before)),
-    )
+    slower_first, slower_last = by_key.get(_timing_key(first, after)), by_key.get(_timing_key(last, before))
     if before == after or slower_first is None or slower_last is None:
         return None
     if not (_is_faster(first, slower_first) and _is_faster(last, slower_last)):
@@ -123,7 +110,7 @@ def _is_faster(fast: Timing, slow: Timing) -> bool:
     return low is not None and low > 1 and not certainty.is_empty_call(fast)
 
 
-def _lookup_key(timing: Timing, method: Method) -> tuple:
+def _timing_key(timing: Timing, method: Method) -> tuple:
     """Return a hashable key of the environment, function, sizes, device count and method."""
     case = timing.case
     sizes = tuple(sorted(size_values(case).items()))

@@ -1,7 +1,4 @@
-"""Scaling curves over device counts, times over problem sizes, and the fastest method, from the records.
-
-The values are neither formatted nor drawn here.
-"""
+"""Scaling curves over device counts, times over problem sizes, and the fastest method, from the records."""
 
 import dataclasses
 import math
@@ -152,10 +149,7 @@ class FastestMethod:
 
     @property
     def empty(self) -> bool:
-        """Return whether the fastest time cannot be distinguished from that of an empty call.
-
-        No method is then called the fastest.
-        """
+        """Return whether the fastest time cannot be distinguished from that of an empty call."""
         return certainty.is_empty_call(self.first)
 
     @property
@@ -277,8 +271,7 @@ def relative_to(devices: int) -> str:
 def scaling_curves(records: Iterable[Record], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
     """Return the scaling curves of the given kinds, "strong" and "weak", each within one environment.
 
-    Oversubscribed records (devices that shared CPU cores) and weak scaling series whose work per device
-    varies are omitted.
+    Devices that shared CPU cores are omitted, and weak scaling series whose work per device varies.
     """
     timings = [timing for timing in pool_processes(records) if timing.honest]
     plain = _best_plain_programs(timings)
@@ -357,7 +350,7 @@ def _best_plain_programs(timings: Iterable[Timing]) -> dict[tuple, Timing]:
 
     Handwritten derivatives and other engines are excluded.
     """
-    plain = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and _is_candidate(t.case))
+    plain = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and _competes(t.case))
     return least_by(plain, lambda t: (t.environment, problem(t.case)), lambda t: t.median)
 
 
@@ -418,17 +411,15 @@ def fastest_methods(records: Iterable[Record]) -> list[FastestMethod]:
     """Return the fastest JAX method for each problem, device count and environment, with its runner-up."""
     timings = (timing for timing in pool_processes(records) if not timing.case.ad_mode.is_value)
     groups = group_by(timings, lambda t: (t.environment, t.honest, problem(t.case), t.case.devices)).values()
-    return [
-        _compare_fastest(rivals, g) for g in groups if (rivals := [t for t in g if _is_candidate(t.case)])
-    ]
+    return [_find_fastest(rivals, g) for g in groups if (rivals := [t for t in g if _competes(t.case)])]
 
 
-def _is_candidate(case: Case) -> bool:
+def _competes(case: Case) -> bool:
     """Return whether a case may be called the fastest: it uses JAX and is not a handwritten derivative."""
     return case.engine == "jax" and not case.ad_mode.closed_form
 
 
-def _compare_fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod:
+def _find_fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod:
     first = min(rivals, key=lambda t: t.median)
     other_modes = [t for t in rivals if base_method(t.case) != base_method(first.case)]
     others = other_modes or [t for t in rivals if method_of(t.case) != method_of(first.case)]
@@ -437,7 +428,7 @@ def _compare_fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> Faste
     # A handwritten sparse derivative is dense or only its nonzeros; never compare the two.
     written = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     hand = min((t.median for t in written if t.case.seeds == first.case.seeds), default=None)
-    excluded = tuple(t for t in group if not _is_candidate(t.case))
+    excluded = tuple(t for t in group if not _competes(t.case))
     return FastestMethod(first, second, ratio, low, high, first.median / hand if hand else None, excluded)
 
 

@@ -73,21 +73,17 @@ _TYPES: dict[str, type] = {
 
 
 def load(folder: str | PathLike[str], samples: bool = False) -> Any:
-    """Load a results folder as a pandas DataFrame with one row per record or per time sample.
+    """Load a results folder as a pandas DataFrame with one row per record, or per time sample if `samples`.
 
     The columns are documented in docs/notebook.md.
-
-    Args:
-        folder: the results folder.
-        samples: whether to return one row per sample.
     """
-    found = read(store.folder_of(fspath(folder)))
-    frame = to_frame(record_table(found))
+    findings = read(store.folder_of(fspath(folder)))
+    frame = to_frame(record_table(findings))
     if not samples:
         return frame
     about = [c for c in frame if c == "status" or c in _CASE_COLUMNS.values() or c.startswith("sizes.")]
-    rows = [row for row, record in enumerate(found.records) for _ in record.seconds]
-    return to_frame(sample_table(found)).join(frame.loc[rows, about].reset_index(drop=True))
+    rows = [row for row, record in enumerate(findings.records) for _ in record.seconds]
+    return to_frame(sample_table(findings)).join(frame.loc[rows, about].reset_index(drop=True))
 
 
 def to_frame(table: ExportTable) -> Any:
@@ -145,10 +141,7 @@ def _exceeds_integer(value: Any) -> bool:
 
 
 def record_table(findings: Findings) -> ExportTable:
-    """Return the table of all records, whatever their status, with one row per record.
-
-    Its columns contain the case, the record fields, the time, the speed-up and the environment.
-    """
+    """Return the table of all records, whatever their status, with one row per record."""
     lengths = {(c.environment, t.case, c.kind): len(c.points) for c in findings.curves for t in c.timings}
     answers = {(row.first.environment, row.first.case): row.certainty for row in findings.fastest}
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
@@ -157,15 +150,9 @@ def record_table(findings: Findings) -> ExportTable:
         row = _case_cells(record) | {name: getattr(record, name) for name in fields} | _nested_cells(record)
         if record.status == "ok":
             low, high = ratios.case_interval([record]) or (None, None)
-            row |= {
-                "samples": len(record.seconds),
-                "median": ratios.case_median([record]),
-                "low": low,
-                "high": high,
-            }
-            row |= _scaling_cells(findings, lengths, record) | {
-                "certainty": answers.get((record.setting, record.case))
-            }
+            row |= {"samples": len(record.seconds), "median": ratios.case_median([record])}
+            row |= {"low": low, "high": high, "certainty": answers.get((record.setting, record.case))}
+            row |= _scaling_cells(findings, lengths, record)
         row |= {"honest": record.honest, "nodes": nodes_of(record)}
         rows.append(row | _environment_cells(record))
     columns = (
@@ -194,16 +181,8 @@ def curve_table(findings: Findings) -> ExportTable:
         for curve in findings.curves
         for point, timing in zip(curve.points, curve.timings, strict=True)
     ]
-    columns = (
-        "name",
-        "kind",
-        "key",
-        "environment",
-        *_CASE_COLUMNS.values(),
-        "sizes",
-        *_plain_fields(CurvePoint),
-    )
-    return _typed_table("curves", dict.fromkeys(columns), rows)
+    columns = ("name", "kind", "key", "environment", *_CASE_COLUMNS.values(), "sizes")
+    return _typed_table("curves", dict.fromkeys((*columns, *_plain_fields(CurvePoint))), rows)
 
 
 def sample_table(findings: Findings) -> ExportTable:
@@ -235,18 +214,8 @@ def law_table(findings: Findings) -> ExportTable:
         for part, estimate in law.parts.items()
     ]  # fmt: skip
     columns = (
-        "kind",
-        "environment",
-        "law",
-        "part",
-        "value",
-        "low",
-        "high",
-        "seconds",
-        "spread",
-        "best",
-        "limit",
-    )
+        "kind", "environment", "law", "part", "value", "low", "high", "seconds", "spread", "best", "limit",
+    )  # fmt: skip
     rows = [{name: row[name] for name in ("name", *columns, "peak")} for row in rows]
     return _typed_table("laws", ("name", *columns, "peak"), rows)
 
@@ -259,10 +228,10 @@ def plan_table(findings: Findings) -> ExportTable:
         efficiency = {point.record.key: point.efficiency for point in points}
         for record in forecast.records:
             predicted = record.predicted or {}
-            row = {"hardware": forecast.hardware, "efficiency": efficiency.get(record.key)} | _case_cells(
-                record
-            )
-            row |= {column: predicted.get(name) for name, column in _PREDICTION_COLUMNS.items()}
+            row = {"hardware": forecast.hardware, "efficiency": efficiency.get(record.key)}
+            row |= _case_cells(record) | {
+                column: predicted.get(name) for name, column in _PREDICTION_COLUMNS.items()
+            }
             row |= {name: getattr(record, name) for name in _PLAN_FIELDS}
             rows.append(row | _environment_cells(record))
     columns = (

@@ -29,9 +29,6 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
 
     Return () if the same program was not measured on one device. A device count is omitted if an empty call
     takes at least as long as the case, on it or on one device; `count_refused` counts these.
-
-    Args:
-        peaks: the timings of the machine peaks.
     """
     if curve.timings[0].case.devices > 1 or _is_floor_bound(curve.timings[0]):
         return ()

@@ -83,10 +83,7 @@ class Findings:
         return next((c for c in strong if place in {(t.environment, t.case) for t in c.timings}), None)
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the smallest device count on which a program ran out of memory, or None if it never did.
-
-        The `kind` of scaling is "strong" or "weak".
-        """
+        """Return the smallest device count on which a "strong" or "weak" curve ran out of memory, or None."""
         return self._too_large.get((kind, timing.environment, analysis.stem(timing.case, kind)))
 
     @functools.cached_property
@@ -125,7 +122,6 @@ def read(
     """Read a results folder, and derive all curves, fits and comparisons from its records.
 
     Args:
-        folder: the results folder.
         only: the digests of the environments to include. By default all are included.
         unrecorded: records of cases whose jobs were lost. They are not in the folder yet.
         loaded: the records of the folder, if they have already been loaded.
@@ -191,10 +187,7 @@ def _label_of_cell(cell: Mapping[str, Any]) -> str:
 
 
 def describe_environment(findings: Findings, environment: str, honest: bool = True) -> str:
-    """Return a suffix that qualifies a result, such as ' [environment 1a2b, oversubscribed]', or ''.
-
-    The environment is named only if the folder has mixed environments.
-    """
+    """Return a suffix that qualifies a result, such as ' [environment 1a2b, oversubscribed]', or ''."""
     words = [f"environment {environment}"] if findings.has_mixed_environments else []
     words += [] if honest else ["oversubscribed"]
     return f" [{', '.join(words)}]" if words else ""

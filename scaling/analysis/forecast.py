@@ -1,8 +1,4 @@
-"""Predicted scaling curves of a plan, with sentences on memory limits and the cheapest device count.
-
-The times were predicted by the time model in the folder plan. The title, price and memory of the hardware
-come from the plan file.
-"""
+"""Predicted scaling curves of a plan, with sentences on memory limits and the cheapest device count."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -57,10 +53,7 @@ class PredictedPoint:
 
 @dataclass(frozen=True)
 class PredictedCurve:
-    """A predicted scaling curve: planned cases that differ only in the device count.
-
-    In strong scaling the number of points (batch elements) is constant; in weak scaling that per device is.
-    """
+    """A predicted strong or weak scaling curve: planned cases that differ only in the device count."""
 
     name: str
     case: Case  # the case on the smallest device count, without its mesh
@@ -106,12 +99,7 @@ def read_plan_file(content: Mapping[str, Any]) -> PlanFile:
 
 
 def forecasts(plans: Iterable[Record], files: Mapping[str, PlanFile]) -> list[Forecast]:
-    """Return one forecast for each type of hardware.
-
-    Args:
-        plans: the records of planned cases.
-        files: a dict from hardware name to plan file.
-    """
+    """Return one forecast per hardware, from planned records and a dict from hardware name to plan file."""
     results = []
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
         file, newest = files.get(name, PlanFile()), tuple(_newest_plan(records))
@@ -202,7 +190,6 @@ def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]
     """Return sentences on the fastest method, the efficiency limit, the cheapest device count and memory.
 
     Args:
-        forecast: the forecast for one type of hardware.
         deadline: the largest allowed seconds per call. By default it is twice the least predicted time.
     """
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
@@ -271,8 +258,7 @@ def _describe_point(curve: PredictedCurve, point: PredictedPoint) -> str:
 def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
     """Return whether the interval of the ratio of two predicted times includes 1.
 
-    The ratio is computed from draws of the same machine parameters. Without draws, each time must lie in the
-    interval of the other.
+    Without draws of the same machine parameters, each time must lie in the interval of the other.
     """
     if interval := _efficiency_interval(one.record, other.record, 1.0):
         return interval[0] <= 1 <= interval[1]

@@ -2,8 +2,7 @@
 
 The exponent is the slope of a straight line through the logarithms of the measured sizes and times; it is not
 an asymptotic limit. With four sizes or more, a parabola tests whether the slope is constant. If it is not,
-the interval includes the slopes at both ends. With three sizes this test is impossible, and the interval is
-wide.
+the interval includes the slopes at both ends. With three sizes the interval is wide.
 """
 
 import math

@@ -44,9 +44,7 @@ class LintFinding:
 
 def lint_findings(findings: Findings) -> list[LintFinding]:
     """Check a results folder and return one finding for each violated rule, errors first."""
-    broken = (
-        (name, severity, fix, find_violations(findings)) for severity, name, find_violations, fix in RULES
-    )
+    broken = ((name, severity, fix, rule(findings)) for severity, name, rule, fix in RULES)
     return [
         LintFinding(name, severity, len(violations), _summarize_violations(violations), fix)
         for name, severity, fix, violations in broken
@@ -80,11 +78,7 @@ def _timed_cases(findings: Findings) -> list[Timing]:
 
 
 def _check_timings(fault: Fault) -> Rule:
-    """Return a lint rule that applies a check to each timed case.
-
-    Args:
-        fault: a function that returns the defect of a timing in words, or '' if there is none.
-    """
+    """Return a lint rule that applies a check to each timed case. The check returns a defect or ''."""
     return lambda findings: [
         f"{label(timing.case)}{describe_environment(findings, timing.environment)}: {words}"
         for timing in _timed_cases(findings)

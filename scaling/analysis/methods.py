@@ -1,7 +1,7 @@
 """The differentiation method of a case (mode, batching, engine, seeds, memory) as a tuple and in words.
 
 A memory setting consists of the number of seeds and points per block, the storage of the result, and the
-rematerialization policy of reverse mode. The functions take cases and not measurements.
+rematerialization policy of reverse mode.
 """
 
 from dataclasses import replace
@@ -89,8 +89,7 @@ def base_method(case: Case) -> Method:
 def describe_call(case: Case) -> str:
     """Return the JAX API and the partitioning of a program in words, such as 'shard_map, points split'.
 
-    A case with split=both and without a mesh represents a curve, which uses the fastest mesh on each device
-    count.
+    A case with split=both and without a mesh represents a curve through the fastest meshes.
     """
     if case.api == "jit":
         return case.api

@@ -30,9 +30,7 @@ def published_rows(findings: Findings) -> list[tuple[str, ...]]:
     rows, measured = [], False
     for group, row in ((each, row) for each in _load_groups() for row in each["rows"]):
         # Use the newest environment that contains the timings of this row.
-        values = (
-            (name, _measured_value(findings, name, group, row)) for name in reversed(findings.environments)
-        )
+        values = ((name, _measure(findings, name, group, row)) for name in reversed(findings.environments))
         environment, value = next((pair for pair in values if pair[1] is not None), ("", None))
         measured |= value is not None
         what = f"{row['what']}, first call" if row.get("first") else row["what"]
@@ -63,7 +61,7 @@ def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, s
     return format_duration(value), format_ratio(value / nearest)
 
 
-def _measured_value(
+def _measure(
     findings: Findings, environment: str, group: Mapping[str, Any], row: Mapping[str, Any]
 ) -> float | None:
     """Return the seconds, or the ratio of seconds, that a published row asks for, or None if not measured."""

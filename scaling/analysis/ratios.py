@@ -98,9 +98,6 @@ def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
     For several processes or allocations it is the rank interval of their medians if there are at least six,
     else Student's interval on the logarithms. For a single process it is the smallest interval that contains
     the rank intervals of all its compilations, each widened for autocorrelation.
-
-    Args:
-        records: one record per process.
     """
     level = _estimate_time(records)
     if not level.members:
@@ -123,12 +120,7 @@ def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
 
 
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
-    """Estimate the ratio of the times of two cases, with its interval and standard error.
-
-    Args:
-        top: the records of the numerator, one per process.
-        bottom: the records of the denominator, one per process.
-    """
+    """Estimate the ratio of the times of two cases, top / bottom, from one record per process."""
     below = {(r.block, r.replicate): r for r in bottom}
     pairs = [(r, below[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in below]
     if len(pairs) > 1:
@@ -230,8 +222,7 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
     The variance from a few processes is uncertain, but that of many cases together is well known. Source:
     Smyth 2004, the moderated t-statistic of limma. Cases that share processes are correlated, so that the
-    prior weight is limited by the effective number of independent cases (the design effect of cluster
-    sampling).
+    prior weight is limited by the effective number of independent cases (the design effect).
     """
     known = [ratio for ratio in ratios if ratio.count]
     if len(known) < _LEAST_CASES:

@@ -199,8 +199,7 @@ def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: fl
 
     Args:
         target: the transformed logarithms of the times.
-        index: the index of the parameter.
-        best: the optimum of the parameter.
+        best: the optimum of the parameter with this index.
         end: the bound of the parameter, 0 or 1.
         most: the largest accepted sum of squares.
     """

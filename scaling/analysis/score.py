@@ -89,10 +89,7 @@ class PlanScores:
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """Return the scores of each type of hardware that was both planned for and measured.
-
-    The newest plan of each case is used.
-    """
+    """Return the scores of each type of hardware that was both planned for (newest plan) and measured."""
     predicted = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []
     for hardware, records in group_by(predicted, lambda r: r.environment["hardware"]["name"]).items():

@@ -73,19 +73,14 @@ class Gain:
 
     @property
     def break_even(self) -> int | None:
-        """Return the number of evaluations after which this timing is faster in total, compilation included.
-
-        Return None if it never is, or if the other timing is missing.
-        """
+        """Return the number of evaluations after which this timing is faster in total, or None if never."""
         return break_even_calls(self.timing, self.other) if self.other else None
 
 
 def overlap_gains(timings: Iterable[Timing]) -> list[Gain]:
     """Return the gain of each case that was measured with and without overlapped communication."""
     comparisons = compare_settings(timings, "overlap")
-    pairs = [
-        sorted((timing for timing, _ in each.rows), key=lambda t: not t.case.overlap) for each in comparisons
-    ]
+    pairs = [sorted((t for t, _ in each.rows), key=lambda t: not t.case.overlap) for each in comparisons]
     return [Gain(timing, without, time_ratio(without, timing)) for timing, without in pairs]
 
 
@@ -157,10 +152,7 @@ class ParetoFront:
 
 
 def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
-    """Return a Pareto front for each program that was measured with two memory settings or more.
-
-    Oversubscribed timings are omitted.
-    """
+    """Return a Pareto front for each program that was measured with two memory settings or more."""
     newest = latest(records)
     timings = [t for t in pool_processes(newest) if t.honest and not t.case.ad_mode.is_value]
     needed = ((memory.bytes_while_running(vars(t.records[0])), t) for t in timings)
@@ -188,10 +180,7 @@ def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the bytes that a program needs on one device, or None if they are unknown.
-
-    They are the measured peak, or else what the compiler reports for the program.
-    """
+    """Return the bytes that a program needs on one device (measured, else compiled), or None if unknown."""
     record = timing.records[0]
     return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
 

@@ -10,10 +10,7 @@ _SPARSITY = ("detect_seconds", "color_seconds")  # sparsity detection, coloring
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total seconds of the given stages (record fields), as the median over processes.
-
-    Return None if no record has any of these stages.
-    """
+    """Return the total seconds of the given stages (record fields) as median over processes, or None."""
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(known) for stages in values if (known := [v for v in stages if v is not None])]
     return statistics.median(totals) if totals else None
@@ -30,10 +27,7 @@ def compiling_seconds(timing: Timing) -> float | None:
 
 
 def first_call_seconds(timing: Timing) -> float | None:
-    """Return the seconds from the plain function to the first result, as the median over processes.
-
-    Return None if no record has a first call.
-    """
+    """Return the seconds from the plain function to the first result as median over processes, or None."""
     names = (*_SPARSITY, *COMPILING_STAGES, "first_seconds")
     called = [record for record in timing.records if record.first_seconds is not None]
     return statistics.median(sum(getattr(r, n) or 0.0 for n in names) for r in called) if called else None

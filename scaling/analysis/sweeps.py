@@ -25,12 +25,10 @@ def find_sweeps(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[
     """Partition items into sweeps, in each of which one size varies and the independent sizes are constant.
 
     The items belong to one function. The swept size is the one with the most values on a single device count,
-    so that a number of points that grows with the devices is not a sweep. Items whose sizes have different
-    names are never in one sweep.
+    so that a number of points that grows with the devices is not a sweep.
 
     Returns:
-        One tuple per sweep: the swept size, the constant sizes in words such as 'points=6 o=2', and the
-            items.
+        Tuples of the swept size, the constant sizes in words such as 'points=6 o=2', and the items.
     """
     families = group_by(items, lambda item: tuple(case_of(item).sizes))
     return [sweep for family in families.values() for sweep in _sweeps_of_family(family, case_of)]

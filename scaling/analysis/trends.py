@@ -1,8 +1,4 @@
-"""Sentences on crossovers, growth with size, fitted scaling laws, and alternatives within a mode.
-
-The alternatives are memory settings, meshes, forward inputs, overlap and coloring. The fastest mode of the
-largest problem is described in answer.py.
-"""
+"""Sentences on crossovers, growth with size, fitted scaling laws, memory settings, meshes and coloring."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -71,7 +67,6 @@ def _describe_largest(
     """Return one sentence for each differentiated function, on its item with the largest problem size.
 
     Args:
-        items: results, such as curves or Pareto fronts.
         origin_of: a function that returns the environment, the honest flag and the case of an item.
         cost: a function that decides between items of the same size; the least cost wins.
         describe: a function of the item and all items of its function that returns the sentence.
@@ -124,10 +119,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], of: FastestModeMap) -> 
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return one sentence for each differentiated function on the growth of time with problem size.
-
-    The sweep with the largest sizes on the smallest device count is described.
-    """
+    """Return one sentence per function on the growth of time with problem size, on the fewest devices."""
     groups = group_by(findings.size_exponents, lambda one: id(one.sweep)).values()
     return _describe_largest(
         findings,
