@@ -40,7 +40,7 @@ from scaling.core.formatting import (
 )
 from scaling.core.record import REASONS, Record
 
-_MOST_ROWS = 20  # the largest number of rows in the summary table
+_MOST_ROWS = 20
 COLUMNS = ("problem", "devices", "fastest", "time", "runner-up", "times as long")
 PEER_COLUMNS = ("problem", "devices", "system", "time", "JAX's fastest", "times as long")
 
@@ -292,7 +292,7 @@ def _name_problem(baseline: Baseline) -> str:
 
 
 def peer_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return one table row under PEER_COLUMNS for each timing of another AD system than JAX."""
+    """Return one table row under PEER_COLUMNS for each case timed with another AD system than JAX."""
     return [
         (
             _problem_cell(findings, timing),

@@ -50,7 +50,7 @@ class Baseline:
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Compare each measured case with its references (see Baseline). Machine peaks are not compared."""
+    """Compare each time with that of a handwritten derivative, the machine peak and JAX's fastest method."""
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivatives, lambda t: (t.environment, t.honest, t.case.devices, problem(t.case)))
     rates = measured_rates(timings)

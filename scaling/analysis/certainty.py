@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from scaling.analysis.curves import Timing
 
 FLOORS = 10  # a time shorter than this many empty calls is mostly dispatch latency
-DISTURBED = 0.2  # the fraction of marked samples above which a timing counts as disturbed
+DISTURBED = 0.2  # a time with a larger fraction of disturbed samples is doubtful
 
 
 def dispatch_floor(timing: "Timing") -> float:

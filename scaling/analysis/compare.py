@@ -34,7 +34,7 @@ _MOST_ROWS = 40
 
 @dataclass(frozen=True)
 class ComparedCase:
-    """The comparison of one case between folder A and folder B."""
+    """The comparison of one benchmark case between results folders A (old) and B (new)."""
 
     case: Case
     verdict: str
@@ -47,7 +47,7 @@ class ComparedCase:
 
 @dataclass(frozen=True)
 class FolderComparison:
-    """The comparison of two folders: A is the old one, B the new one."""
+    """The comparison of the times in two results folders: A is the old one, B the new one."""
 
     a: Path
     b: Path

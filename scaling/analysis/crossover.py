@@ -28,7 +28,7 @@ class Crossover:
     below: int  # the closest smaller size at which `before` is known to be faster
     above: int  # the closest larger size at which `after` is known to be faster
     at: float  # size at which log-log interpolated times are equal
-    doubts: tuple[str, ...]  # reasons for doubt
+    doubts: tuple[str, ...]
 
     @property
     def sure(self) -> bool:

@@ -23,16 +23,16 @@ _WORK_TOLERANCE = 0.01  # relative variation of work per device allowed in a wea
 
 @dataclass(frozen=True)
 class Timing:
-    """The measured time of one case in one environment, from one record per process."""
+    """The measured time of one benchmark case in one environment, from one record per process."""
 
     records: tuple[Record, ...]
-    median: float  # median of the medians of the processes
+    median: float  # seconds; median of the medians of the processes
     # 95 %, between processes, or within a single process; None if there are too few samples
     interval: tuple[float, float] | None
 
     @property
     def case(self) -> Case:
-        """Return the case that was timed."""
+        """Return the benchmark case (program, problem and devices) that was timed."""
         return self.records[0].case
 
     @property
@@ -57,7 +57,7 @@ class Timing:
 
     @property
     def nodes(self) -> int | None:
-        """Return the number of nodes, or None if it was not recorded."""
+        """Return the number of nodes on which the case ran, or None if it was not recorded."""
         return nodes_of(self.records[0])
 
 
@@ -183,7 +183,7 @@ class FastestMethod:
 
 @dataclass(frozen=True)
 class SizeSweep:
-    """Times against one problem size, with one line for each method. All else is constant."""
+    """Times against one problem size, with one line for each method. Devices and other sizes are constant."""
 
     case: Case  # the case with the largest size
     environment: str
@@ -287,7 +287,7 @@ def scaling_curves(records: Iterable[Record], scaling: Sequence[str] = ("strong"
 
 
 def weak_refusals(records: Iterable[Record]) -> list[str]:
-    """Return one sentence for each series that is not weak scaling because its work per device varies."""
+    """Return one sentence for each curve that is not weak scaling because its work per device varies."""
     timings = [timing for timing in pool_processes(records) if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
@@ -340,7 +340,7 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
 
 
 def derived_bytes_note(series: Iterable[Timing]) -> str:
-    """Return a note if the compulsory bytes of a record were derived from its buffer sizes, else ''."""
+    """Return ' (derived: argument_bytes + output_bytes)' if no compulsory bytes were counted, else ''."""
     old = any(record.compulsory_bytes is None for timing in series for record in timing.records)
     return " (derived: argument_bytes + output_bytes)" if old else ""
 
@@ -400,7 +400,7 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def note_on_pairs(top: Timing, bottom: Timing) -> str:
-    """Return a note if the ratio of paired processes differs visibly from the ratio of medians, else ''."""
+    """Return text such as ' (from 3 pairs in turns; the medians give 1.2x)' if that differs, else ''."""
     ratio = compare_times(top, bottom)
     if not ratio.differs_from_medians:
         return ""
@@ -433,7 +433,7 @@ def _find_fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestM
 
 
 def size_sweeps(records: Iterable[Record]) -> list[SizeSweep]:
-    """Return the times against problem size for each program measured at two sizes or more."""
+    """Return a SizeSweep for each program and size that was measured with two values or more."""
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(
         keep_fastest_meshes(pool_processes(records)),
@@ -443,7 +443,6 @@ def size_sweeps(records: Iterable[Record]) -> list[SizeSweep]:
 
 
 def _sweeps_of_group(group: Sequence[Timing]) -> list[SizeSweep]:
-    """Return the sweeps of timings that differ only in method and size."""
     sweeps = []
     for swept, held, timings in find_sweeps(group, lambda timing: timing.case):
         largest = max(timings, key=lambda t: problem_size(t.case))

@@ -33,7 +33,7 @@ _PREDICTION_COLUMNS = {  # key of a prediction -> column
     "compute": "compute_seconds", "communication": "communication_seconds", "waiting": "waiting_seconds",
     "bound": "bound", "by": "by",
 }  # fmt: skip
-_NESTED_COLUMNS: dict[str, tuple[str, type]] = {  # column -> record field, type; a list is replaced by its length
+_NESTED_COLUMNS: dict[str, tuple[str, type]] = {  # column -> record field, type; for a list its length
     "blocks.block": ("blocks", int), "blocks.chunk": ("blocks", int), "blocks.storage": ("blocks", str),
     "blocks.limit_bytes": ("blocks", int), "blocks.probes": ("blocks", int),
     "colors.columns": ("colors", int), "colors.rows": ("colors", int),
@@ -156,8 +156,8 @@ def record_table(findings: Findings) -> ExportTable:
         row |= {"honest": record.honest, "nodes": nodes_of(record)}
         rows.append(row | _environment_cells(record))
     columns = (
-        "key", "environment", *_CASE_COLUMNS.values(), "sizes", *fields, *_NESTED_COLUMNS, "samples", "median",
-        "low", "high", "kind", *_CURVE_COLUMNS, "certainty", "honest", "nodes",
+        "key", "environment", *_CASE_COLUMNS.values(), "sizes", *fields, *_NESTED_COLUMNS, "samples",
+        "median", "low", "high", "kind", *_CURVE_COLUMNS, "certainty", "honest", "nodes",
     )  # fmt: skip
     return _typed_table("records", columns, rows)
 

@@ -61,7 +61,7 @@ class Findings:
     efficiency: float = EFFICIENCY  # smallest acceptable parallel efficiency
 
     def points_of(self, timing: Timing) -> dict[str, CurvePoint]:
-        """Return the points of a timing on scaling curves, as a dict from "strong" or "weak" to curve point.
+        """Return a dict from "strong" or "weak" to the CurvePoint of a timing on that scaling curve.
 
         The dict is empty if the devices shared CPU cores.
         """
@@ -69,7 +69,7 @@ class Findings:
 
     @functools.cached_property
     def points_by_case(self) -> dict[tuple[str, Case], dict[str, CurvePoint]]:
-        """Return a dict from (environment, case) to a dict from "strong" or "weak" to curve point."""
+        """Return a dict from (environment, case) to a dict from "strong" or "weak" to CurvePoint."""
         points: dict[tuple[str, Case], dict[str, CurvePoint]] = {}
         for curve in self.curves:
             for point, timing in zip(curve.points, curve.timings, strict=True):

@@ -15,7 +15,7 @@ from scaling.core.formatting import count_of, format_bytes, format_duration, for
 from scaling.core.record import Record
 from scaling.core.store import latest
 
-_INTERVAL_PERCENTILES = (2.5, 97.5)  # percentiles
+_INTERVAL_PERCENTILES = (2.5, 97.5)
 _HALF_EFFICIENCY = 0.5  # the parallel efficiency below which more devices hardly pay
 _TIME_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
 # Facts of an environment that are equal for all cases of one plan.
@@ -32,7 +32,7 @@ class PredictedPoint:
 
     @property
     def devices(self) -> int:
-        """Return the device count."""
+        """Return the device count of the planned case."""
         return self.record.case.devices
 
     @property
@@ -68,7 +68,7 @@ class Forecast:
     hardware: str
     title: str
     price: float | None  # per device and hour
-    memory: float | None  # per device
+    memory: float | None  # bytes per device
     records: tuple[Record, ...]
     curves: tuple[PredictedCurve, ...]
 
@@ -136,7 +136,7 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
 
 
 def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[PredictedCurve]:
-    """Return the predicted curves of each kind of scaling, "strong" or "weak".
+    """Return the predicted curves of the given kinds of scaling, "strong" and "weak".
 
     A curve with a single device count is omitted if its case is also on another curve.
     """
@@ -288,7 +288,6 @@ def _describe_half_efficiency(curve: PredictedCurve) -> str:
 
 
 def _describe_memory(forecast: Forecast) -> list[str]:
-    """Return a sentence on the first planned case that runs out of memory, or on the largest memory use."""
     if not_fitting := forecast.too_large:
         first = max(not_fitting, key=lambda record: (record.case.devices, record.peak_bytes or 0))
         more = f"; {count_of(len(not_fitting), 'case')} do not fit in all" if len(not_fitting) > 1 else ""
@@ -304,7 +303,7 @@ def _describe_memory(forecast: Forecast) -> list[str]:
 
 
 def _describe_formula(forecast: Forecast) -> list[str]:
-    """Return a sentence with the device count above which predictions do without compiled programs."""
+    """Return a sentence with the device count above which no program was compiled for the predictions."""
     points = [point for curve in forecast.curves for point in curve.points]
     formula = [point.devices for point in points if point.by_formula]
     if not formula:

@@ -18,7 +18,7 @@ from scaling.analysis.curves import SizeSweep, Timing
 from scaling.analysis.methods import Method
 from scaling.analysis.ratios import Estimate
 
-_LEAST_SIZES = 3  # the least number of sizes; a line fits any two
+_LEAST_SIZES = 3  # a line fits any two
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 

@@ -22,7 +22,7 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 Rule = Callable[[Findings], list[str]]  # returns its violations in words
 Fault = Callable[[Timing], str]  # returns the defect of a timed case in words, or ''
 COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
-_LEAST_SAMPLES = 7  # the least number of samples of a process
+_LEAST_SAMPLES = 7  # per process
 _WIDE = 0.05  # relative half-width of an interval
 _TREND = 0.02  # change within a process, relative to the median
 _NARROW = 0.01  # widening by autocorrelation, relative to the median
@@ -53,7 +53,7 @@ def lint_findings(findings: Findings) -> list[LintFinding]:
 
 
 def _summarize_violations(violations: Sequence[str]) -> str:
-    """Return the two most frequent distinct violations and the number of the others as text."""
+    """Return the two most frequent distinct violations, and the number of the others, as text."""
     counts = [p if count == 1 else f"{p} ({count} times)" for p, count in Counter(violations).most_common()]
     return "; ".join([*counts[:2], *([f"and {len(counts) - 2} more"] if len(counts) > 2 else [])])
 
@@ -77,7 +77,7 @@ def _timed_cases(findings: Findings) -> list[Timing]:
     return [timing for timing in findings.timings if timing.case.kind == "case"]
 
 
-def _check_timings(fault: Fault) -> Rule:
+def _check_each(fault: Fault) -> Rule:
     """Return a lint rule that applies a check to each timed case. The check returns a defect or ''."""
     return lambda findings: [
         f"{label(timing.case)}{describe_environment(findings, timing.environment)}: {words}"
@@ -160,7 +160,7 @@ def _trend(timing: Timing) -> str:
 
 
 def _autocorrelated(timing: Timing) -> str:
-    """Return the interval of a single process in words if autocorrelation widens it markedly, else ''.
+    """Return the interval of a single process as text if autocorrelation widens it markedly, else ''.
 
     With several processes the interval does not depend on the samples within a process.
     """
@@ -224,7 +224,7 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of curves without a measurement on one device, unless it ran out of memory."""
+    """Return the names of curves without a measurement on one device, unless fewer devices lack memory."""
     return [
         curve.name
         for curve in _scaled_curves(findings)
@@ -270,34 +270,34 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (ERROR, "nothing measured", _nothing_measured, "`scaling run study=...`"),
     (WARNING, "nothing measured, only planned", _only_planned,
      "`scaling run study=...` on a machine of that kind"),
-    (ERROR, "unverified answers", _check_timings(_unverified), f"{_FRESH}: every answer is checked first"),
+    (ERROR, "unverified answers", _check_each(_unverified), f"{_FRESH}: every answer is checked first"),
     (ERROR, "wrong answers", lambda f: _failed_cases(f, True),
      "fix the program, or leave the case out of the study"),
     (ERROR, "mixed environments", _mixed_environments, f"{_FRESH}, the whole study at once"),
     (ERROR, "weak scaling that is not weak", _not_weak,
      "scaling=strong, or work that grows with the points alone"),
-    (ERROR, "oversubscribed or unbound devices", _check_timings(_oversubscribed),
+    (ERROR, "oversubscribed or unbound devices", _check_each(_oversubscribed),
      f"fewer devices, bind=true; {_FRESH}"),
     (ERROR, "no baseline: the same program on one device", _curves_without_one_device,
      "add 1 to devices: 'devices=[1,2]'"),
-    (ERROR, f"too few samples: under {_LEAST_SAMPLES}, or no interval", _check_timings(_few_samples),
+    (ERROR, f"too few samples: under {_LEAST_SAMPLES}, or no interval", _check_each(_few_samples),
      f"sampling.least={_LEAST_SAMPLES}; {_FRESH}"),
     (WARNING, "failed cases", lambda f: _failed_cases(f, False),
      "fix the cause, then the same command with retry=true"),
     (WARNING, "cases without a record", lambda f: f.missing, "the same command runs them"),
     (WARNING, "damaged lines", lambda f: f.damaged, "the same command runs their cases again"),
-    (WARNING, "times under ten floors", _check_timings(_under_floors), "larger sizes, or more points"),
-    (WARNING, _WIDER, _check_timings(_wide_interval),
+    (WARNING, "times under ten floors", _check_each(_under_floors), "larger sizes, or more points"),
+    (WARNING, _WIDER, _check_each(_wide_interval),
      f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_FRESH}"),
-    (WARNING, "one process only", _check_timings(_one_process), "replicates=3 adds to what is there"),
-    (WARNING, "foreign load or throttling", _check_timings(_disturbed), f"stop what else runs there; {_FRESH}"),
-    (WARNING, "trend within a process", _check_timings(_trend),
+    (WARNING, "one process only", _check_each(_one_process), "replicates=3 adds to what is there"),
+    (WARNING, "foreign load or throttling", _check_each(_disturbed), f"stop what else runs there; {_FRESH}"),
+    (WARNING, "trend within a process", _check_each(_trend),
      f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),
-    (WARNING, "autocorrelation widens the interval within the process", _check_timings(_autocorrelated),
+    (WARNING, "autocorrelation widens the interval within the process", _check_each(_autocorrelated),
      "replicates=3, for an interval between processes"),
-    (WARNING, f"padding of more than {format_percentage(_PADDED)}", _check_timings(_padded),
+    (WARNING, f"padding of more than {format_percentage(_PADDED)}", _check_each(_padded),
      "points and seeds, or a mesh, that divide evenly: see the table of meshes"),
-    (WARNING, "chunk=auto: other blocks in other processes", _check_timings(_varying_blocks),
+    (WARNING, "chunk=auto: other blocks in other processes", _check_each(_varying_blocks),
      f"memory_limit=..., the same for all, or chunk and block; {_FRESH}"),
     (WARNING, "no baseline: a plain jit program on one device", _curves_without_jit,
      "add a grid with `api: jit` and `devices: 1`"),

@@ -11,7 +11,7 @@ from scaling.core.case import Case
 from scaling.core.formatting import count_of, format_bytes
 from scaling.core.modes import MODES
 
-# Fields that trade memory for time without changing the result or the mode. None if not set.
+# Fields that trade memory for time without changing the result or the AD mode. Their default is None.
 MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 
 
@@ -44,7 +44,7 @@ class Method(NamedTuple):
 
     @property
     def memory_setting(self) -> str:
-        """Return the memory setting in words, such as '4 seeds at a time', or '' if there is none."""
+        """Return the memory setting in words, such as '4 seeds at a time', or '' if it is the default."""
         limit = self.memory_limit and f"within {format_bytes(self.memory_limit)}"
         storage = self.storage and f"kept on the {self.storage}"
         chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
@@ -59,7 +59,7 @@ class Method(NamedTuple):
 
     @property
     def without_memory_setting(self) -> "Method":
-        """Return the same method with all seeds and points processed at once."""
+        """Return the same method with the default memory setting: all seeds and points at once."""
         return self._replace(chunk=None, block=None, memory_limit=None, storage=None, remat=None)
 
 
@@ -72,17 +72,17 @@ def _at_a_time(count: int | None, noun: str) -> str:
 
 
 def without_memory_setting(case: Case) -> Case:
-    """Return the same case with all seeds and points processed at once (no memory setting)."""
+    """Return the same case with the default memory setting: all seeds and points at once."""
     return replace(case, chunk=None, block=None, memory_limit=None, storage=None, remat=None)
 
 
 def method_of(case: Case) -> Method:
-    """Return the differentiation method of a case."""
+    """Return the differentiation method (AD mode, batching, seeds, memory setting) of a case."""
     return Method(*(getattr(case, name) for name in Method._fields))
 
 
 def base_method(case: Case) -> Method:
-    """Return the differentiation method of a case without its memory setting."""
+    """Return the differentiation method of a case with the default memory setting."""
     return method_of(case).without_memory_setting
 
 

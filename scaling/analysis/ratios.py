@@ -66,7 +66,7 @@ class Ratio:
 
 
 class _LevelEstimate(NamedTuple):
-    """A time, or a ratio from pairs, with its error at the highest level with two members or more."""
+    """A time with its error, estimated between allocations, processes, compilations or samples."""
 
     value: float
     error: float | None  # squared standard error of the logarithm; None if there are too few samples
@@ -185,7 +185,7 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
 
 
 def _allocation(record: Record) -> str:
-    """Return the job identifier of a process. All processes without a job share one allocation."""
+    """Return the cluster job of a process as text. All processes without a job share one allocation."""
     return str(record.environment.get("job"))
 
 
@@ -206,9 +206,10 @@ def _with_interval(ratio: Ratio) -> Ratio:
 
 
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
-    """Return the p-value of the hypothesis that two times differ by at most the margin, or None if unknown.
+    """Return the p-value of the hypothesis that two times differ by at most the margin, or None.
 
-    Source: McCarthy and Smyth 2009, Testing significance relative to a fold-change threshold (TREAT).
+    It is None if a case has a single process. Source: McCarthy and Smyth 2009, Testing significance relative
+    to a fold-change threshold (TREAT).
     """
     if not ratio.count:
         return None

@@ -17,7 +17,7 @@ from scaling.analysis.methods import Method, base_method
 from scaling.core.case import problem
 from scaling.core.record import Record
 
-ORDER_FACTOR = 2.0  # the order of two cases is scored if their times differ by more
+ORDER_FACTOR = 2.0  # the order of two times is scored if their ratio exceeds this
 
 
 class PlannedPair(NamedTuple):
@@ -28,7 +28,7 @@ class PlannedPair(NamedTuple):
 
     @property
     def predicted_seconds(self) -> float:
-        """Return the median of the predicted seconds."""
+        """Return the median of the predicted seconds per call."""
         return self.plan.predicted["seconds"]  # type: ignore[index]
 
     @property
@@ -58,22 +58,22 @@ class PlanScore:
 
     @property
     def median_ratio(self) -> float:
-        """Return the median of the ratios."""
+        """Return the median ratio of predicted to measured times."""
         return statistics.median(self.ratios)
 
     @property
     def error(self) -> float:
-        """Return the median absolute error, as a fraction of the measured time."""
+        """Return the median absolute error of the predicted times, as a fraction of the measured time."""
         return statistics.median(abs(ratio - 1) for ratio in self.ratios)
 
     @property
     def worst(self) -> float:
-        """Return the ratio that is furthest from 1 on a logarithmic scale."""
+        """Return the ratio of predicted to measured time that is furthest from 1 on a logarithmic scale."""
         return max(self.ratios, key=lambda ratio: abs(math.log(ratio)))
 
     @property
     def coverage(self) -> float:
-        """Return the fraction of measurements within the predicted interval."""
+        """Return the fraction of the measured times that lie within their predicted 95 % interval."""
         return sum(pair.in_interval for pair in self.pairs) / len(self.pairs)
 
 

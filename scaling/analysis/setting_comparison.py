@@ -110,7 +110,7 @@ class MemoryPoint(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the memory setting in words."""
+        """Return the memory setting in words, such as '4 seeds at a time' or 'all at once'."""
         return memory_setting_name(self.timing.case)
 
 
@@ -186,7 +186,7 @@ def memory_of(timing: Timing) -> int | None:
 
 
 def memory_setting_name(case: Case) -> str:
-    """Return the memory setting of a case in words, or 'all at once'."""
+    """Return the memory setting of a case in words, such as '4 seeds at a time' or 'all at once'."""
     return method_of(case).memory_setting or "all at once"
 
 

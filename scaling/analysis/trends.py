@@ -213,7 +213,6 @@ def _describe_comparisons(
 
 
 def _describe_gains(findings: Findings, found: Iterable[Gain], describe: Callable[[Gain], str]) -> list[str]:
-    """Return one sentence for each function on the gain of its fastest timing, on the most devices."""
     return _describe_largest(
         findings,
         found,
@@ -231,7 +230,6 @@ def _describe_program(head: str, timing: Timing) -> str:
 
 
 def _describe_memory(front: ParetoFront, group: Sequence[ParetoFront]) -> str:
-    """Describe the fastest memory setting, and the time that settings with less memory cost."""
     first = front.fastest
     text = f"{first.name} is fastest, {format_time(first.timing)} in {format_bytes(first.memory)} of a device"
     others = [front.smallest_within(_SMALL_FACTOR), front.smallest, *front.automatic[:1]]
@@ -244,7 +242,6 @@ def _describe_memory(front: ParetoFront, group: Sequence[ParetoFront]) -> str:
 
 
 def _describe_cost(first: MemoryPoint, setting: MemoryPoint) -> str:
-    """Return the memory and the time of a setting relative to the fastest setting, in words."""
     auto, times = automatic_blocks(setting.timing.records[0]), time_ratio(setting.timing, first.timing)
     name = f"{setting.name} ({auto})" if auto else setting.name
     what = " the time" if is_ratio_determined(*times[1:]) else ": its time over that of the fastest"
