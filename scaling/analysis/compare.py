@@ -180,7 +180,7 @@ def _environment_differences(old: Iterable[Record], new: Iterable[Record]) -> li
         name: [" or ".join(sorted(value for _, value in side.get(name, [("", "none")]))) for side in (a, b)]
         for name in sorted(a | b)
     }
-    return [f"{name} ({one}, then {other})" for name, (one, other) in words.items() if one != other]
+    return [f"{name} ({before}, then {after})" for name, (before, after) in words.items() if before != after]
 
 
 def _environment_facts(record: Record) -> Iterator[tuple[str, str]]:

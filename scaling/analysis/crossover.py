@@ -64,9 +64,9 @@ def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing
             sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*cells, strict=True))
             last = max((row.first for row in rows), key=lambda t: (problem_size(t.case), t.case.devices))
             lines = ([(n, cells[n, count].first) for n in sizes if (n, count) in cells] for count in devices)
-            found = tuple(each for line in lines for each in _crossovers_of_line(line, by_key))
+            crossovers = tuple(crossover for line in lines for crossover in _crossovers_of_line(line, by_key))
             place = (last.case, last.environment, last.honest, swept.title, held)
-            maps.append(FastestModeMap(*place, sizes, devices, cells, found))
+            maps.append(FastestModeMap(*place, sizes, devices, cells, crossovers))
     return maps
 
 
@@ -88,10 +88,10 @@ def _crossovers_of_line(
 
 
 def _crossover_between(
-    one: tuple[int, Timing], other: tuple[int, Timing], by_key: Mapping[tuple, Timing]
+    smaller: tuple[int, Timing], larger: tuple[int, Timing], by_key: Mapping[tuple, Timing]
 ) -> Crossover | None:
     """Return the significant change of the fastest method between two sizes, or None if there is none."""
-    (below, first), (above, last) = one, other
+    (below, first), (above, last) = smaller, larger
     before, after = base_method(first.case), base_method(last.case)
     slower_first, slower_last = by_key.get(_timing_key(first, after)), by_key.get(_timing_key(last, before))
     if before == after or slower_first is None or slower_last is None:

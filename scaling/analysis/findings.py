@@ -88,12 +88,12 @@ class Findings:
 
     @functools.cached_property
     def _too_large(self) -> dict[tuple, int]:
-        found: dict[tuple, int] = {}
+        least: dict[tuple, int] = {}
         for record in self.records:
             for kind in analysis.KINDS if record.reason in OUT_OF_MEMORY_REASONS else ():
-                of = (kind, record.setting, analysis.stem(record.case, kind))
-                found[of] = min(found.get(of, record.case.devices), record.case.devices)
-        return found
+                key = (kind, record.setting, analysis.stem(record.case, kind))
+                least[key] = min(least.get(key, record.case.devices), record.case.devices)
+        return least
 
     @functools.cached_property
     def has_several_nodes(self) -> bool:

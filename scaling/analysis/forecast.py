@@ -176,10 +176,10 @@ def _efficiency_interval(base: Record, record: Record, scale: float) -> tuple[fl
 
     The i-th draws of both predictions assume the same machine parameters.
     """
-    one, other = ((each.predicted or {}).get("draws") or [] for each in (base, record))
-    if not one or len(one) != len(other):
+    base_draws, draws = ((planned.predicted or {}).get("draws") or [] for planned in (base, record))
+    if not base_draws or len(base_draws) != len(draws):
         return None
-    low, high = np.percentile(np.divide(one, other) * scale, _INTERVAL_PERCENTILES)
+    low, high = np.percentile(np.divide(base_draws, draws) * scale, _INTERVAL_PERCENTILES)
     return float(low), float(high)
 
 

@@ -179,14 +179,14 @@ def _best_parts(form: _LinearLaw, target: Any) -> Any:
         columns = form._replace(columns=form.columns[:, free])
         # The squared sine bounds a part by 0 and 1. The initial part adds about a tenth to the time.
         start = np.arcsin(np.sqrt(0.1 / np.abs(columns.columns).max(0)))
-        found = least_squares(
+        optimum = least_squares(
             lambda x, columns=columns: _residuals(columns, target, np.sin(x) ** 2),
             start,
             method="lm",
             xtol=1e-10,
         )
         parts = np.zeros(len(form.parts))
-        parts[free] = np.sin(found.x) ** 2
+        parts[free] = np.sin(optimum.x) ** 2
         tried.append(parts)
     squares = np.array([_sum_of_squares(form, target, parts) for parts in tried])
     return tried[int(np.argmax(squares <= squares.min() * (1 + 1e-6)))]

@@ -96,7 +96,7 @@ def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[Plan
         planned = {(record.key, record.environment["device_kind"]): record for record in records}
         fit = [timing for timing in timings if timing.honest and near_floor(timing) is None]
         plan = (planned.get((t.case.key, t.records[0].environment.get("device_kind"))) for t in fit)
-        pairs = [PlannedPair(of, timing) for of, timing in zip(plan, fit, strict=True) if of]
+        pairs = [PlannedPair(record, timing) for record, timing in zip(plan, fit, strict=True) if record]
         if pairs:
             scores.append(_score_pairs(hardware, pairs))
     return scores

@@ -80,7 +80,7 @@ class Gain:
 def overlap_gains(timings: Iterable[Timing]) -> list[Gain]:
     """Return the gain of each case that was measured with and without overlapped communication."""
     comparisons = compare_settings(timings, "overlap")
-    pairs = [sorted((t for t, _ in each.rows), key=lambda t: not t.case.overlap) for each in comparisons]
+    pairs = [sorted((t for t, _ in group.rows), key=lambda t: not t.case.overlap) for group in comparisons]
     return [Gain(timing, without, time_ratio(without, timing)) for timing, without in pairs]
 
 

@@ -90,9 +90,9 @@ def describe_crossovers(findings: Findings) -> list[str]:
     """Return one sentence for each differentiated function on the sizes at which the fastest mode changes."""
     return _describe_largest(
         findings,
-        (each for each in findings.fastest_mode_maps if each.crossovers),
-        lambda each: (each.environment, each.honest, each.case),
-        lambda each: (),
+        (modes for modes in findings.fastest_mode_maps if modes.crossovers),
+        lambda modes: (modes.environment, modes.honest, modes.case),
+        lambda modes: (),
         _describe_map,
     )
 
@@ -120,25 +120,25 @@ def _describe_crossover(crossovers: Sequence[Crossover], of: FastestModeMap) -> 
 
 def describe_growth(findings: Findings) -> list[str]:
     """Return one sentence per function on the growth of time with problem size, on the fewest devices."""
-    groups = group_by(findings.size_exponents, lambda one: id(one.sweep)).values()
+    groups = group_by(findings.size_exponents, lambda row: id(row.sweep)).values()
     return _describe_largest(
         findings,
         groups,
         lambda rows: (rows[0].sweep.environment, rows[0].sweep.honest, rows[0].sweep.case),
         lambda rows: (rows[0].sweep.case.devices,),
-        lambda rows, _: _describe_exponents(sorted(rows, key=lambda one: one.exponent.value)),
+        lambda rows, _: _describe_exponents(sorted(rows, key=lambda row: row.exponent.value)),
     )
 
 
 def _describe_exponents(rows: Sequence[SizeExponent]) -> str:
     sweep, half = rows[0].sweep, _MOST_METHODS // 2
     shown = rows if len(rows) <= _MOST_METHODS else [*rows[:half], *rows[-half:]]
-    known = [one for one in shown if is_exponent_determined(*one.exponent[1:])]
-    powers = ", ".join(f"{format_exponent(*one.exponent)} in {one.method.name}" for one in known)
-    rest = (one for one in shown if one not in known)
-    left = ", ".join(f"{one.method.name} ({one.exponent.low:.3g} to {one.exponent.high:.3g})" for one in rest)
+    known = [row for row in shown if is_exponent_determined(*row.exponent[1:])]
+    powers = ", ".join(f"{format_exponent(*row.exponent)} in {row.method.name}" for row in known)
+    rest = (row for row in shown if row not in known)
+    wide = ", ".join(f"{row.method.name} ({row.exponent.low:.3g} to {row.exponent.high:.3g})" for row in rest)
     parts = [f"to the power of {powers}"] if powers else []
-    parts += [f"{'' if powers else 'to a power '}{UNDETERMINED} in {left}"] if left else []
+    parts += [f"{'' if powers else 'to a power '}{UNDETERMINED} in {wide}"] if wide else []
     what = f"Time of {family_name(sweep.case)} grows with {sweep.swept} on"
     return f"{what} {count_of(sweep.case.devices, 'device')} {'; '.join(parts)}"
 
@@ -159,10 +159,10 @@ def describe_laws(findings: Findings) -> list[str]:
         for kind in ("strong", "weak")
         for sentence in _describe_largest(
             findings,
-            [one for one in best if one[0].kind == kind],
-            lambda one: (one[0].environment, True, one[0].case),
-            lambda one: (one[0].points[-1].seconds,),
-            lambda one, _: _describe_law(*one),
+            [pair for pair in best if pair[0].kind == kind],
+            lambda pair: (pair[0].environment, True, pair[0].case),
+            lambda pair: (pair[0].points[-1].seconds,),
+            lambda pair, _: _describe_law(*pair),
         )
     ]
 
@@ -184,8 +184,8 @@ def describe_variants(findings: Findings) -> list[str]:
     memory = _describe_largest(
         findings,
         findings.pareto_fronts,
-        lambda one: (one.environment, True, one.case),
-        lambda one: (one.fastest.seconds,),
+        lambda front: (front.environment, True, front.case),
+        lambda front: (front.fastest.seconds,),
         _describe_memory,
     )
     return [
@@ -200,25 +200,25 @@ def describe_variants(findings: Findings) -> list[str]:
 
 
 def _describe_comparisons(
-    findings: Findings, found: Iterable[SettingComparison], head: str, name: Callable[[Case], str]
+    findings: Findings, comparisons: Iterable[SettingComparison], head: str, name: Callable[[Case], str]
 ) -> list[str]:
     """Return one sentence per function on its fastest, second and slowest setting, on the most devices."""
     return _describe_largest(
         findings,
-        found,
-        lambda one: (one.environment, one.honest, one.case),
-        lambda one: (-one.case.devices, one.rows[0][0].median),
-        lambda one, _: _describe_comparison(one, head, name),
+        comparisons,
+        lambda comparison: (comparison.environment, comparison.honest, comparison.case),
+        lambda comparison: (-comparison.case.devices, comparison.rows[0][0].median),
+        lambda comparison, _: _describe_comparison(comparison, head, name),
     )
 
 
-def _describe_gains(findings: Findings, found: Iterable[Gain], describe: Callable[[Gain], str]) -> list[str]:
+def _describe_gains(findings: Findings, gains: Iterable[Gain], describe: Callable[[Gain], str]) -> list[str]:
     return _describe_largest(
         findings,
-        found,
-        lambda one: (one.timing.environment, one.timing.honest, one.timing.case),
-        lambda one: (-one.timing.case.devices, one.timing.median),
-        lambda one, _: describe(one),
+        gains,
+        lambda gain: (gain.timing.environment, gain.timing.honest, gain.timing.case),
+        lambda gain: (-gain.timing.case.devices, gain.timing.median),
+        lambda gain, _: describe(gain),
     )
 
 
@@ -233,8 +233,8 @@ def _describe_memory(front: ParetoFront, group: Sequence[ParetoFront]) -> str:
     first = front.fastest
     text = f"{first.name} is fastest, {format_time(first.timing)} in {format_bytes(first.memory)} of a device"
     others = [front.smallest_within(_SMALL_FACTOR), front.smallest, *front.automatic[:1]]
-    chosen = [one for at, one in enumerate(others) if one not in (first, *others[:at])]
-    text += "".join(f"; {_describe_cost(first, one)}" for one in chosen)
+    chosen = [setting for at, setting in enumerate(others) if setting not in (first, *others[:at])]
+    text += "".join(f"; {_describe_cost(first, setting)}" for setting in chosen)
     text += ", and nothing is smaller" if front.smallest is first else ""
     text += f"; {count_of(len(front.not_fitting), 'setting')} did not fit" if front.not_fitting else ""
     more = f" ({count_of(len(group) - 1, 'more front')} in the table)" if len(group) > 1 else ""
