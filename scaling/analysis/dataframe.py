@@ -1,8 +1,8 @@
 """Export tables (records, curves, samples, laws, plans) as typed columns, for CSV, Parquet and pandas.
 
 The main table has one row per record in full precision. The other tables are joined to it by `key` and
-`environment`, except the table of laws, which identifies curves by name. Rows are plain dicts, so that a
-report needs no pandas; `load` returns a DataFrame.
+`environment`, except the table of laws, which has the name and environment of each curve. Rows are plain
+dicts, so that a report needs no pandas; `load` returns a DataFrame.
 """
 
 import csv
@@ -228,10 +228,10 @@ def plan_table(findings: Findings) -> ExportTable:
         efficiency = {point.record.key: point.efficiency for point in points}
         for record in forecast.records:
             predicted = record.predicted or {}
-            row = {"hardware": forecast.hardware, "efficiency": efficiency.get(record.key)}
-            row |= _case_cells(record) | {
-                column: predicted.get(name) for name, column in _PREDICTION_COLUMNS.items()
-            }
+            row = {"hardware": forecast.hardware, "efficiency": efficiency.get(record.key)} | _case_cells(
+                record
+            )
+            row |= {column: predicted.get(name) for name, column in _PREDICTION_COLUMNS.items()}
             row |= {name: getattr(record, name) for name in _PLAN_FIELDS}
             rows.append(row | _environment_cells(record))
     columns = (
