@@ -1,1 +1,1 @@
-"""Statistics of the records: scaling curves, fits, comparisons, forecasts and lint. Imports no JAX."""
+"""Statistics of benchmark records: scaling curves, fits, comparisons, forecasts, lint. Imports no JAX."""

@@ -1,8 +1,4 @@
-"""Sentences and table rows that summarize a results folder: fastest mode, speed-up, efficiency, failures.
-
-The numbers are computed in curves.py and the other modules of this folder. The HTML page and the figures are
-made in the folder report; report/answer_tables.py builds the tables and cards of that page.
-"""
+"""Sentences and table rows that summarize a results folder: fastest mode, speed-up, efficiency, failures."""
 
 import statistics
 from collections import Counter
@@ -44,23 +40,23 @@ from scaling.core.formatting import (
 )
 from scaling.core.record import REASONS, Record
 
-_MOST_ROWS = 20  # the largest number of rows in the summary table
+_MOST_ROWS = 20
 COLUMNS = ("problem", "devices", "fastest", "time", "runner-up", "times as long")
 PEER_COLUMNS = ("problem", "devices", "system", "time", "JAX's fastest", "times as long")
 
 
 def answer_sentences(source: Path | Findings) -> list[str]:
-    """Return the findings of a results folder as sentences, with numbers.
+    """Return the results of a study as English sentences with numbers.
 
-    The sentences describe the fastest modes, the scaling and the failures. If nothing was measured, they
-    describe the plans.
+    They cover the fastest AD modes, scaling, other AD systems and failures. If nothing was measured, they
+    describe the predictions of the plans.
     """
     findings = source if isinstance(source, Findings) else read(source)
     if any(record.status == "ok" for record in findings.records):
         parts = (
             describe_fastest, trends.describe_crossovers, _describe_scaling, trends.describe_laws,
             trends.describe_growth, trends.describe_variants, _describe_peers, _describe_plans,
-            _describe_problems,
+            _describe_defects,
         )  # fmt: skip
         return [sentence for part in parts for sentence in part(findings)]
     planned = [
@@ -72,31 +68,34 @@ def answer_sentences(source: Path | Findings) -> list[str]:
         )
     ]
     nothing = ["Nothing has been measured: the folder holds no record of a case that ended well."]
-    return [*(planned or nothing), *_describe_problems(findings)]
+    return [*(planned or nothing), *_describe_defects(findings)]
 
 
 def largest_problems(findings: Findings) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
-    """Return one pair for each family: all its rows, and the rows of its largest problem, fastest first.
+    """Group the fastest methods by differentiated function, and select the largest problem of each function.
 
-    The largest problem is chosen from those measured on the most device counts. In a study whose number of
-    points grows with the devices, each problem is measured on one device count only.
+    Only the problems measured on the most device counts are candidates for the largest one.
+
+    Returns:
+        One pair of lists for each function: all its fastest methods, and those of its largest problem by
+            time.
     """
     heads = []
-    for family in group_by(findings.fastest, _family).values():
+    for family in group_by(findings.fastest, _function_key).values():
         problems = group_by(family, lambda row: problem(row.first.case)).values()
         largest = max(problems, key=lambda rows: (len(rows), problem_size(rows[0].first.case)))
         heads.append((family, sorted(largest, key=lambda row: row.first.median)))
     return heads
 
 
-def _family(row: FastestMethod) -> tuple:
+def _function_key(row: FastestMethod) -> tuple:
     return row.first.environment, row.first.honest, *family_key(row.first.case)
 
 
 def describe_fastest(findings: Findings) -> list[str]:
-    """Return a sentence per family: the fastest method for its largest problem and the devices to use."""
+    """Return one sentence per function: its fastest method at the largest size, and the devices to use."""
     if not findings.fastest:
-        kinds = ", ".join(dict.fromkeys(_engine_name(timing.case) for timing in findings.timings))
+        kinds = ", ".join(dict.fromkeys(_describe_kind(timing.case) for timing in findings.timings))
         return [
             f"No mode of JAX was measured, so that none is called the fastest; what was measured: {kinds}."
         ]
@@ -115,8 +114,8 @@ def describe_fastest(findings: Findings) -> list[str]:
     return sentences
 
 
-def _engine_name(case: Case) -> str:
-    """Return the name of what was timed if it is not a differentiation mode of JAX."""
+def _describe_kind(case: Case) -> str:
+    """Describe what a case measured if it is not an AD mode of JAX, such as 'derivatives written by hand'."""
     if case.kind != "case" or case.engine != "jax":
         return case.engine if case.kind == "case" else "what the machine can do"
     return "values" if case.ad_mode.is_value else "derivatives written by hand"
@@ -125,7 +124,7 @@ def _engine_name(case: Case) -> str:
 def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
     case, mode = row.first.case, name_with_blocks(row.first)
     at = (
-        f"on {_count_devices(findings, row.first)} {size} ({size_name(case)}): "
+        f"on {_format_devices(findings, row.first)} {size} ({size_name(case)}): "
         f"{format_time(row.first)}, {describe_call(case)}"
     )
     if row.empty:
@@ -143,11 +142,8 @@ def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
     return f"{mode} {verb} {at}; {factor}{note_on_pairs(row.second, row.first)}{doubts}"
 
 
-def _count_devices(findings: Findings, timing: Timing) -> str:
-    """Return the number of devices in words.
-
-    In a study on several nodes, add the number of nodes and the node-hours of a million calls.
-    """
+def _format_devices(findings: Findings, timing: Timing) -> str:
+    """Return text such as '8 devices' or '8 devices of 2 nodes (3.1 node-hours for a million calls)'."""
     devices = count_of(timing.case.devices, "device")
     if not timing.nodes or not findings.has_several_nodes:
         return devices
@@ -156,13 +152,13 @@ def _count_devices(findings: Findings, timing: Timing) -> str:
 
 
 def name_with_blocks(timing: Timing) -> str:
-    """Return the name of a method, with the block sizes chosen by chunk=auto and their memory use."""
+    """Return the name of a method, followed by the block sizes and their memory if chunk=auto chose them."""
     name, auto = method_of(timing.case).name, automatic_blocks(timing.records[0])
     return f"{name} ({auto}{_describe_saved_memory(timing.records[0])})" if auto else name
 
 
 def _describe_saved_memory(record: Record) -> str:
-    """Return the memory used with chunk=auto and that without blocks in words, or '' if either is unknown."""
+    """Return text such as ', 1.2 GB against 5 GB of all at once', or '' if either size is unknown."""
     probes, used = (record.blocks or {}).get("probes"), memory.bytes_while_running(vars(record))
     tried = probes if isinstance(probes, list) else []
     whole = next((p.get("bytes") for p in tried if not (p.get("block") or p.get("chunk"))), None)
@@ -170,16 +166,16 @@ def _describe_saved_memory(record: Record) -> str:
 
 
 def list_measured(row: FastestMethod) -> str:
-    """Return a clause stating that a method has no competitor and listing what else was measured."""
+    """Return a clause that lists the measured methods, such as 'only jacfwd and analytic were measured'."""
     others = dict.fromkeys(method_of(timing.case).name for timing in row.others)
     *names, last = [name_with_blocks(row.first), *others]
     return f"only {', '.join(names)} and {last} were measured" if names else f"only {last} was measured"
 
 
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
-    """Return the speed-up of a timing over its baseline and over the best plain jit program, in words.
+    """Describe the speed-up of a program over one device and over the best plain `jax.jit` program.
 
-    The list is empty if the timing is not on a strong scaling curve or is the baseline of its curve.
+    The list has one clause. It is empty if the timing is not on a strong scaling curve or is its baseline.
     """
     point, curve = findings.points_of(timing).get("strong"), findings.curve_of(timing)
     if point is None or curve is None or point.is_baseline:
@@ -199,12 +195,10 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 
 
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
-    """Return sentences that recommend a device count for one problem, with the efficiency on that count.
+    """Return sentences that recommend a device count for one problem, with the parallel efficiency on it.
 
-    The recommended count is the smallest one that cannot be distinguished from the fastest.
-
-    Args:
-        rows: the fastest methods of one problem, one for each device count, in ascending order of time.
+    The recommendation is the smallest count whose time cannot be distinguished from the fastest. The rows are
+    one per device count, in ascending order of time.
     """
     first = rows[0].first
     more = [row.first for row in rows if row.first.case.devices > first.case.devices]
@@ -227,7 +221,9 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
         efficiency = format_ratio(point.efficiency, point.efficiency_low, point.efficiency_high, sign="")
         parts.append("" if point.is_baseline else f", efficiency {efficiency}")
         parts.append(f"; {describe_efficiency(findings, strong)}")
-    devices = count_of(chosen.case.devices, "device") if chosen is first else _count_devices(findings, chosen)
+    devices = (
+        count_of(chosen.case.devices, "device") if chosen is first else _format_devices(findings, chosen)
+    )
     return [*sentences, f"Recommended: {devices}{''.join(parts)}"]
 
 
@@ -239,13 +235,13 @@ def _describe_more_devices(first: Timing, more: Timing) -> str:
 
 
 def _is_tied(slow: Timing, fast: Timing) -> bool:
-    """Return whether two timings cannot be distinguished: the interval of their ratio includes 1."""
+    """Return whether two times cannot be distinguished: the interval of slow / fast reaches down to 1."""
     low = time_ratio(slow, fast).low
     return low is None or low <= 1
 
 
 def describe_efficiency(findings: Findings, curve: Curve) -> str:
-    """Return a clause with the largest device count up to which the efficiency reaches the threshold."""
+    """Return a clause such as 'efficiency stays at 0.5 or above up to 8 devices'."""
     least = f"{findings.efficiency:g}"
     if not all(is_ratio_determined(p.efficiency_low, p.efficiency_high) for p in curve.points):
         return f"up to how many devices the efficiency stays at {least} is not determined"
@@ -260,9 +256,10 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
 
 
 def _describe_peers(findings: Findings) -> list[str]:
-    """Return a sentence for each other engine with the ratio of its fastest time to that of JAX.
+    """Return one sentence for each other AD system (engine) on its time relative to JAX.
 
-    The ratio is the median over all problems and device counts that were measured with both engines.
+    The fastest methods of both are compared. The ratio is the median over all problems and device counts that
+    were measured with both.
     """
     both = (each for each in findings.baselines if each.over_jax)
     fastest = least_by(
@@ -282,20 +279,20 @@ def _describe_peers(findings: Findings) -> list[str]:
         )
         if len(rows) > 1:
             ends = (
-                f"{format_ratio(f)} ({_problem_of(b)})" for f, b in ((factors[i], rows[i]) for i in (0, -1))
+                f"{format_ratio(f)} ({_name_problem(b)})" for f, b in ((factors[i], rows[i]) for i in (0, -1))
             )
             text += f": from {' to '.join(ends)}"
         sentences.append(f"{text}.{describe_environment(findings, environment, honest)}")
     return sentences
 
 
-def _problem_of(baseline: Baseline) -> str:
+def _name_problem(baseline: Baseline) -> str:
     case, devices = baseline.timing.case, count_of(baseline.timing.case.devices, "device")
     return f"{family_name(case)}, {size_name(case)}, {devices}, {method_of(case).name}"
 
 
 def peer_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return a table row per timing of another engine, with the fastest JAX method, under PEER_COLUMNS."""
+    """Return one table row under PEER_COLUMNS for each case timed with another AD system than JAX."""
     return [
         (
             _problem_cell(findings, timing),
@@ -317,9 +314,10 @@ def _problem_cell(findings: Findings, timing: Timing) -> str:
 
 
 def _describe_scaling(findings: Findings) -> list[str]:
-    """Return a sentence for each kind of scaling and each family about the fastest curve on the most devices.
+    """Return one sentence for each kind of scaling and each function, on the fastest curve.
 
-    A strong scaling curve that `describe_fastest` already describes is omitted.
+    Only curves of the largest problem on the most devices are considered. Curves that `describe_fastest`
+    already describes are omitted.
     """
     several = (c for c in findings.curves if not c.points[-1].is_baseline and c.case.engine == "jax")
     key = lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case))  # noqa: E731
@@ -352,7 +350,7 @@ def _describe_curve(findings: Findings, curve: Curve) -> str:
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return a sentence on a plan: number of cases, device counts, hardware, and the compiler versions."""
+    """Return a sentence on cases that were predicted but not run: number, devices, hardware and compilers."""
     records = forecast.records
     devices = sorted({record.case.devices for record in records})
     count = Counter(record.status for record in records)
@@ -373,7 +371,7 @@ def describe_plan(forecast: Forecast) -> str:
 
 
 def describe_score(scores: PlanScores) -> list[str]:
-    """Return sentences on the accuracy of the predictions for one hardware: time ratios and method order."""
+    """Return sentences on the accuracy of the predicted times and their order on one type of hardware."""
     whole = scores.total
     sentences = [
         f"Predicted against measured on {scores.hardware}: the median prediction is "
@@ -392,16 +390,12 @@ def describe_score(scores: PlanScores) -> list[str]:
 
 
 def _describe_plans(findings: Findings) -> list[str]:
-    """Return a sentence for each plan, and sentences on the accuracy of its predictions."""
     sentences = [f"Planned for {each.title}: {describe_plan(each)}" for each in findings.forecasts]
     return [*sentences, *(sentence for scores in findings.plan_scores for sentence in describe_score(scores))]
 
 
 def count_unmeasured(findings: Findings) -> list[str]:
-    """Return a sentence with the number of failed cases and one with the skipped cases, by reason.
-
-    The most frequent reason comes first.
-    """
+    """Return one sentence that counts the failed cases by reason, and one for the skipped cases, if any."""
     sentences = []
     for status in ("failed", "skipped"):
         reasons = Counter(record.reason for record in findings.records if record.status == status)
@@ -414,7 +408,7 @@ def count_unmeasured(findings: Findings) -> list[str]:
     return sentences
 
 
-def _describe_problems(findings: Findings) -> list[str]:
+def _describe_defects(findings: Findings) -> list[str]:
     """Return sentences on failures, oversubscription, mixed environments, and missing or damaged records."""
     crowded = sum(not timing.honest for timing in findings.timings)
     missing, damaged, environments = len(findings.missing), len(findings.damaged), findings.environments
@@ -433,27 +427,27 @@ def _describe_problems(findings: Findings) -> list[str]:
 
 
 def summarize(findings: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Return the table rows of a results folder and the sentences that the table does not cover.
+    """Return the summary table of a results folder, and sentences on what the table does not cover.
 
-    If there are more than 20 rows, only those of the largest problem of each family are returned.
+    If there are more than 20 rows, only the largest problem of each function on each device count is listed.
 
     Returns:
         rows: tuples of cells under COLUMNS. The list is empty if nothing was measured.
-        sentences: the remaining findings. They are all findings if there are no rows.
+        sentences: the remaining results. They are all results if there are no rows.
     """
     if not any(record.status == "ok" for record in findings.records):
         return [], answer_sentences(findings)
-    parts = (describe_fastest, trends.describe_variants, _describe_peers, _describe_plans, _describe_problems)
+    parts = (describe_fastest, trends.describe_variants, _describe_peers, _describe_plans, _describe_defects)
     others = [sentence for part in parts for sentence in part(findings)]
     if len(findings.fastest) <= _MOST_ROWS:
         return table_rows(findings), others
-    rows = group_by(findings.fastest, lambda row: (row.first.case.devices, *_family(row))).values()
+    rows = group_by(findings.fastest, lambda row: (row.first.case.devices, *_function_key(row))).values()
     largest = [max(group, key=lambda row: problem_size(row.first.case)) for group in rows]
     return table_rows(findings, largest), others
 
 
 def table_rows(source: Path | Findings, some: list[FastestMethod] | None = None) -> list[tuple[str, ...]]:
-    """Return a table row for the fastest mode of each problem on each device count, under COLUMNS.
+    """Return one table row under COLUMNS for the fastest AD mode of each problem on each device count.
 
     Args:
         some: the fastest methods to list. By default all of them are listed.
@@ -469,7 +463,7 @@ def table_rows(source: Path | Findings, some: list[FastestMethod] | None = None)
 
 
 def _format_certainty(row: FastestMethod) -> str:
-    """Return the ratio of the runner-up to the fastest method, or the reason why there is none."""
+    """Return the ratio of the runner-up's time to the fastest as text, or the reason why there is none."""
     if row.empty:
         return f"no more than an empty call ({format_duration(certainty.dispatch_floor(row.first))})"
     if row.second is None:

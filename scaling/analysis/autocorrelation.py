@@ -1,7 +1,4 @@
-"""Autocorrelation and trend of the time samples of one process, by rank tests.
-
-The tests use ranks, so that an outlier has no more weight than any other large sample.
-"""
+"""Rank tests for autocorrelation and trend in the time samples of one process."""
 
 import math
 from collections.abc import Sequence
@@ -14,10 +11,10 @@ _SIGNIFICANCE = 1e-3  # probability that independent samples are called dependen
 
 
 def trend(samples: Sequence[float]) -> float | None:
-    """Return the slowdown from the first to the last third of the samples, as a fraction of the median.
+    """Return the change of the median time from the first to the last third of the samples.
 
-    Return None if Spearman's rank correlation with the sample index is not significant, or if there are fewer
-    than three samples.
+    The change is a fraction of the median of all samples. Return None if Spearman's rank correlation with the
+    sample index is not significant, or if there are fewer than three samples.
     """
     ranks, count = _centred_ranks(samples), len(samples)
     if count < 3 or not ranks.any():
@@ -44,7 +41,7 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def spread_factor(samples: Sequence[float]) -> float:
-    """Return the factor of `interval_widening` without a significance test.
+    """Return the factor by which autocorrelation widens the interval of the median, without a test.
 
     The factor is at least 1 and at most the square root of the number of samples.
     """

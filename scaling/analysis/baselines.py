@@ -1,8 +1,7 @@
-"""Ratios of each timing to handwritten derivatives, machine peaks (roofline) and the fastest JAX method.
+"""Comparison of times with handwritten derivatives, machine peaks (roofline) and the fastest JAX method.
 
-Timings are compared within one environment and on the same device count. Work is counted in the traced
-program. Memory traffic beyond the inputs and the result is not counted, so that it lowers the achieved
-fraction of the peak.
+Times are compared within one environment and on the same device count. Work is counted in the traced program.
+Memory traffic beyond the inputs and the result is not counted, which lowers the fraction of the peak.
 """
 
 import json
@@ -29,10 +28,10 @@ _PEAKS = {  # target -> name in the output, record field with the counted work
 
 
 class Bound(NamedTuple):
-    """The machine peak that limits a timing: the one that needs the longest time for the counted work.
+    """The machine peak that limits a program: the one that needs the longest time for the counted work.
 
-    `fraction` is that time divided by the measured time. It exceeds 1 if the counted work was not all done,
-    for example if bytes stay in a cache.
+    `fraction` is that time divided by the measured time. It exceeds 1 if not all of the counted work was
+    done, for example if bytes stay in a cache.
     """
 
     name: str
@@ -41,7 +40,7 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class Baseline:
-    """A timing compared with other timings of the same problem. A field is None if that was not measured."""
+    """A measured time relative to references for the same problem. A field is None if it was not measured."""
 
     timing: Timing
     by_hand: Estimate | None  # time over that of the fastest handwritten derivative
@@ -51,21 +50,21 @@ class Baseline:
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Return the baseline comparisons of each timing that is not of a machine peak."""
+    """Compare each time with that of a handwritten derivative, the machine peak and JAX's fastest method."""
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivatives, lambda t: (t.environment, t.honest, t.case.devices, problem(t.case)))
     rates = measured_rates(timings)
-    return [_baseline(timing, group, rates) for group in groups.values() for timing in group]
+    return [_compare_with_references(timing, group, rates) for group in groups.values() for timing in group]
 
 
-def _baseline(timing: Timing, group: Sequence[Timing], rates: Rates) -> Baseline:
-    case, ours = timing.case, [t for t in group if t.case.engine == "jax"]
-    by_hand = _fastest(t for t in ours if t.case.ad_mode.closed_form and t.case.seeds == case.seeds)
-    jax = _fastest(t for t in ours if not t.case.ad_mode.closed_form) if case.engine != "jax" else None
+def _compare_with_references(timing: Timing, group: Sequence[Timing], rates: Rates) -> Baseline:
+    case, jax_timings = timing.case, [t for t in group if t.case.engine == "jax"]
+    by_hand = _fastest(t for t in jax_timings if t.case.ad_mode.closed_form and t.case.seeds == case.seeds)
+    jax = _fastest(t for t in jax_timings if not t.case.ad_mode.closed_form) if case.engine != "jax" else None
     return Baseline(
         timing,
         by_hand=time_ratio(timing, by_hand) if by_hand and not case.ad_mode.is_value else None,
-        bound=_bound(timing, rates),
+        bound=_limiting_peak(timing, rates),
         jax=jax,
         over_jax=time_ratio(timing, jax) if jax else None,
     )
@@ -75,8 +74,8 @@ def _fastest(timings: Iterable[Timing]) -> Timing | None:
     return min(timings, key=lambda t: t.median, default=None)
 
 
-def _bound(timing: Timing, rates: Rates) -> Bound | None:
-    """Return the machine peak that limits a timing, or None if no peak applies.
+def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
+    """Return the machine peak that limits a program, or None if no peak applies.
 
     A peak applies if it was measured on the same machine and the program's work of that kind was counted.
     """
@@ -89,7 +88,10 @@ def _bound(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return a dict from (target, dtype, precision, machine) to measured (work, rate) pairs."""
+    """Return the machine peaks as a dict from (target, dtype, precision, machine) to (work, rate) pairs.
+
+    Work is in bytes or operations, and the rate in work per second.
+    """
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in (timing for timing in timings if timing.case.kind == "ceiling"):
         case, work = timing.case, machine_peaks.peak_work(timing.case)
@@ -99,16 +101,16 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
 
 
 def rate_at(amount: float, measured: Sequence[tuple[int, float]]) -> float:
-    """Return the rate measured with the largest amount of work up to `amount`.
+    """Return the rate (work per second) measured with the largest work up to `amount`.
 
-    A larger measurement may exceed a cache into which `amount` fits. If all measurements did more work, the
-    smallest one is used.
+    A larger measurement may exceed a cache into which `amount` fits. If all measurements, pairs of (work,
+    rate), did more work, the smallest one is used.
     """
     return max([size for size in measured if size[0] <= amount] or [min(measured)])[1]
 
 
 def rates_like(target: str, timing: Timing, rates: Rates) -> Sequence[tuple[int, float]]:
-    """Return the (work, rate) pairs of a target for the machine and the number format of a timing."""
+    """Return the (work, rate) pairs of a machine peak, such as "copy", for a timing's machine and dtype."""
     return rates.get(_rate_key(target, timing), ())
 
 
@@ -117,14 +119,14 @@ def _rate_key(target: str, timing: Timing) -> tuple:
 
 
 def _machine_key(timing: Timing) -> tuple:
-    """Return a hashable key of the machine and the device count of a timing, without workload and engine."""
+    """Return a hashable key of the machine and device count on which a case ran, without its program."""
     of_program = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
     facts = {name: value for name, value in timing.records[0].environment.items() if name not in of_program}
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices
 
 
 class RooflinePoint(NamedTuple):
-    """A timing with its arithmetic intensity and its rate on one device."""
+    """One program in a roofline plot: its arithmetic intensity and its rate."""
 
     timing: Timing
     intensity: float  # operations per compulsory byte
@@ -133,7 +135,7 @@ class RooflinePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Roofline:
-    """The timings of one family on one device count of a machine, with the measured peaks of that machine."""
+    """The data of a roofline plot: timings of one function on one device count, and the measured peaks."""
 
     case: Case  # the case with the largest size
     environment: str
@@ -144,20 +146,20 @@ class Roofline:
 
 
 def rooflines(timings: Sequence[Timing]) -> list[Roofline]:
-    """Return a roofline for each family and environment, on the smallest device count with measured peaks."""
-    rates, made = measured_rates(timings), dict[tuple, Roofline]()
+    """Return a roofline per function and environment, on the smallest device count with measured peaks."""
+    rates, by_family = measured_rates(timings), dict[tuple, Roofline]()
     cases = [timing for timing in timings if timing.case.kind == "case" and timing.case.engine == "jax"]
     families = group_by(
         sorted(cases, key=lambda t: t.case.devices),
         lambda t: ((t.environment, t.honest, family_key(t.case)), t.case.devices),
     )
     for (family, _), same in families.items():
-        if family not in made and (roofline := _roofline(same, rates)):
-            made[family] = roofline
-    return list(made.values())
+        if family not in by_family and (roofline := _build_roofline(same, rates)):
+            by_family[family] = roofline
+    return list(by_family.values())
 
 
-def _roofline(timings: Sequence[Timing], rates: Rates) -> Roofline | None:
+def _build_roofline(timings: Sequence[Timing], rates: Rates) -> Roofline | None:
     counted = ((t, t.records[0].flops, t.records[0].compulsory) for t in timings)
     points = [RooflinePoint(t, flops / b, flops / t.median) for t, flops, b in counted if flops and b]
     last = max((point.timing for point in points), key=lambda t: problem_size(t.case), default=None)

@@ -1,7 +1,4 @@
-"""Checks for doubtful timings: dispatch latency, a single process, throttling or foreign load.
-
-The limits above which an interval of a ratio or an exponent is too wide are defined in core/formatting.py.
-"""
+"""Reasons to doubt a measured time: dispatch latency, a single process, throttling or foreign load."""
 
 from typing import TYPE_CHECKING
 
@@ -9,31 +6,31 @@ if TYPE_CHECKING:
     from scaling.analysis.curves import Timing
 
 FLOORS = 10  # a time shorter than this many empty calls is mostly dispatch latency
-DISTURBED = 0.2  # the fraction of marked samples above which a timing counts as disturbed
+DISTURBED = 0.2  # a time with a larger fraction of disturbed samples is doubtful
 
 
 def dispatch_floor(timing: "Timing") -> float:
-    """Return the seconds of an empty call measured together with a timing, or 0 if none was measured."""
+    """Return the dispatch latency in seconds: the time of an empty call, or 0 if none was measured."""
     return max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
 
 
 def near_floor(timing: "Timing") -> float | None:
-    """Return the seconds of an empty call if the timing is shorter than ten empty calls, else None."""
+    """Return the time of an empty call in seconds if the measured time is below ten of them, else None."""
     floor = dispatch_floor(timing)
     return floor if timing.median < FLOORS * floor else None
 
 
 def is_empty_call(timing: "Timing") -> bool:
-    """Return whether a timing cannot be distinguished from an empty call.
+    """Return whether a measured time cannot be distinguished from the time of an empty call.
 
-    The lower end of its interval (or its median if there is no interval) is then at most the empty call.
+    This holds if the lower end of its interval (or else its median) is at most the time of an empty call.
     """
     low = timing.interval[0] if timing.interval else timing.median
     return low <= dispatch_floor(timing)
 
 
 def disturbed_share(timing: "Timing") -> float:
-    """Return the fraction of the samples taken while the host was throttled or under foreign load."""
+    """Return the fraction of samples that were taken while the host was throttled or under foreign load."""
     marked = 0
     for record in timing.records:
         turns = {turn for turns in record.marked.values() for turn in turns}
@@ -42,12 +39,12 @@ def disturbed_share(timing: "Timing") -> float:
 
 
 def marks_of(timing: "Timing") -> list[str]:
-    """Return the names of the disturbances recorded for the samples of a timing, such as 'foreign load'."""
+    """Return the sorted names of the disturbances during a measurement, such as 'foreign load'."""
     return sorted({mark.replace("_", " ") for record in timing.records for mark in record.marked})
 
 
 def doubts(fast: "Timing", slow: "Timing") -> tuple[str, ...]:
-    """Return the reasons to doubt that one timing is faster than another, or () if there are none."""
+    """Return the reasons to doubt that one case is faster than another, such as 'one process', or ()."""
     floor = max(map(dispatch_floor, (fast, slow)))
     reasons = []
     if fast.median < FLOORS * floor:

@@ -1,7 +1,6 @@
 """Comparison of the times in two results folders (regression test): slower, faster or undecided cases.
 
-Cases are matched by their key and not by their environment, because the environment is what differs. The
-ratios of times are computed in ratios.py.
+Cases are matched by their key and not by their environment, because the environment is what differs.
 """
 
 import dataclasses
@@ -35,7 +34,7 @@ _MOST_ROWS = 40
 
 @dataclass(frozen=True)
 class ComparedCase:
-    """The comparison of one case between folder A and folder B."""
+    """The comparison of one benchmark case between results folders A (old) and B (new)."""
 
     case: Case
     verdict: str
@@ -48,7 +47,7 @@ class ComparedCase:
 
 @dataclass(frozen=True)
 class FolderComparison:
-    """The comparison of two folders: A is the old one, B the new one."""
+    """The comparison of the times in two results folders: A is the old one, B the new one."""
 
     a: Path
     b: Path
@@ -64,10 +63,10 @@ class FolderComparison:
 
 
 def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
-    """Return the paths of folders A and B.
+    """Return the paths of the two results folders to compare: A (old) and B (new).
 
-    If only one folder is given, A is its baseline variant (written by `scaling run versus=...`) and B is the
-    folder itself. Raise Refusal if there is no such variant or more than one.
+    If `second` is None, B is `first`, and A is its baseline, measured by `scaling run versus=...`. Raise
+    Refusal if there is no such baseline or more than one.
     """
     folder = store.folder_of(first)
     if second is not None:
@@ -87,16 +86,16 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
 
 
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
-    """Compare each case of two folders.
+    """Compare the times of each case in an old results folder (a) and a new one (b).
 
-    A case counts as different if its ratio exceeds the margin significantly, with the false discovery rate
-    controlled over all cases.
+    A case is called slower or faster if its ratio exceeds the margin (a fraction) significantly, with the
+    false discovery rate controlled over all cases.
     """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")
     if a.resolve() == b.resolve():
         raise Refusal(f"{a} cannot be compared with itself; give two results folders")
-    (old, old_notes), (new, new_notes) = _read("A", a), _read("B", b)
+    (old, old_notes), (new, new_notes) = _load_newest_records("A", a), _load_newest_records("B", b)
     both = old.keys() & new.keys()
     if not both:
         counts = f"{a} ({len(old)} of its own) and {b} ({len(new)})"
@@ -105,12 +104,15 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
     differences = _environment_differences(
         [r for k in both for r in old[k]], [r for k in both for r in new[k]]
     )
-    judged = sorted(_with_verdicts(rows, margin), key=_sort_key)
+    judged = sorted(_decide_verdicts(rows, margin), key=_sort_key)
     return FolderComparison(a, b, margin, judged, differences, old_notes + new_notes)
 
 
-def _read(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
-    """Return the records per case in the newest environment of each workload, and notes on omissions."""
+def _load_newest_records(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
+    """Return a dict from case key to records of one folder, and sentences that count the omitted records.
+
+    For each workload only the records of the newest environment are kept.
+    """
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]
     last = {r.case.workload: r.setting for r in sorted(records, key=lambda r: r.started_at or "")}
@@ -121,10 +123,9 @@ def _read(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
 
 
 def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase | None:
-    """Return the comparison of one case, or None if the case ran in neither folder.
+    """Return the comparison of one case, or None if it was neither measured nor failed in either folder.
 
-    The ratio is estimated if the case was measured in both folders. The verdict is then still 'undecided';
-    `_with_verdicts` decides it.
+    A case measured in both folders gets a ratio and is 'undecided' until `_decide_verdicts` decides it.
     """
     a, b = (tuple(r for r in side if r.status == "ok") for side in (old, new))
     failed = [name for name, side in (("A", old), ("B", new)) if any(r.status == "failed" for r in side)]
@@ -141,8 +142,8 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
     return ComparedCase((old or new)[0].case, verdict, a, b, ratio, text="; ".join(why))
 
 
-def _with_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
-    """Return the rows with their verdicts, for the cases that have enough processes for a p-value."""
+def _decide_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
+    """Decide which cases are slower or faster, if they have enough processes for a p-value."""
     by_row = {i: row.ratio for i, row in enumerate(rows) if row.ratio}
     for paired in (True, False):  # ratios from unpaired processes have a larger variance
         group = [i for i in by_row if (by_row[i].pairs > 1) is paired]
@@ -151,7 +152,7 @@ def _with_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[Compared
     p_values = dict(zip(raw, map(float, false_discovery_control(list(raw.values()))), strict=True))
     return [
         dataclasses.replace(
-            row, ratio=by_row[i], p=p_values.get(i), verdict=_verdict(by_row[i], p_values.get(i))
+            row, ratio=by_row[i], p=p_values.get(i), verdict=_choose_verdict(by_row[i], p_values.get(i))
         )
         if i in by_row
         else row
@@ -159,7 +160,7 @@ def _with_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[Compared
     ]
 
 
-def _verdict(ratio: Ratio, p: float | None) -> str:
+def _choose_verdict(ratio: Ratio, p: float | None) -> str:
     if p is None or p > FALSE_DISCOVERIES:
         return UNDECIDED if p is None else SAME
     return SLOWER if ratio.value > 1 else FASTER
@@ -170,7 +171,7 @@ def _sort_key(row: ComparedCase) -> tuple:
 
 
 def _environment_differences(old: Iterable[Record], new: Iterable[Record]) -> list[str]:
-    """Return the environment facts that differ between the folders, such as 'jax (0.10.1, then 0.10.2)'."""
+    """Return the facts of the environments that differ, such as 'jax (0.10.1, then 0.10.2)'."""
     a, b = (
         group_by({pair for record in side for pair in _environment_facts(record)}, lambda pair: pair[0])
         for side in (old, new)
@@ -179,11 +180,11 @@ def _environment_differences(old: Iterable[Record], new: Iterable[Record]) -> li
         name: [" or ".join(sorted(value for _, value in side.get(name, [("", "none")]))) for side in (a, b)]
         for name in sorted(a | b)
     }
-    return [f"{name} ({one}, then {other})" for name, (one, other) in words.items() if one != other]
+    return [f"{name} ({before}, then {after})" for name, (before, after) in words.items() if before != after]
 
 
 def _environment_facts(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield the facts of an environment as pairs of name and text, with nested dicts flattened."""
+    """Yield each fact of a record's environment as (name, text), with nested dicts flattened."""
     for name in record.environment.keys() - set(OF_THE_CASE):
         value = record.environment[name]
         for part, plain in value.items() if isinstance(value, Mapping) else [(name, value)]:
@@ -195,7 +196,7 @@ def _environment_facts(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def comparison_lines(comparison: FolderComparison) -> list[str]:
-    """Return lines on the folders, their environments and the order of sampling, then the verdict counts."""
+    """Return the comparison as sentences: folders, environments, order of sampling and verdict counts."""
     measured = [row.ratio for row in comparison.rows if row.ratio]
     differ = (
         f"they differ in {'; '.join(comparison.differences)}"
@@ -207,7 +208,7 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
     counts = Counter(row.verdict for row in comparison.rows)
     lines = [
         f"A is {a}, B is {b}; {differ}.",
-        *_describe_turns(sum(not r.pairs for r in measured), len(measured)),
+        *_describe_sampling_order(sum(not r.pairs for r in measured), len(measured)),
     ]
     if counts[UNDECIDED]:
         lines.append(
@@ -221,8 +222,8 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
     return [*lines, *comparison.notes, f"{words} (of {len(comparison.rows)}; {held}, {margin})"]
 
 
-def _describe_turns(unpaired: int, measured: int) -> list[str]:
-    """Return lines stating whether the samples of the two folders were taken alternately."""
+def _describe_sampling_order(unpaired: int, measured: int) -> list[str]:
+    """Return sentences stating whether the samples of the two folders were taken alternately."""
     if not unpaired:
         return ["Every case was measured in turns with the other side."] if measured else []
     which = "No case was" if unpaired == measured else f"{unpaired} of {measured} cases were not"
@@ -234,7 +235,7 @@ def _describe_turns(unpaired: int, measured: int) -> list[str]:
 
 
 def comparison_rows(comparison: FolderComparison, most: int = _MOST_ROWS) -> list[tuple[str, ...]]:
-    """Return a table row for each case under COLUMNS, changed cases first.
+    """Return one table row under COLUMNS for each compared case, changed cases first.
 
     If there are more than `most` cases, the last row counts the omitted ones.
     """
@@ -256,7 +257,7 @@ def _format_row(row: ComparedCase) -> tuple[str, ...]:
 
 
 def _describe_blocks(row: ComparedCase) -> str:
-    """Return the block sizes chosen by chunk=auto in each folder, or '' if they are equal."""
+    """Return the block sizes that chunk=auto chose in each folder as text, or '' if they are equal."""
     chosen = (dict.fromkeys(filter(None, map(automatic_blocks, side))) for side in (row.a, row.b))
     a, b = (" or ".join(blocks) or "unknown" for blocks in chosen)
     return "" if a == b else f"; chunk=auto: {a}, then {b}"

@@ -1,7 +1,6 @@
 """Crossover sizes: the fastest mode for each size and device count, and the sizes at which it changes.
 
-Each cell of a map compares the modes on one problem. Between the measured sizes only the crossing of straight
-lines through the neighboring times is estimated.
+Between the measured sizes, the times are interpolated by straight lines through their logarithms.
 """
 
 import math
@@ -18,9 +17,9 @@ from scaling.core.case import Case
 
 @dataclass(frozen=True)
 class Crossover:
-    """A change of the fastest method between two sizes, regardless of the memory setting.
+    """A change of the fastest method between two problem sizes, regardless of the memory setting.
 
-    Both methods were measured at both sizes, and their times are distinguished there.
+    Both methods were measured at both sizes, and their times differ significantly there.
     """
 
     devices: int
@@ -29,17 +28,17 @@ class Crossover:
     below: int  # the closest smaller size at which `before` is known to be faster
     above: int  # the closest larger size at which `after` is known to be faster
     at: float  # size at which log-log interpolated times are equal
-    doubts: tuple[str, ...]  # reasons for doubt
+    doubts: tuple[str, ...]
 
     @property
     def sure(self) -> bool:
-        """Return whether there is no reason for doubt."""
+        """Return whether there is no reason to doubt the crossover."""
         return not self.doubts
 
 
 @dataclass(frozen=True)
 class FastestModeMap:
-    """The fastest mode of one family for each size and device count, with the other sizes held constant."""
+    """The fastest AD mode of one function for each value of one size and each device count."""
 
     case: Case  # the case with the largest size on the most devices
     environment: str
@@ -53,8 +52,8 @@ class FastestModeMap:
 
 
 def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:
-    """Return a map for each environment and each family that was measured at two sizes or more."""
-    by_place = least_by(timings, lambda t: _place(t, base_method(t.case)), lambda t: t.median)
+    """Return a map of the fastest modes for each environment and each size with two values or more."""
+    by_key = least_by(timings, lambda t: _timing_key(t, base_method(t.case)), lambda t: t.median)
     families = group_by(
         fastest, lambda row: (row.first.environment, row.first.honest, *family_key(row.first.case))
     )
@@ -65,24 +64,23 @@ def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing
             sizes, devices = (tuple(sorted(set(axis))) for axis in zip(*cells, strict=True))
             last = max((row.first for row in rows), key=lambda t: (problem_size(t.case), t.case.devices))
             lines = ([(n, cells[n, count].first) for n in sizes if (n, count) in cells] for count in devices)
-            found = tuple(each for line in lines for each in _crossovers_of_line(line, by_place))
+            crossovers = tuple(crossover for line in lines for crossover in _crossovers_of_line(line, by_key))
             place = (last.case, last.environment, last.honest, swept.title, held)
-            maps.append(FastestModeMap(*place, sizes, devices, cells, found))
+            maps.append(FastestModeMap(*place, sizes, devices, cells, crossovers))
     return maps
 
 
 def _crossovers_of_line(
-    line: Sequence[tuple[int, Timing]], by_place: Mapping[tuple, Timing]
+    line: Sequence[tuple[int, Timing]], by_key: Mapping[tuple, Timing]
 ) -> list[Crossover]:
-    """Return the changes of the fastest method along the sizes, each between the closest sizes that show it.
+    """Return the changes of the fastest method on one device count, each between the closest sizes.
 
-    Args:
-        line: pairs of size and fastest timing on one device count, in ascending order of size.
+    The line consists of pairs of size and fastest timing, in ascending order of size.
     """
     crossovers: list[Crossover] = []
     start = 0
     for index, last in enumerate(line):
-        tried = (_crossover_between(first, last, by_place) for first in reversed(line[start:index]))
+        tried = (_crossover_between(first, last, by_key) for first in reversed(line[start:index]))
         if crossover := next(filter(None, tried), None):
             crossovers.append(crossover)
             start = index
@@ -90,16 +88,12 @@ def _crossovers_of_line(
 
 
 def _crossover_between(
-    one: tuple[int, Timing], other: tuple[int, Timing], by_place: Mapping[tuple, Timing]
+    smaller: tuple[int, Timing], larger: tuple[int, Timing], by_key: Mapping[tuple, Timing]
 ) -> Crossover | None:
-    """Return the change of the fastest method between two sizes, or None if there is none.
-
-    A change requires that both methods were measured at both sizes and that their times are distinguished
-    there.
-    """
-    (below, first), (above, last) = one, other
+    """Return the significant change of the fastest method between two sizes, or None if there is none."""
+    (below, first), (above, last) = smaller, larger
     before, after = base_method(first.case), base_method(last.case)
-    slower_first, slower_last = by_place.get(_place(first, after)), by_place.get(_place(last, before))
+    slower_first, slower_last = by_key.get(_timing_key(first, after)), by_key.get(_timing_key(last, before))
     if before == after or slower_first is None or slower_last is None:
         return None
     if not (_is_faster(first, slower_first) and _is_faster(last, slower_last)):
@@ -111,13 +105,13 @@ def _crossover_between(
 
 
 def _is_faster(fast: Timing, slow: Timing) -> bool:
-    """Return whether one timing is significantly faster than another and longer than an empty call."""
+    """Return whether `fast` is significantly faster than `slow` and not an empty call."""
     low = time_ratio(slow, fast).low
     return low is not None and low > 1 and not certainty.is_empty_call(fast)
 
 
-def _place(timing: Timing, method: Method) -> tuple:
-    """Return a hashable key of the environment, problem, device count and method of a timing."""
+def _timing_key(timing: Timing, method: Method) -> tuple:
+    """Return a hashable key of the environment, function, sizes, device count and method."""
     case = timing.case
     sizes = tuple(sorted(size_values(case).items()))
     return timing.environment, timing.honest, family_key(case), sizes, case.devices, method

@@ -1,7 +1,4 @@
-"""Scaling curves over device counts, times over problem sizes, and the fastest method, from the records.
-
-The functions take records and return values. They neither format nor draw them.
-"""
+"""Scaling curves over device counts, times over problem sizes, and the fastest method, from the records."""
 
 import dataclasses
 import math
@@ -26,16 +23,16 @@ _WORK_TOLERANCE = 0.01  # relative variation of work per device allowed in a wea
 
 @dataclass(frozen=True)
 class Timing:
-    """The time of one case in one environment, from one record per process."""
+    """The measured time of one benchmark case in one environment, from one record per process."""
 
     records: tuple[Record, ...]
-    median: float  # median of the medians of the processes
+    median: float  # seconds; median of the medians of the processes
     # 95 %, between processes, or within a single process; None if there are too few samples
     interval: tuple[float, float] | None
 
     @property
     def case(self) -> Case:
-        """Return the case that was timed."""
+        """Return the benchmark case (program, problem and devices) that was timed."""
         return self.records[0].case
 
     @property
@@ -50,23 +47,23 @@ class Timing:
 
     @property
     def environment(self) -> str:
-        """Return the digest of the environment. Timings are compared within one environment only."""
+        """Return the digest of the hardware and software. Times are compared only if it is equal."""
         return self.records[0].setting
 
     @property
     def honest(self) -> bool:
-        """Return whether each device had its own core. Other timings are never drawn as scaling."""
+        """Return whether each device had its own CPU core. Other times never enter a scaling curve."""
         return self.records[0].honest
 
     @property
     def nodes(self) -> int | None:
-        """Return the number of nodes, or None if it was not recorded."""
+        """Return the number of nodes on which the case ran, or None if it was not recorded."""
         return nodes_of(self.records[0])
 
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The measurement of a curve on one device count.
+    """The time, speed-up and parallel efficiency of a scaling curve on one device count.
 
     The fields `*_low` and `*_high` are the ends of 95 % confidence intervals. They are None if there are too
     few samples.
@@ -96,15 +93,15 @@ class CurvePoint:
 
     @property
     def is_baseline(self) -> bool:
-        """Return whether this is the baseline measurement of its curve."""
+        """Return whether the device count is the smallest of the curve."""
         return self.devices == self.baseline_devices
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A scaling curve: timings that differ only in the device count.
+    """A scaling curve: the times of one program that differ only in the device count.
 
-    In strong scaling the number of points is constant; in weak scaling the number of points per device is.
+    In strong scaling the number of points (batch elements) is constant; in weak scaling that per device is.
     """
 
     name: str
@@ -131,7 +128,7 @@ class Curve:
 
     @property
     def size(self) -> str:
-        """Return the problem size in words. For weak scaling it is the size per device."""
+        """Return the problem size (for weak scaling, per device) in words, such as 'm=100 points=6'."""
         if self.kind == "strong":
             return size_name(self.case)
         share = dataclasses.replace(self.case, devices=1, points=self.case.points // self.case.devices)
@@ -140,7 +137,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class FastestMethod:
-    """The fastest method for one problem on one device count, compared with the runner-up."""
+    """The fastest JAX method for one problem on one device count, compared with the runner-up."""
 
     first: Timing
     second: Timing | None  # the best other mode, or memory setting if there is one mode
@@ -152,20 +149,17 @@ class FastestMethod:
 
     @property
     def empty(self) -> bool:
-        """Return whether the fastest timing cannot be distinguished from an empty call.
-
-        No mode is then called the fastest.
-        """
+        """Return whether the fastest time cannot be distinguished from that of an empty call."""
         return certainty.is_empty_call(self.first)
 
     @property
     def distinguished(self) -> bool:
-        """Return whether the ratio's interval excludes 1 and the fastest timing exceeds an empty call."""
+        """Return whether the runner-up is significantly slower and the fastest time is not an empty call."""
         return self.ratio_low is not None and self.ratio_low > 1 and not self.empty
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Return the reasons to doubt that the first method is the fastest."""
+        """Return the reasons to doubt that `first` is the fastest method, such as 'one process'."""
         if self.second is None:
             return ()
         determined = is_ratio_determined(self.ratio_low, self.ratio_high)
@@ -179,7 +173,7 @@ class FastestMethod:
 
     @property
     def certainty(self) -> str:
-        """Return the certainty of the result in words, for a table cell."""
+        """Return the certainty of the result in words for a table cell, such as 'not distinguished'."""
         if self.second is None or self.empty:
             return "an empty call" if self.empty else "no other method"
         if not self.distinguished:
@@ -189,7 +183,7 @@ class FastestMethod:
 
 @dataclass(frozen=True)
 class SizeSweep:
-    """Times against one problem size, with one line for each method. All other fields are constant."""
+    """Times against one problem size, with one line for each method. Devices and other sizes are constant."""
 
     case: Case  # the case with the largest size
     environment: str
@@ -215,7 +209,10 @@ _ORDER = (
 
 
 def pool_processes(records: Iterable[Record]) -> list[Timing]:
-    """Return a sorted timing per measured case and environment, including oversubscribed ones."""
+    """Return one Timing for each measured case and environment, sorted, from the records of its processes.
+
+    Oversubscribed cases, whose devices shared CPU cores, are included.
+    """
     measured = (record for record in latest(records) if record.status == "ok")
     groups = group_by(measured, lambda record: (record.setting, record.key, record.honest)).values()
     timings = (Timing(tuple(g), ratios.case_median(g), ratios.case_interval(g)) for g in groups)
@@ -241,12 +238,12 @@ def family_key(case: Case) -> tuple:
 
 
 def problem_size(case: Case) -> int:
-    """Return the product of the number of points and all sizes, which orders the problems of a family."""
+    """Return the product of the number of points and all sizes, by which problems are ordered."""
     return case.points * math.prod(case.sizes.values())
 
 
 def family_name(case: Case) -> str:
-    """Return the differentiated function in words, regardless of its size."""
+    """Return the name of the differentiated function, regardless of its size, such as 'rbf grad float64'."""
     words = [case.workload, case.target, case.variant, case.wrt and f"by {case.wrt}"]
     words += [case.reduce and f"reduce={case.reduce}", "" if case.dtype == "float32" else case.dtype]
     words.append("" if case.precision == "highest" else f"{case.precision} precision")
@@ -254,7 +251,7 @@ def family_name(case: Case) -> str:
 
 
 def size_name(case: Case) -> str:
-    """Return the sizes, the number of points and the data seed in words."""
+    """Return the sizes, the number of points and the data seed in words, such as 'm=100 points=6'."""
     seed = [f"seed={case.data_seed}"] if case.data_seed else []
     return " ".join(
         [*(f"{name}={size}" for name, size in case.sizes.items()), f"points={case.points}", *seed]
@@ -262,7 +259,7 @@ def size_name(case: Case) -> str:
 
 
 def baseline_name(devices: int) -> str:
-    """Return the baseline of a speed-up in words, such as '2 devices'."""
+    """Return the device count of a baseline in words, such as 'one device' or '2 devices'."""
     return "one device" if devices == 1 else count_of(devices, "device")
 
 
@@ -272,9 +269,9 @@ def relative_to(devices: int) -> str:
 
 
 def scaling_curves(records: Iterable[Record], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
-    """Return the scaling curves of the given kinds, each within one environment.
+    """Return the scaling curves of the given kinds, "strong" and "weak", each within one environment.
 
-    Oversubscribed records are omitted, as are weak scaling series without constant work per device.
+    Devices that shared CPU cores are omitted, and weak scaling series whose work per device varies.
     """
     timings = [timing for timing in pool_processes(records) if timing.honest]
     plain = _best_plain_programs(timings)
@@ -286,11 +283,11 @@ def scaling_curves(records: Iterable[Record], scaling: Sequence[str] = ("strong"
             s for s in series["strong"] if len(s) > 1 or (s[0].environment, s[0].case) not in growing
         ]
     series["weak"] = [s for s in series["weak"] if _describe_unequal_work(s) is None]
-    return [_curve(kind, s, plain) for kind in KINDS for s in series[kind]]
+    return [_build_curve(kind, s, plain) for kind in KINDS for s in series[kind]]
 
 
 def weak_refusals(records: Iterable[Record]) -> list[str]:
-    """Return a sentence per series whose points grow with the devices but whose work per device varies."""
+    """Return one sentence for each curve that is not weak scaling because its work per device varies."""
     timings = [timing for timing in pool_processes(records) if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
@@ -300,14 +297,14 @@ def weak_refusals(records: Iterable[Record]) -> list[str]:
 
 
 def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Return the timings of each curve by ascending device count, with the fastest mesh of each count."""
+    """Return the timings of each curve in ascending order of devices, with the fastest mesh of each count."""
     whole = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
     groups = group_by(whole, lambda t: (t.environment, stem(t.case, kind))).values()
     return [sorted(keep_fastest_meshes(group), key=lambda timing: timing.case.devices) for group in groups]
 
 
 def stem(case: Case, kind: str) -> Case:
-    """Return the case that all cases of a curve share: one device and no mesh.
+    """Return the case on one device without a mesh, which is equal for all cases of a scaling curve.
 
     For weak scaling it has the number of points per device.
     """
@@ -316,7 +313,7 @@ def stem(case: Case, kind: str) -> Case:
 
 
 def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
-    """Return the timing of the fastest mesh for each program and device count."""
+    """Return the timing of the fastest device mesh for each program and device count."""
     programs = group_by(timings, lambda t: (t.environment, t.honest, dataclasses.replace(t.case, mesh=None)))
     return [min(meshes, key=lambda t: t.median) for meshes in programs.values()]
 
@@ -343,13 +340,13 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
 
 
 def derived_bytes_note(series: Iterable[Timing]) -> str:
-    """Return a note if a record's compulsory bytes were derived from its buffer sizes, else ''."""
+    """Return ' (derived: argument_bytes + output_bytes)' if no compulsory bytes were counted, else ''."""
     old = any(record.compulsory_bytes is None for timing in series for record in timing.records)
     return " (derived: argument_bytes + output_bytes)" if old else ""
 
 
 def _best_plain_programs(timings: Iterable[Timing]) -> dict[tuple, Timing]:
-    """Return the fastest plain jit program on one device, as a dict from (environment, problem) to timing.
+    """Return a dict from (environment, problem) to the timing of the fastest plain jit program on one device.
 
     Handwritten derivatives and other engines are excluded.
     """
@@ -357,7 +354,7 @@ def _best_plain_programs(timings: Iterable[Timing]) -> dict[tuple, Timing]:
     return least_by(plain, lambda t: (t.environment, problem(t.case)), lambda t: t.median)
 
 
-def _curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -> Curve:
+def _build_curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -> Curve:
     case = dataclasses.replace(series[0].case, mesh=None)
     weak = kind == "weak"
     points = [_point(t, series[0], weak, plain.get((t.environment, problem(t.case)))) for t in series]
@@ -365,7 +362,7 @@ def _curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -
 
 
 def curve_name(kind: str, case: Case) -> str:
-    """Return the name of a curve: the label of its case without the varying fields."""
+    """Return the name of a scaling curve: the label of its case without the fields that vary along it."""
     mesh = " fastest mesh" if case.split == "both" else ""
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh
@@ -389,22 +386,21 @@ def _scaled(estimate: Estimate, factor: float) -> Estimate:
 
 
 def _speedup_over(base: Timing, timing: Timing) -> Estimate:
-    """Return the speed-up over a baseline, which is exactly 1 for the baseline itself."""
     return Estimate(1.0, 1.0, 1.0) if base is timing else time_ratio(base, timing)
 
 
 def compare_times(top: Timing, bottom: Timing) -> Ratio:
-    """Return the ratio of the times of two timings, with its error and the number of paired processes."""
+    """Estimate the ratio of the times of two cases, `top` over `bottom`, with its standard error."""
     return ratios.estimate_ratio(top.records, bottom.records)
 
 
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
-    """Return the ratio of the times of two timings with its 95 % interval."""
+    """Return the ratio of the times of two cases, `top` over `bottom`, with its 95 % confidence interval."""
     return compare_times(top, bottom).estimate
 
 
 def note_on_pairs(top: Timing, bottom: Timing) -> str:
-    """Return a note if the ratio from pairs differs visibly from the ratio of the medians, else ''."""
+    """Return text such as ' (from 3 pairs in turns; the medians give 1.2x)' if that differs, else ''."""
     ratio = compare_times(top, bottom)
     if not ratio.differs_from_medians:
         return ""
@@ -412,10 +408,10 @@ def note_on_pairs(top: Timing, bottom: Timing) -> str:
 
 
 def fastest_methods(records: Iterable[Record]) -> list[FastestMethod]:
-    """Return the fastest JAX method for each problem, device count and environment."""
+    """Return the fastest JAX method for each problem, device count and environment, with its runner-up."""
     timings = (timing for timing in pool_processes(records) if not timing.case.ad_mode.is_value)
     groups = group_by(timings, lambda t: (t.environment, t.honest, problem(t.case), t.case.devices)).values()
-    return [_fastest(rivals, g) for g in groups if (rivals := [t for t in g if _competes(t.case)])]
+    return [_find_fastest(rivals, g) for g in groups if (rivals := [t for t in g if _competes(t.case)])]
 
 
 def _competes(case: Case) -> bool:
@@ -423,7 +419,7 @@ def _competes(case: Case) -> bool:
     return case.engine == "jax" and not case.ad_mode.closed_form
 
 
-def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod:
+def _find_fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod:
     first = min(rivals, key=lambda t: t.median)
     other_modes = [t for t in rivals if base_method(t.case) != base_method(first.case)]
     others = other_modes or [t for t in rivals if method_of(t.case) != method_of(first.case)]
@@ -437,7 +433,7 @@ def _fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod
 
 
 def size_sweeps(records: Iterable[Record]) -> list[SizeSweep]:
-    """Return the times against size of all cases that were measured at two sizes or more."""
+    """Return a SizeSweep for each program and size that was measured with two values or more."""
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(
         keep_fastest_meshes(pool_processes(records)),
@@ -447,7 +443,6 @@ def size_sweeps(records: Iterable[Record]) -> list[SizeSweep]:
 
 
 def _sweeps_of_group(group: Sequence[Timing]) -> list[SizeSweep]:
-    """Return the sweeps of timings that differ only in method and size."""
     sweeps = []
     for swept, held, timings in find_sweeps(group, lambda timing: timing.case):
         largest = max(timings, key=lambda t: problem_size(t.case))

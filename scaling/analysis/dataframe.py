@@ -1,8 +1,8 @@
 """Export tables (records, curves, samples, laws, plans) as typed columns, for CSV, Parquet and pandas.
 
 The main table has one row per record in full precision. The other tables are joined to it by `key` and
-`environment`, except that of the laws, which has the name and environment of a curve. Rows are plain dicts,
-so that a report needs no pandas; `load` returns a DataFrame.
+`environment`, except the table of laws, which has the name and environment of each curve. Rows are plain
+dicts, so that a report needs no pandas; `load` returns a DataFrame.
 """
 
 import csv
@@ -33,7 +33,7 @@ _PREDICTION_COLUMNS = {  # key of a prediction -> column
     "compute": "compute_seconds", "communication": "communication_seconds", "waiting": "waiting_seconds",
     "bound": "bound", "by": "by",
 }  # fmt: skip
-_PARTS: dict[str, tuple[str, type]] = {  # column -> record field, type; a list is replaced by its length
+_NESTED_COLUMNS: dict[str, tuple[str, type]] = {  # column -> record field, type; for a list its length
     "blocks.block": ("blocks", int), "blocks.chunk": ("blocks", int), "blocks.storage": ("blocks", str),
     "blocks.limit_bytes": ("blocks", int), "blocks.probes": ("blocks", int),
     "colors.columns": ("colors", int), "colors.rows": ("colors", int),
@@ -52,7 +52,7 @@ class ExportTable(NamedTuple):
 
 
 def _plain_fields(of: type) -> dict[str, type]:
-    """Return the scalar fields of a dataclass with their types, taking the first member of a union type."""
+    """Return a dict from name to type of the scalar fields of a dataclass. `int | None` counts as int."""
     hints = typing.get_type_hints(of).items()
     kinds = {n: typing.get_args(h)[0] if isinstance(h, types.UnionType) else h for n, h in hints}
     return {name: kind for name, kind in kinds.items() if kind in _DTYPES}
@@ -65,7 +65,7 @@ _CASE_COLUMNS = {  # case field -> column, prefixed if a record field has the sa
 _TYPES: dict[str, type] = {
     **_plain_fields(CurvePoint),
     **{column: _plain_fields(Case)[name] for name, column in _CASE_COLUMNS.items()},
-    **_RECORD_FIELDS, **{name: kind for name, (_, kind) in _PARTS.items()},
+    **_RECORD_FIELDS, **{name: kind for name, (_, kind) in _NESTED_COLUMNS.items()},
     **{name: float for name in _PREDICTION_COLUMNS.values() if name not in ("bound", "by")},
     **dict.fromkeys(("median", "value", "spread", "limit", "peak", "seconds_min"), float),
     "index": int, "nodes": int, "honest": bool, "best": bool,
@@ -73,25 +73,21 @@ _TYPES: dict[str, type] = {
 
 
 def load(folder: str | PathLike[str], samples: bool = False) -> Any:
-    """Return a results folder as a pandas DataFrame, with one row per record or per sample.
+    """Load a results folder as a pandas DataFrame with one row per record, or per time sample if `samples`.
 
     The columns are documented in docs/notebook.md.
-
-    Args:
-        folder: the results folder.
-        samples: whether to return one row per sample.
     """
-    found = read(store.folder_of(fspath(folder)))
-    frame = to_frame(record_table(found))
+    findings = read(store.folder_of(fspath(folder)))
+    frame = to_frame(record_table(findings))
     if not samples:
         return frame
     about = [c for c in frame if c == "status" or c in _CASE_COLUMNS.values() or c.startswith("sizes.")]
-    rows = [row for row, record in enumerate(found.records) for _ in record.seconds]
-    return to_frame(sample_table(found)).join(frame.loc[rows, about].reset_index(drop=True))
+    rows = [row for row, record in enumerate(findings.records) for _ in record.seconds]
+    return to_frame(sample_table(findings)).join(frame.loc[rows, about].reset_index(drop=True))
 
 
 def to_frame(table: ExportTable) -> Any:
-    """Return a table as a pandas DataFrame."""
+    """Convert an export table to a pandas DataFrame."""
     import pandas
 
     rows, columns = list(table.rows), {}
@@ -108,22 +104,23 @@ def _encodable(text: str) -> str:
 
 
 def write_csv_table(table: ExportTable, file: TextIO) -> None:
-    """Write a table as CSV."""
+    """Write an export table with its header to an open text file as CSV."""
     writer = csv.DictWriter(file, list(table.column_types), lineterminator="\n")
     writer.writeheader()
     writer.writerows(table.rows)
 
 
 def export_tables(findings: Findings) -> list[ExportTable]:
-    """Return all export tables of a folder. The table of plans is included only if there is a plan."""
+    """Return the tables of records, curves, samples and laws, and the table of plans if there is a plan."""
     tables = [record_table(findings), curve_table(findings), sample_table(findings), law_table(findings)]
     return [*tables, plan_table(findings)] if findings.forecasts else tables
 
 
 def _typed_table(name: str, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> ExportTable:
-    """Return a table with typed columns: the given ones with the sizes inserted, then environment facts.
+    """Build a table from its rows, with a type for each column.
 
-    An integer column becomes text if it contains strings or integers beyond 64 bits.
+    The column "sizes" is replaced by one column per size, and the environment facts are appended. An integer
+    column becomes text if it contains strings or integers beyond 64 bits.
     """
     names = {
         prefix: [n for row in rows for n in row if n.startswith(prefix)]
@@ -144,40 +141,31 @@ def _exceeds_integer(value: Any) -> bool:
 
 
 def record_table(findings: Findings) -> ExportTable:
-    """Return the table of all records, whatever their status.
-
-    Its columns contain the case, the record fields, the time, the speed-up and the environment.
-    """
+    """Return the table of all records, whatever their status, with one row per record."""
     lengths = {(c.environment, t.case, c.kind): len(c.points) for c in findings.curves for t in c.timings}
     answers = {(row.first.environment, row.first.case): row.certainty for row in findings.fastest}
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
     rows = []
     for record in findings.records:
-        row = _case_cells(record) | {name: getattr(record, name) for name in fields} | _part_cells(record)
+        row = _case_cells(record) | {name: getattr(record, name) for name in fields} | _nested_cells(record)
         if record.status == "ok":
             low, high = ratios.case_interval([record]) or (None, None)
-            row |= {
-                "samples": len(record.seconds),
-                "median": ratios.case_median([record]),
-                "low": low,
-                "high": high,
-            }
-            row |= _scaling_cells(findings, lengths, record) | {
-                "certainty": answers.get((record.setting, record.case))
-            }
+            row |= {"samples": len(record.seconds), "median": ratios.case_median([record])}
+            row |= {"low": low, "high": high, "certainty": answers.get((record.setting, record.case))}
+            row |= _scaling_cells(findings, lengths, record)
         row |= {"honest": record.honest, "nodes": nodes_of(record)}
         rows.append(row | _environment_cells(record))
     columns = (
-        "key", "environment", *_CASE_COLUMNS.values(), "sizes", *fields, *_PARTS, "samples", "median",
-        "low", "high", "kind", *_CURVE_COLUMNS, "certainty", "honest", "nodes",
+        "key", "environment", *_CASE_COLUMNS.values(), "sizes", *fields, *_NESTED_COLUMNS, "samples",
+        "median", "low", "high", "kind", *_CURVE_COLUMNS, "certainty", "honest", "nodes",
     )  # fmt: skip
     return _typed_table("records", columns, rows)
 
 
 def _scaling_cells(findings: Findings, lengths: Mapping[tuple, int], record: Record) -> dict[str, Any]:
-    """Return the speed-up cells of a record from its scaling curve, or {} if it is on none.
+    """Return the speed-up and efficiency columns of a record, or {} if it is on no scaling curve.
 
-    If the record is on a strong and a weak scaling curve, the one with more device counts is used.
+    If it is on a strong and a weak scaling curve, the one with more device counts is used.
     """
     points = findings.points_by_case.get((record.setting, record.case), {}) if record.honest else {}
     if not points:
@@ -193,20 +181,12 @@ def curve_table(findings: Findings) -> ExportTable:
         for curve in findings.curves
         for point, timing in zip(curve.points, curve.timings, strict=True)
     ]
-    columns = (
-        "name",
-        "kind",
-        "key",
-        "environment",
-        *_CASE_COLUMNS.values(),
-        "sizes",
-        *_plain_fields(CurvePoint),
-    )
-    return _typed_table("curves", dict.fromkeys(columns), rows)
+    columns = ("name", "kind", "key", "environment", *_CASE_COLUMNS.values(), "sizes")
+    return _typed_table("curves", dict.fromkeys((*columns, *_plain_fields(CurvePoint))), rows)
 
 
 def sample_table(findings: Findings) -> ExportTable:
-    """Return the table of samples, in order.
+    """Return the table of time samples in the order of measurement, with one row per sample.
 
     The column `seconds` has the time of the slowest process, and `seconds_min` that of the fastest one.
     """
@@ -225,7 +205,7 @@ def _sample_rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
 
 
 def law_table(findings: Findings) -> ExportTable:
-    """Return the table of fitted laws, with one row per parameter."""
+    """Return the table of fitted scaling laws, with one row per parameter of each law."""
     rows = [
         {"name": curve.name, "kind": curve.kind, "environment": curve.environment, "law": law.name,
          "part": part, "limit": law.limit, "peak": law.peak} | vars(law) | estimate._asdict()
@@ -234,18 +214,8 @@ def law_table(findings: Findings) -> ExportTable:
         for part, estimate in law.parts.items()
     ]  # fmt: skip
     columns = (
-        "kind",
-        "environment",
-        "law",
-        "part",
-        "value",
-        "low",
-        "high",
-        "seconds",
-        "spread",
-        "best",
-        "limit",
-    )
+        "kind", "environment", "law", "part", "value", "low", "high", "seconds", "spread", "best", "limit",
+    )  # fmt: skip
     rows = [{name: row[name] for name in ("name", *columns, "peak")} for row in rows]
     return _typed_table("laws", ("name", *columns, "peak"), rows)
 
@@ -277,10 +247,10 @@ def _case_cells(record: Record) -> dict[str, Any]:
     return {"key": record.key, "environment": record.setting} | cells | sizes
 
 
-def _part_cells(record: Record) -> dict[str, Any]:
-    """Return the cells of nested record fields, with None if the type differs from that of the column."""
+def _nested_cells(record: Record) -> dict[str, Any]:
+    """Return the columns taken from nested record fields, with None for a value of another type."""
     cells = {}
-    for column, (field, kind) in _PARTS.items():
+    for column, (field, kind) in _NESTED_COLUMNS.items():
         value = getattr(record, field)
         part = value.get(column.partition(".")[2]) if isinstance(value, Mapping) else None
         part = len(part) if isinstance(part, list) else part
@@ -293,7 +263,7 @@ def _environment_cells(record: Record) -> dict[str, str]:
 
 
 def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return an environment as pairs of name and text, with lists and dicts joined by commas."""
+    """Return the facts of an environment as (name, text) pairs, with lists and dicts joined by commas."""
     columns = []
     for name, value in environment.items():
         if isinstance(value, Mapping):

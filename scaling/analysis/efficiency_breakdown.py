@@ -15,10 +15,7 @@ from scaling.analysis.curves import Curve, Timing
 
 @dataclass(frozen=True)
 class EfficiencyBreakdown:
-    """The lost efficiency on one device count of a curve, as fractions of its device-seconds.
-
-    The fractions add up to 1 - efficiency.
-    """
+    """The lost efficiency on one device count of a curve, as fractions that add up to 1 - efficiency."""
 
     devices: int
     communication: float | None  # None if bytes were not counted or no all-reduce was timed on that count
@@ -28,14 +25,10 @@ class EfficiencyBreakdown:
 
 
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
-    """Return the efficiency breakdown for each device count above one.
+    """Attribute the lost efficiency of a scaling curve to its causes, for each device count above one.
 
     Return () if the same program was not measured on one device. A device count is omitted if an empty call
     takes at least as long as the case, on it or on one device; `count_refused` counts these.
-
-    Args:
-        curve: the scaling curve.
-        peaks: the timings of the machine peaks.
     """
     if curve.timings[0].case.devices > 1 or _is_floor_bound(curve.timings[0]):
         return ()

@@ -1,4 +1,4 @@
-"""All results derived from the records of one folder, as a single value (class Findings)."""
+"""Class Findings: the records of one results folder and all curves, fits and comparisons of them."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -61,12 +61,15 @@ class Findings:
     efficiency: float = EFFICIENCY  # smallest acceptable parallel efficiency
 
     def points_of(self, timing: Timing) -> dict[str, CurvePoint]:
-        """Return a dict from kind of curve to the measurement of a timing, or {} if it is oversubscribed."""
+        """Return a dict from "strong" or "weak" to the CurvePoint of a timing on that scaling curve.
+
+        The dict is empty if the devices shared CPU cores.
+        """
         return self.points_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
     def points_by_case(self) -> dict[tuple[str, Case], dict[str, CurvePoint]]:
-        """Return a dict from (environment, case) to a dict from kind of curve to measurement."""
+        """Return a dict from (environment, case) to a dict from "strong" or "weak" to CurvePoint."""
         points: dict[tuple[str, Case], dict[str, CurvePoint]] = {}
         for curve in self.curves:
             for point, timing in zip(curve.points, curve.timings, strict=True):
@@ -80,17 +83,17 @@ class Findings:
         return next((c for c in strong if place in {(t.environment, t.case) for t in c.timings}), None)
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the smallest device count on which the program ran out of memory, or None."""
+        """Return the smallest device count on which a "strong" or "weak" curve ran out of memory, or None."""
         return self._too_large.get((kind, timing.environment, analysis.stem(timing.case, kind)))
 
     @functools.cached_property
     def _too_large(self) -> dict[tuple, int]:
-        found: dict[tuple, int] = {}
+        least: dict[tuple, int] = {}
         for record in self.records:
             for kind in analysis.KINDS if record.reason in OUT_OF_MEMORY_REASONS else ():
-                of = (kind, record.setting, analysis.stem(record.case, kind))
-                found[of] = min(found.get(of, record.case.devices), record.case.devices)
-        return found
+                key = (kind, record.setting, analysis.stem(record.case, kind))
+                least[key] = min(least.get(key, record.case.devices), record.case.devices)
+        return least
 
     @functools.cached_property
     def has_several_nodes(self) -> bool:
@@ -116,10 +119,9 @@ def read(
     loaded: Loaded | None = None,
     efficiency: float = EFFICIENCY,
 ) -> Findings:
-    """Read a results folder and return the findings.
+    """Read a results folder, and derive all curves, fits and comparisons from its records.
 
     Args:
-        folder: the results folder.
         only: the digests of the environments to include. By default all are included.
         unrecorded: records of cases whose jobs were lost. They are not in the folder yet.
         loaded: the records of the folder, if they have already been loaded.
@@ -169,7 +171,7 @@ def read(
 
 
 def _plan_files(folder: Path) -> dict[str, PlanFile]:
-    """Return the plan files of a folder as a dict from hardware to file. Damaged files are omitted."""
+    """Return a dict from hardware name to the plan file of a folder. Damaged files are omitted."""
     contents = (
         (path.stem.removeprefix("plan-"), read_json(path)) for path in sorted(folder.glob("plan-*.json"))
     )
@@ -177,7 +179,7 @@ def _plan_files(folder: Path) -> dict[str, PlanFile]:
 
 
 def _label_of_cell(cell: Mapping[str, Any]) -> str:
-    """Return the label of a case in a study file, or its key if the case is damaged."""
+    """Return the label of a case in study.json, or its key if the case is damaged."""
     try:
         return label(from_dict(cell["case"]))
     except (KeyError, TypeError, ValueError):
@@ -185,10 +187,7 @@ def _label_of_cell(cell: Mapping[str, Any]) -> str:
 
 
 def describe_environment(findings: Findings, environment: str, honest: bool = True) -> str:
-    """Return the qualification of a number, such as ' [environment 1a2b, oversubscribed]', or ''.
-
-    The environment is named only if the folder has mixed environments.
-    """
+    """Return a suffix that qualifies a result, such as ' [environment 1a2b, oversubscribed]', or ''."""
     words = [f"environment {environment}"] if findings.has_mixed_environments else []
     words += [] if honest else ["oversubscribed"]
     return f" [{', '.join(words)}]" if words else ""

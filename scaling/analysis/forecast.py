@@ -1,8 +1,4 @@
-"""Predicted scaling curves of a plan, with sentences on memory limits and the cheapest device count.
-
-The functions take planned records. The title, price and memory of the hardware come from the plan file. The
-time model itself is not used here.
-"""
+"""Predicted scaling curves of a plan, with sentences on memory limits and the cheapest device count."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -19,7 +15,7 @@ from scaling.core.formatting import count_of, format_bytes, format_duration, for
 from scaling.core.record import Record
 from scaling.core.store import latest
 
-_LEVEL = (2.5, 97.5)  # percentiles
+_INTERVAL_PERCENTILES = (2.5, 97.5)
 _HALF_EFFICIENCY = 0.5  # the parallel efficiency below which more devices hardly pay
 _TIME_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
 # Facts of an environment that are equal for all cases of one plan.
@@ -28,7 +24,7 @@ _PLAN_FACTS = ("hardware", "versions", "source", "xla_flags")
 
 @dataclass(frozen=True)
 class PredictedPoint:
-    """The prediction for one device count of a curve."""
+    """The predicted time and efficiency of a scaling curve on one device count."""
 
     record: Record
     efficiency: float  # relative to the smallest planned device count
@@ -36,7 +32,7 @@ class PredictedPoint:
 
     @property
     def devices(self) -> int:
-        """Return the device count."""
+        """Return the device count of the planned case."""
         return self.record.case.devices
 
     @property
@@ -46,21 +42,18 @@ class PredictedPoint:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return the 95 % interval of the predicted seconds."""
+        """Return the 95 % interval of the predicted seconds per call."""
         return self.record.predicted["low"], self.record.predicted["high"]  # type: ignore[index]
 
     @property
     def by_formula(self) -> bool:
-        """Return whether the device count exceeds those for which programs were compiled."""
+        """Return whether the time is extrapolated, because no program was compiled for this device count."""
         return self.record.predicted["by"] == "formula"  # type: ignore[index]
 
 
 @dataclass(frozen=True)
 class PredictedCurve:
-    """Planned cases that differ only in the device count.
-
-    In strong scaling the number of points is constant; in weak scaling the number of points per device is.
-    """
+    """A predicted strong or weak scaling curve: planned cases that differ only in the device count."""
 
     name: str
     case: Case  # the case on the smallest device count, without its mesh
@@ -70,18 +63,18 @@ class PredictedCurve:
 
 @dataclass(frozen=True)
 class Forecast:
-    """All planned cases and predicted curves for one hardware."""
+    """All planned cases and predicted scaling curves for one type of hardware."""
 
     hardware: str
     title: str
     price: float | None  # per device and hour
-    memory: float | None  # per device
+    memory: float | None  # bytes per device
     records: tuple[Record, ...]
     curves: tuple[PredictedCurve, ...]
 
     @property
     def too_large(self) -> list[Record]:
-        """Return the records of the cases that exceed the device memory."""
+        """Return the records of the planned cases that exceed the device memory."""
         return [record for record in self.records if record.reason == "too_large"]
 
 
@@ -96,7 +89,7 @@ class PlanFile:
 
 
 def read_plan_file(content: Mapping[str, Any]) -> PlanFile:
-    """Parse the content of a plan file and ignore invalid values."""
+    """Parse the content of a plan file (plan-*.json). Invalid values are replaced by the defaults."""
     hardware, scaling = content.get("hardware"), content.get("scaling")
     facts = hardware if isinstance(hardware, Mapping) else {}
     numbers = (facts.get(name) for name in ("price", "memory"))
@@ -106,22 +99,17 @@ def read_plan_file(content: Mapping[str, Any]) -> PlanFile:
 
 
 def forecasts(plans: Iterable[Record], files: Mapping[str, PlanFile]) -> list[Forecast]:
-    """Return a forecast for each hardware.
-
-    Args:
-        plans: the records of planned cases.
-        files: a dict from hardware to plan file.
-    """
-    made = []
+    """Return one forecast per hardware, from planned records and a dict from hardware name to plan file."""
+    results = []
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
         file, newest = files.get(name, PlanFile()), tuple(_newest_plan(records))
-        curves = tuple(_curves_of_kinds(newest, file.kinds))
-        made.append(Forecast(name, file.title or name, file.price, file.memory, newest, curves))
-    return made
+        curves = tuple(_predicted_curves(newest, file.kinds))
+        results.append(Forecast(name, file.title or name, file.price, file.memory, newest, curves))
+    return results
 
 
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
-    """Return the forecast restricted to the cases with the given keys."""
+    """Return a copy of the forecast that contains only the cases with the given keys."""
     curves = [
         dataclasses.replace(curve, points=tuple(p for p in curve.points if p.record.key in keys))
         for curve in forecast.curves
@@ -147,8 +135,8 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
     return sorted(kept, key=lambda record: order[record.setting])
 
 
-def _curves_of_kinds(records: Sequence[Record], kinds: Sequence[str]) -> list[PredictedCurve]:
-    """Return the predicted curves of each kind.
+def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[PredictedCurve]:
+    """Return the predicted curves of the given kinds of scaling, "strong" and "weak".
 
     A curve with a single device count is omitted if its case is also on another curve.
     """
@@ -164,11 +152,11 @@ def _curves_of_kinds(records: Sequence[Record], kinds: Sequence[str]) -> list[Pr
 def _curves_of_kind(records: Iterable[Record], kind: str) -> list[PredictedCurve]:
     planned = (record for record in records if record.predicted is not None)
     whole = (r for r in planned if kind == "strong" or r.case.points % r.case.devices == 0)
-    return [_curve(same, kind) for same in group_by(whole, lambda r: stem(r.case, kind)).values()]
+    return [_build_curve(same, kind) for same in group_by(whole, lambda r: stem(r.case, kind)).values()]
 
 
-def _curve(records: Iterable[Record], kind: str) -> PredictedCurve:
-    """Return the predicted curve of the given records, with the fastest mesh of each device count."""
+def _build_curve(records: Iterable[Record], kind: str) -> PredictedCurve:
+    """Return the predicted curve through the given records, with the fastest mesh on each device count."""
     best = least_by(records, lambda record: record.case.devices, _predicted_seconds)
     base, *_ = ordered = [best[devices] for devices in sorted(best)]
     case, points = dataclasses.replace(base.case, mesh=None), []
@@ -184,14 +172,14 @@ def _predicted_seconds(record: Record) -> float:
 
 
 def _efficiency_interval(base: Record, record: Record, scale: float) -> tuple[float, float] | None:
-    """Return the 95 % interval of an efficiency from paired draws, or None if the draws were not kept.
+    """Return the 95 % interval of a predicted efficiency from Monte Carlo draws, or None without draws.
 
     The i-th draws of both predictions assume the same machine parameters.
     """
-    one, other = ((each.predicted or {}).get("draws") or [] for each in (base, record))
-    if not one or len(one) != len(other):
+    base_draws, draws = ((planned.predicted or {}).get("draws") or [] for planned in (base, record))
+    if not base_draws or len(base_draws) != len(draws):
         return None
-    low, high = np.percentile(np.divide(one, other) * scale, _LEVEL)
+    low, high = np.percentile(np.divide(base_draws, draws) * scale, _INTERVAL_PERCENTILES)
     return float(low), float(high)
 
 
@@ -202,19 +190,18 @@ def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]
     """Return sentences on the fastest method, the efficiency limit, the cheapest device count and memory.
 
     Args:
-        forecast: the forecast for one hardware.
         deadline: the largest allowed seconds per call. By default it is twice the least predicted time.
     """
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem(stem(curve.case, curve.kind)))).values()
-    sentences = [line for curves in groups for line in _answers_of_problem(curves, forecast, deadline)]
+    sentences = [line for curves in groups for line in _describe_problem(curves, forecast, deadline)]
     return [*sentences, *_describe_memory(forecast), *_describe_formula(forecast)]
 
 
-def _answers_of_problem(
+def _describe_problem(
     curves: Sequence[PredictedCurve], forecast: Forecast, deadline: float | None
 ) -> list[str]:
-    """Return a sentence on the fastest method with its efficiency limit, and one on the cheapest count."""
+    """Return a sentence on the fastest method of one problem, and one on its cheapest device count."""
     rows = [(curve, point) for curve in curves for point in curve.points]
     largest = max(point.devices for _, point in rows)
     best, _ = last = min((row for row in rows if row[1].devices == largest), key=lambda row: row[1].seconds)
@@ -244,10 +231,10 @@ def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: floa
 
 
 def _describe_fastest(rows: Sequence[_Row], last: _Row) -> str:
-    """Return a clause on the fastest prediction, the smallest count tied with it, and the most devices.
+    """Return a clause on the fastest predicted method, with its time and device count.
 
-    The measurements of a weak scaling curve do different amounts of work, so that only the fastest method on
-    the most devices is described for it.
+    The smallest device count tied with it and the fastest method on the most devices are added. For weak
+    scaling only the latter is described, because the work differs between the device counts.
     """
     if last[0].kind == "weak":
         return f"{_describe_point(*last)}, the fastest planned method"
@@ -263,16 +250,15 @@ def _describe_fastest(rows: Sequence[_Row], last: _Row) -> str:
 
 
 def _describe_point(curve: PredictedCurve, point: PredictedPoint) -> str:
-    """Return a method with its predicted time and device count in words."""
+    """Return a predicted time as text, such as 'jacfwd (vmap) 1.2 ms (1.0 to 1.5) on 4 devices'."""
     time, where = format_duration(point.seconds, *point.interval), count_of(point.devices, "device")
     return f"{method_of(curve.case).name} {time} on {where}"
 
 
 def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
-    """Return whether two predictions cannot be distinguished: the interval of their ratio includes 1.
+    """Return whether the interval of the ratio of two predicted times includes 1.
 
-    The ratio is computed from draws of the same machine parameters. Without draws, each time must lie in the
-    interval of the other.
+    Without draws of the same machine parameters, each time must lie in the interval of the other.
     """
     if interval := _efficiency_interval(one.record, other.record, 1.0):
         return interval[0] <= 1 <= interval[1]
@@ -281,7 +267,7 @@ def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
 
 
 def format_efficiency(point: PredictedPoint) -> str:
-    """Return an efficiency with its interval as percentages."""
+    """Return a predicted efficiency with its interval as text, such as '87 %, 80 % to 92 %'."""
     ends = " to ".join(map(format_percentage, point.efficiency_interval or ()))
     return f"{format_percentage(point.efficiency)}{', ' if ends else ''}{ends}"
 
@@ -302,7 +288,6 @@ def _describe_half_efficiency(curve: PredictedCurve) -> str:
 
 
 def _describe_memory(forecast: Forecast) -> list[str]:
-    """Return a sentence on the first case that runs out of memory, or on the largest memory use."""
     if not_fitting := forecast.too_large:
         first = max(not_fitting, key=lambda record: (record.case.devices, record.peak_bytes or 0))
         more = f"; {count_of(len(not_fitting), 'case')} do not fit in all" if len(not_fitting) > 1 else ""
@@ -318,7 +303,7 @@ def _describe_memory(forecast: Forecast) -> list[str]:
 
 
 def _describe_formula(forecast: Forecast) -> list[str]:
-    """Return a sentence with the device count from which predictions are extrapolated without compilation."""
+    """Return a sentence with the device count above which no program was compiled for the predictions."""
     points = [point for curve in forecast.curves for point in curve.points]
     formula = [point.devices for point in points if point.by_formula]
     if not formula:

@@ -1,4 +1,4 @@
-"""Helper functions that group the items of an iterable by a key."""
+"""Functions that group the items of an iterable by a key."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar

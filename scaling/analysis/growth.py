@@ -2,8 +2,7 @@
 
 The exponent is the slope of a straight line through the logarithms of the measured sizes and times; it is not
 an asymptotic limit. With four sizes or more, a parabola tests whether the slope is constant. If it is not,
-the interval includes the slopes at both ends. With three sizes this test is impossible, and the interval is
-wide.
+the interval includes the slopes at both ends. With three sizes the interval is wide.
 """
 
 import math
@@ -19,7 +18,7 @@ from scaling.analysis.curves import SizeSweep, Timing
 from scaling.analysis.methods import Method
 from scaling.analysis.ratios import Estimate
 
-_LEAST = 3  # the least number of sizes; a line fits any two
+_LEAST_SIZES = 3  # a line fits any two
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 
@@ -36,12 +35,12 @@ class SizeExponent:
 
 
 def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
-    """Return the exponent of each method that has three sizes or more above the dispatch floor."""
+    """Return the growth exponent of each method with three sizes or more above the dispatch latency."""
     exponents = []
     for sweep in sweeps:
         for method, line in sweep.lines.items():
             kept = [(size, timing) for size, timing in line if near_floor(timing) is None]
-            if len(kept) >= _LEAST:
+            if len(kept) >= _LEAST_SIZES:
                 exponent, bent = _fit_exponent(kept)
                 left_out = len(line) - len(kept)
                 exponents.append(SizeExponent(sweep, method, exponent, len(kept), left_out, bent))
@@ -49,13 +48,13 @@ def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
 
 
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
-    """Return the log-log slope by least squares, and whether it changes significantly along the sizes."""
+    """Fit the log-log slope of time against size, and test whether it changes along the sizes."""
     sizes = np.array([math.log(size) for size, _ in line])  # math.log: sizes may exceed 64 bits
     # Relative to the first time, so that constant times have a slope of exactly 0.
     times = np.log([timing.median / line[0][1].median for _, timing in line])
     (slope,), (half,) = _fit_polynomial(sizes, times, 1)
     low, high = slope - half, slope + half
-    if len(line) == _LEAST:
+    if len(line) == _LEAST_SIZES:
         return Estimate(slope, low, high), False
     (first, second), (_, uncertainty) = _fit_polynomial(sizes, times, 2)
     bent = abs(second) > uncertainty + _ROUNDING

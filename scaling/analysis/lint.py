@@ -1,7 +1,6 @@
 """Lint rules for benchmark quality: defects of a results folder that a strict reviewer would criticize.
 
-Each rule is a row of the table RULES. It has a function that returns the violations in words with numbers,
-and a text on how to fix them.
+Each rule is a row of the table RULES with a function that returns the violations in words, and a fix.
 """
 
 from collections import Counter
@@ -23,7 +22,7 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 Rule = Callable[[Findings], list[str]]  # returns its violations in words
 Fault = Callable[[Timing], str]  # returns the defect of a timed case in words, or ''
 COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
-_LEAST = 7  # the least number of samples of a process
+_LEAST_SAMPLES = 7  # per process
 _WIDE = 0.05  # relative half-width of an interval
 _TREND = 0.02  # change within a process, relative to the median
 _NARROW = 0.01  # widening by autocorrelation, relative to the median
@@ -34,7 +33,7 @@ _IGNORED_FACTS = {*OF_THE_CASE, "versions", "engine"}  # reported elsewhere, or 
 
 @dataclass(frozen=True)
 class LintFinding:
-    """A violated rule: its number of violations, the first violations in words, and the fix."""
+    """A violated lint rule: the number of its violations, the first ones in words, and the fix."""
 
     rule: str
     severity: str
@@ -44,23 +43,23 @@ class LintFinding:
 
 
 def lint_findings(findings: Findings) -> list[LintFinding]:
-    """Return a finding for each violated rule, errors first."""
-    broken = ((name, severity, fix, find_places(findings)) for severity, name, find_places, fix in RULES)
+    """Check a results folder and return one finding for each violated rule, errors first."""
+    broken = ((name, severity, fix, rule(findings)) for severity, name, rule, fix in RULES)
     return [
-        LintFinding(name, severity, len(places), _text(places), fix)
-        for name, severity, fix, places in broken
-        if places
+        LintFinding(name, severity, len(violations), _summarize_violations(violations), fix)
+        for name, severity, fix, violations in broken
+        if violations
     ]
 
 
-def _text(places: Sequence[str]) -> str:
-    """Return the two most frequent distinct violations, and the number of the others."""
-    counts = [p if count == 1 else f"{p} ({count} times)" for p, count in Counter(places).most_common()]
+def _summarize_violations(violations: Sequence[str]) -> str:
+    """Return the two most frequent distinct violations, and the number of the others, as text."""
+    counts = [p if count == 1 else f"{p} ({count} times)" for p, count in Counter(violations).most_common()]
     return "; ".join([*counts[:2], *([f"and {len(counts) - 2} more"] if len(counts) > 2 else [])])
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
-    """Return the number of errors and warnings in words. Notes are not counted."""
+    """Return the number of errors and warnings in words, or 'publishable as it is'. Notes are not counted."""
     count = Counter(remark.severity for remark in remarks)
     if not count[ERROR] + count[WARNING]:
         return "publishable as it is"
@@ -68,7 +67,7 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
 
 
 def lint_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return the verdict and the findings as table rows under COLUMNS."""
+    """Return table rows under COLUMNS: the verdict, then one row for each violated rule."""
     remarks = lint_findings(findings)
     rows = ((r.severity, r.rule, str(r.count), r.text, r.fix) for r in remarks)
     return [("verdict", verdict(remarks), "", "", ""), *rows]
@@ -78,12 +77,8 @@ def _timed_cases(findings: Findings) -> list[Timing]:
     return [timing for timing in findings.timings if timing.case.kind == "case"]
 
 
-def _for_timings(fault: Fault) -> Rule:
-    """Return a rule that applies a check to each timed case.
-
-    Args:
-        fault: a function that returns the defect of a timing in words, or '' if there is none.
-    """
+def _check_each(fault: Fault) -> Rule:
+    """Return a lint rule that applies a check to each timed case. The check returns a defect or ''."""
     return lambda findings: [
         f"{label(timing.case)}{describe_environment(findings, timing.environment)}: {words}"
         for timing in _timed_cases(findings)
@@ -132,7 +127,7 @@ def _oversubscribed(timing: Timing) -> str:
 
 def _few_samples(timing: Timing) -> str:
     least = min(len(record.seconds) for record in timing.records)
-    return count_of(least, "sample") if least < _LEAST or timing.interval is None else ""
+    return count_of(least, "sample") if least < _LEAST_SAMPLES or timing.interval is None else ""
 
 
 def _under_floors(timing: Timing) -> str:
@@ -155,7 +150,7 @@ def _disturbed(timing: Timing) -> str:
 
 
 def _trend(timing: Timing) -> str:
-    """Return the trend within a process in words, or '' if it is small.
+    """Return the trend of the times within a process in words, or '' if it is small.
 
     Only the first compilation of each process is tested, because each recompilation may change the mean time.
     """
@@ -165,10 +160,9 @@ def _trend(timing: Timing) -> str:
 
 
 def _autocorrelated(timing: Timing) -> str:
-    """Return the widened interval of a single process in words, or '' if the widening is small.
+    """Return the interval of a single process as text if autocorrelation widens it markedly, else ''.
 
-    With several processes the interval does not depend on the samples within a process, so that it is not
-    tested.
+    With several processes the interval does not depend on the samples within a process.
     """
     if timing.replicates > 1:
         return ""
@@ -230,7 +224,7 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of curves without a measurement on one device that is not known to be too large."""
+    """Return the names of curves without a measurement on one device, unless fewer devices lack memory."""
     return [
         curve.name
         for curve in _scaled_curves(findings)
@@ -276,34 +270,34 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (ERROR, "nothing measured", _nothing_measured, "`scaling run study=...`"),
     (WARNING, "nothing measured, only planned", _only_planned,
      "`scaling run study=...` on a machine of that kind"),
-    (ERROR, "unverified answers", _for_timings(_unverified), f"{_FRESH}: every answer is checked first"),
+    (ERROR, "unverified answers", _check_each(_unverified), f"{_FRESH}: every answer is checked first"),
     (ERROR, "wrong answers", lambda f: _failed_cases(f, True),
      "fix the program, or leave the case out of the study"),
     (ERROR, "mixed environments", _mixed_environments, f"{_FRESH}, the whole study at once"),
     (ERROR, "weak scaling that is not weak", _not_weak,
      "scaling=strong, or work that grows with the points alone"),
-    (ERROR, "oversubscribed or unbound devices", _for_timings(_oversubscribed),
+    (ERROR, "oversubscribed or unbound devices", _check_each(_oversubscribed),
      f"fewer devices, bind=true; {_FRESH}"),
     (ERROR, "no baseline: the same program on one device", _curves_without_one_device,
      "add 1 to devices: 'devices=[1,2]'"),
-    (ERROR, f"too few samples: under {_LEAST}, or no interval", _for_timings(_few_samples),
-     f"sampling.least={_LEAST}; {_FRESH}"),
+    (ERROR, f"too few samples: under {_LEAST_SAMPLES}, or no interval", _check_each(_few_samples),
+     f"sampling.least={_LEAST_SAMPLES}; {_FRESH}"),
     (WARNING, "failed cases", lambda f: _failed_cases(f, False),
      "fix the cause, then the same command with retry=true"),
     (WARNING, "cases without a record", lambda f: f.missing, "the same command runs them"),
     (WARNING, "damaged lines", lambda f: f.damaged, "the same command runs their cases again"),
-    (WARNING, "times under ten floors", _for_timings(_under_floors), "larger sizes, or more points"),
-    (WARNING, _WIDER, _for_timings(_wide_interval),
+    (WARNING, "times under ten floors", _check_each(_under_floors), "larger sizes, or more points"),
+    (WARNING, _WIDER, _check_each(_wide_interval),
      f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_FRESH}"),
-    (WARNING, "one process only", _for_timings(_one_process), "replicates=3 adds to what is there"),
-    (WARNING, "foreign load or throttling", _for_timings(_disturbed), f"stop what else runs there; {_FRESH}"),
-    (WARNING, "trend within a process", _for_timings(_trend),
+    (WARNING, "one process only", _check_each(_one_process), "replicates=3 adds to what is there"),
+    (WARNING, "foreign load or throttling", _check_each(_disturbed), f"stop what else runs there; {_FRESH}"),
+    (WARNING, "trend within a process", _check_each(_trend),
      f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),
-    (WARNING, "autocorrelation widens the interval within the process", _for_timings(_autocorrelated),
+    (WARNING, "autocorrelation widens the interval within the process", _check_each(_autocorrelated),
      "replicates=3, for an interval between processes"),
-    (WARNING, f"padding of more than {format_percentage(_PADDED)}", _for_timings(_padded),
+    (WARNING, f"padding of more than {format_percentage(_PADDED)}", _check_each(_padded),
      "points and seeds, or a mesh, that divide evenly: see the table of meshes"),
-    (WARNING, "chunk=auto: other blocks in other processes", _for_timings(_varying_blocks),
+    (WARNING, "chunk=auto: other blocks in other processes", _check_each(_varying_blocks),
      f"memory_limit=..., the same for all, or chunk and block; {_FRESH}"),
     (WARNING, "no baseline: a plain jit program on one device", _curves_without_jit,
      "add a grid with `api: jit` and `devices: 1`"),

@@ -1,7 +1,7 @@
-"""The method of a case (mode, batching, engine, seeds, memory setting) as a named tuple and in words.
+"""The differentiation method of a case (mode, batching, engine, seeds, memory) as a tuple and in words.
 
 A memory setting consists of the number of seeds and points per block, the storage of the result, and the
-rematerialization policy of reverse mode. The functions take cases and not measurements.
+rematerialization policy of reverse mode.
 """
 
 from dataclasses import replace
@@ -11,12 +11,12 @@ from scaling.core.case import Case
 from scaling.core.formatting import count_of, format_bytes
 from scaling.core.modes import MODES
 
-# Fields that trade memory for time without changing the result or the mode. None if not set.
+# Fields that trade memory for time without changing the result or the AD mode. Their default is None.
 MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 
 
 class Method(NamedTuple):
-    """The fields of a case that define how a derivative is computed, but not on which devices."""
+    """How a derivative is computed (AD mode, batching, seeds, memory setting), whatever the devices."""
 
     mode: str
     batch: str
@@ -44,7 +44,7 @@ class Method(NamedTuple):
 
     @property
     def memory_setting(self) -> str:
-        """Return the memory setting in words, or '' if all seeds and points are processed at once."""
+        """Return the memory setting in words, such as '4 seeds at a time', or '' if it is the default."""
         limit = self.memory_limit and f"within {format_bytes(self.memory_limit)}"
         storage = self.storage and f"kept on the {self.storage}"
         chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
@@ -52,14 +52,14 @@ class Method(NamedTuple):
 
     @property
     def short_memory_setting(self) -> str:
-        """Return an abbreviated memory setting, for a label in a figure."""
+        """Return the memory setting abbreviated for a label in a figure, such as '4 seeds, host'."""
         chunk = count_of(self.chunk, "seed") if isinstance(self.chunk, int) else self.chunk
         limit = self.memory_limit and format_bytes(self.memory_limit)
         return _join(chunk, self.block and count_of(self.block, "point"), limit, self.storage, self.remat)
 
     @property
     def without_memory_setting(self) -> "Method":
-        """Return the same method without its memory setting."""
+        """Return the same method with the default memory setting: all seeds and points at once."""
         return self._replace(chunk=None, block=None, memory_limit=None, storage=None, remat=None)
 
 
@@ -72,25 +72,24 @@ def _at_a_time(count: int | None, noun: str) -> str:
 
 
 def without_memory_setting(case: Case) -> Case:
-    """Return the case without its memory setting."""
+    """Return the same case with the default memory setting: all seeds and points at once."""
     return replace(case, chunk=None, block=None, memory_limit=None, storage=None, remat=None)
 
 
 def method_of(case: Case) -> Method:
-    """Return the method of a case."""
+    """Return the differentiation method (AD mode, batching, seeds, memory setting) of a case."""
     return Method(*(getattr(case, name) for name in Method._fields))
 
 
 def base_method(case: Case) -> Method:
-    """Return the method of a case without its memory setting."""
+    """Return the differentiation method of a case with the default memory setting."""
     return method_of(case).without_memory_setting
 
 
 def describe_call(case: Case) -> str:
-    """Return the transformation and partitioning of a program in words, such as 'shard_map, points split'.
+    """Return the JAX API and the partitioning of a program in words, such as 'shard_map, points split'.
 
-    A case with split=both and without a mesh represents a curve, which uses the fastest mesh on each device
-    count.
+    A case with split=both and without a mesh represents a curve through the fastest meshes.
     """
     if case.api == "jit":
         return case.api

@@ -1,4 +1,4 @@
-"""Table of numbers from the literature (published_results.yaml) next to the corresponding measurements."""
+"""Table of times from the literature (published_results.yaml) next to the corresponding measurements."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -26,19 +26,19 @@ def _load_groups() -> Sequence[Mapping[str, Any]]:
 
 
 def published_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return a table row for each published number under COLUMNS, or [] if none of them was measured."""
+    """Return one table row under COLUMNS for each published number, or [] if none of them was measured."""
     rows, measured = [], False
     for group, row in ((each, row) for each in _load_groups() for row in each["rows"]):
         # Use the newest environment that contains the timings of this row.
-        tried = ((where, _measure(findings, where, group, row)) for where in reversed(findings.environments))
-        where, value = next((pair for pair in tried if pair[1] is not None), ("", None))
+        values = ((name, _measure(findings, name, group, row)) for name in reversed(findings.environments))
+        environment, value = next((pair for pair in values if pair[1] is not None), ("", None))
         measured |= value is not None
         what = f"{row['what']}, first call" if row.get("first") else row["what"]
         if value is None:
             cells = [_describe_missing(findings, {**group["case"], **row["case"]}), ""]
         else:
             time, factor = _compare_with_measured(row, value)
-            cells = [time + describe_environment(findings, where), factor]
+            cells = [time + describe_environment(findings, environment), factor]
         rows.append((group["problem"], what, row["system"], _format_published(row), *cells))
     return rows if measured else []
 
@@ -51,10 +51,7 @@ def _format_published(row: Mapping[str, Any]) -> str:
 
 
 def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, str]:
-    """Return the measurement in words and its ratio to the published number.
-
-    If the publication gives a range, the nearer end is used.
-    """
+    """Return a measured value and its ratio to the nearest published number as text."""
     if row.get("times"):
         return format_ratio(value), ""
     nearest = min((each * 1e-6 for each in row["published"]), key=lambda seconds: abs(seconds - value))
@@ -62,15 +59,15 @@ def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, s
 
 
 def _measure(
-    findings: Findings, where: str, group: Mapping[str, Any], row: Mapping[str, Any]
+    findings: Findings, environment: str, group: Mapping[str, Any], row: Mapping[str, Any]
 ) -> float | None:
-    """Return the seconds, or a ratio of seconds, measured in one environment, or None if not measured."""
-    timing = _find_timing(findings, where, {**group["case"], **row["case"]})
+    """Return the seconds, or ratio of seconds, to compare with a published row, or None if not measured."""
+    timing = _find_timing(findings, environment, {**group["case"], **row["case"]})
     if timing is None or row.get("first"):
         return first_call_seconds(timing) if timing else None
     if "over" not in row:
         return timing.median
-    below = _find_timing(findings, where, {**group["case"], **row["over"]})
+    below = _find_timing(findings, environment, {**group["case"], **row["over"]})
     return timing.median / below.median if below else None
 
 

@@ -42,7 +42,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of two cases' times with its 95 % interval, which is None if there are too few samples."""
+    """The ratio of the times of two cases. Its 95 % interval is None if there are too few samples."""
 
     value: float
     of_medians: float  # the ratio of the two displayed times
@@ -56,17 +56,17 @@ class Ratio:
 
     @property
     def estimate(self) -> Estimate:
-        """Return the ratio with its interval."""
+        """Return the ratio with the ends of its 95 % interval."""
         return Estimate(self.value, self.low, self.high)
 
     @property
     def differs_from_medians(self) -> bool:
-        """Return whether the ratio from pairs differs visibly from the ratio of the displayed medians."""
+        """Return whether the ratio from paired processes differs visibly from the ratio of the medians."""
         return self.pairs > 1 and abs(math.log(self.value / self.of_medians)) > _VISIBLE
 
 
-class _Level(NamedTuple):
-    """A time, or a ratio from pairs, with its error at the highest level with two members or more."""
+class _LevelEstimate(NamedTuple):
+    """A time with its error, estimated between allocations, processes, compilations or samples."""
 
     value: float
     error: float | None  # squared standard error of the logarithm; None if there are too few samples
@@ -80,7 +80,7 @@ def process_median(record: Record) -> float:
 
 
 def samples_by_compilation(record: Record) -> list[list[float]]:
-    """Return one list of samples (seconds) for each compilation, in order."""
+    """Return one list of time samples in seconds for each compilation of a process, in order."""
     counts = [int(further.get("samples", 0)) for further in record.compilations]
     starts = itertools.accumulate([len(record.seconds) - sum(counts), *counts], initial=0)
     parts = [record.seconds[start:end] for start, end in itertools.pairwise(starts)]
@@ -93,16 +93,13 @@ def case_median(records: Sequence[Record]) -> float:
 
 
 def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the time of a case, or None if there are too few samples.
+    """Return the 95 % interval of the time of a case in seconds, or None if there are too few samples.
 
     For several processes or allocations it is the rank interval of their medians if there are at least six,
     else Student's interval on the logarithms. For a single process it is the smallest interval that contains
     the rank intervals of all its compilations, each widened for autocorrelation.
-
-    Args:
-        records: one record per process.
     """
-    level = _highest_level(records)
+    level = _estimate_time(records)
     if not level.members:
         parts = [_widened_interval(samples) for samples in samples_by_compilation(records[0])]
         known = [part for part in parts if part]
@@ -114,7 +111,7 @@ def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
 
 
 def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
-    """Return the rank interval of the median, widened if the samples are autocorrelated."""
+    """Return the 95 % rank interval of the median, widened for autocorrelation, or None for few samples."""
     if (interval := median_interval(samples)) is None:
         return None
     median, times = statistics.median(samples), autocorrelation.interval_widening(samples) or 1.0
@@ -123,20 +120,15 @@ def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
 
 
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
-    """Estimate the ratio of the times of two cases.
-
-    Args:
-        top: the records of the numerator, one per process.
-        bottom: the records of the denominator, one per process.
-    """
+    """Estimate the ratio of the times of two cases, top / bottom, from one record per process."""
     below = {(r.block, r.replicate): r for r in bottom}
     pairs = [(r, below[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in below]
     if len(pairs) > 1:
         logs = [math.log(process_median(a) / process_median(b)) for a, b in pairs]
         jobs = [(_allocation(a), _allocation(b)) for a, b in pairs]
-        levels = [_level_of_members(_average_by_allocation([a.replicate for a, _ in pairs], logs, jobs))]
+        levels = [_estimate_from_members(_average_by_allocation([a.replicate for a, _ in pairs], logs, jobs))]
     else:
-        levels = [_highest_level(top), _highest_level(bottom)]
+        levels = [_estimate_time(top), _estimate_time(bottom)]
     value = levels[0].value / math.prod(level.value for level in levels[1:])
     ratio = Ratio(value, case_median(top) / case_median(bottom), pairs=len(pairs))
     errors = [level.error for level in levels if level.error is not None]
@@ -156,51 +148,51 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
     return _with_interval(ratio)
 
 
-def _highest_level(records: Sequence[Record]) -> _Level:
-    """Return the error estimate from the highest level that has several members.
+def _estimate_time(records: Sequence[Record]) -> _LevelEstimate:
+    """Estimate the time of a case, with its error from the highest level that has several members.
 
-    The levels are allocations, processes, compilations and samples.
+    The levels are allocations (cluster jobs), processes, compilations and samples.
     """
     logs = [math.log(process_median(record)) for record in records]
     jobs = [_allocation(record) for record in records]
     members = _average_by_allocation([record.replicate for record in records], logs, jobs)
     if len(members) > 1:
-        return _level_of_members(members)
+        return _estimate_from_members(members)
     compilations = list(map(statistics.median, samples_by_compilation(records[0])))
     if len(compilations) > 1:
-        return _level_of_members(dict(enumerate(map(math.log, compilations))))._replace(members={})
-    return _level_of_samples(records[0].seconds)
+        return _estimate_from_members(dict(enumerate(map(math.log, compilations))))._replace(members={})
+    return _estimate_from_samples(records[0].seconds)
 
 
-def _level_of_members(members: Mapping[Hashable, float]) -> _Level:
+def _estimate_from_members(members: Mapping[Hashable, float]) -> _LevelEstimate:
     logs = list(members.values())
     error = statistics.variance(logs) / len(logs)
-    return _Level(math.exp(statistics.fmean(logs)), error, len(logs) - 1, members)
+    return _LevelEstimate(math.exp(statistics.fmean(logs)), error, len(logs) - 1, members)
 
 
-def _level_of_samples(seconds: Sequence[float]) -> _Level:
+def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
     """Return the median of the samples of one process, with the standard error of its logarithm.
 
     Source: Price and Bonett 2002, Distribution-free confidence intervals for difference and ratio of medians.
     """
     count, median = len(seconds), statistics.median(seconds)
     if count < _LEAST_SAMPLES:
-        return _Level(median, None, 0, {})
+        return _LevelEstimate(median, None, 0, {})
     rank, ordered = max(1, round((count + 1) / 2 - math.sqrt(count))), sorted(seconds)
     normal = -float(ndtri(bdtr(rank - 1, count, 0.5)))
     error = math.log(ordered[-rank] / ordered[rank - 1]) / (2 * normal)
-    return _Level(median, (error * autocorrelation.spread_factor(seconds)) ** 2, count - 1, {})
+    return _LevelEstimate(median, (error * autocorrelation.spread_factor(seconds)) ** 2, count - 1, {})
 
 
 def _allocation(record: Record) -> str:
-    """Return the job identifier of a process. All processes without a job share one allocation."""
+    """Return the cluster job of a process as text. All processes without a job share one allocation."""
     return str(record.environment.get("job"))
 
 
 def _average_by_allocation(
     processes: Sequence[int], logs: Sequence[float], allocations: Sequence[Hashable]
 ) -> Mapping[Hashable, float]:
-    """Return a dict from allocation to mean logarithm, or from process to logarithm for one allocation."""
+    """Return a dict from cluster job to mean logarithm, or from process to logarithm if there is one job."""
     if len(set(allocations)) == 1:
         return dict(zip(processes, logs, strict=True))
     groups = group_by(zip(allocations, logs, strict=True), lambda pair: pair[0])
@@ -214,9 +206,10 @@ def _with_interval(ratio: Ratio) -> Ratio:
 
 
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
-    """Return the p-value of the null hypothesis that two cases differ by at most the margin, or None.
+    """Return the p-value of the hypothesis that two times differ by at most the margin, or None.
 
-    Source: McCarthy and Smyth 2009, Testing significance relative to a fold-change threshold (TREAT).
+    It is None if a case has a single process. Source: McCarthy and Smyth 2009, Testing significance relative
+    to a fold-change threshold (TREAT).
     """
     if not ratio.count:
         return None
@@ -230,8 +223,7 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
     The variance from a few processes is uncertain, but that of many cases together is well known. Source:
     Smyth 2004, the moderated t-statistic of limma. Cases that share processes are correlated, so that the
-    prior weight is limited by the effective number of independent cases (the design effect of cluster
-    sampling).
+    prior weight is limited by the effective number of independent cases (the design effect).
     """
     known = [ratio for ratio in ratios if ratio.count]
     if len(known) < _LEAST_CASES:
@@ -263,7 +255,7 @@ def _inverse_trigamma(value: float) -> float:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective number of independent cases, from the correlation of their deviations."""
+    """Return the effective number of independent cases, given that cases in one process are correlated."""
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
         size = math.sqrt(statistics.fmean(value**2 for value in ratio.deviations.values())) or 1.0

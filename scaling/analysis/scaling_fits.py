@@ -23,7 +23,7 @@ _GRID, _ROUNDS, _BISECTIONS = 33, 5, 24  # sizes of the searches for an interval
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """A law fitted to one curve. Its speed-up is relative to the fitted time on one device."""
+    """A scaling law fitted to one curve. Its speed-up is relative to the fitted time on one device."""
 
     name: str  # AMDAHL, GUSTAFSON or UNIVERSAL
     parts: Mapping[str, Estimate]  # "serial", or "contention" (sigma) and "coherency" (kappa)
@@ -55,18 +55,18 @@ class ScalingFit:
 
     @property
     def determined(self) -> bool:
-        """Return whether the interval of every parameter is narrow enough to be meaningful."""
+        """Return whether the 95 % interval of each parameter is narrow enough for the law to be reported."""
         return all(is_share_determined(part.low, part.high) for part in self.parts.values())
 
     @property
     def doubt(self) -> str:
-        """Return the caveat for a limit whose parameter might be 0, or '' if its interval excludes 0."""
+        """Return a caveat for the limit if its parameter might be 0, or '' if the interval excludes 0."""
         if self.limit is None or list(self.parts.values())[-1].low:
             return ""
         return f", if there is a {'peak' if self.peak else 'limit'} at all"
 
 
-class _LinearForm(NamedTuple):
+class _LinearLaw(NamedTuple):
     """A law as log(time) = log(time on one device) + sign * log(1 + columns @ parts) + shift."""
 
     name: str
@@ -77,13 +77,13 @@ class _LinearForm(NamedTuple):
 
 
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
-    """Fit the laws that apply to the kind of a curve, and mark the best one.
+    """Fit the laws that apply to the kind of a scaling curve, and mark the best one.
 
     Strong scaling curves are fitted with Amdahl's law, weak ones with Gustafson's law, and both with the
     universal scalability law. A fit needs one device count more than the law has parameters, including the
-    time on one device: three for the first two laws, four for universal scalability. Each part lies between 0
-    and 1. The best law has the least AICc. If there are too few device counts for AICc, the simpler law is
-    best unless an F test at 5 % rejects it.
+    time on one device: three for the first two laws, four for universal scalability. Each parameter lies
+    between 0 and 1. The best law has the least AICc. If there are too few device counts for AICc, the simpler
+    law is best unless an F test at 5 % rejects it.
     """
     devices = np.array([point.devices for point in curve.points], float)
     logs = np.log([point.seconds for point in curve.points])
@@ -94,10 +94,10 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
 
 
 def karp_flatt(point: CurvePoint) -> Estimate | None:
-    """Return the experimentally determined serial fraction of a measurement on a strong scaling curve.
+    """Return the serial fraction by Karp and Flatt's formula for one device count of a strong scaling curve.
 
-    Return None if the speed-up is not relative to one device or is the one on one device. The fraction is
-    negative for super-linear speed-up. Source: Karp and Flatt 1990, Measuring parallel processor performance.
+    Return None on one device, or if the speed-up is not relative to one device. The fraction is negative for
+    super-linear speed-up. Source: Karp and Flatt 1990, Measuring parallel processor performance.
     """
     if point.devices == 1 or point.baseline_devices > 1:
         return None
@@ -110,14 +110,14 @@ def karp_flatt(point: CurvePoint) -> Estimate | None:
     return Estimate(value, low, high)
 
 
-def _linear_forms(devices: Any, kind: str) -> list[_LinearForm]:
+def _linear_forms(devices: Any, kind: str) -> list[_LinearLaw]:
     contention, coherency = devices - 1, devices * (devices - 1)
     shift = 0.0 if kind == "weak" else -np.log(devices)
     both = np.stack([contention, coherency], 1)
-    simple = _LinearForm(AMDAHL, ("serial",), contention[:, None], 1, shift)
+    simple = _LinearLaw(AMDAHL, ("serial",), contention[:, None], 1, shift)
     if kind == "weak":
-        simple = _LinearForm(GUSTAFSON, ("serial",), -(contention / devices)[:, None], -1, shift)
-    return [simple, _LinearForm(UNIVERSAL, ("contention", "coherency"), both, 1, shift)]
+        simple = _LinearLaw(GUSTAFSON, ("serial",), -(contention / devices)[:, None], -1, shift)
+    return [simple, _LinearLaw(UNIVERSAL, ("contention", "coherency"), both, 1, shift)]
 
 
 def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
@@ -133,16 +133,16 @@ def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
         ]
         return laws[int(np.argmin(criteria))]
     freedom = count - len(laws[-1].parts) - 1
-    return laws[-1] if squares[0] > _largest_squares(squares[-1], freedom) else laws[0]
+    return laws[-1] if squares[0] > _acceptance_limit(squares[-1], freedom) else laws[0]
 
 
-def _largest_squares(squares: float, freedom: int) -> float:
-    """Return the largest sum of squares at which an F test at 5 % does not reject other parameter values."""
+def _acceptance_limit(squares: float, freedom: int) -> float:
+    """Return the largest sum of squared residuals at which an F test at 5 % accepts other parameters."""
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
 
-def _fit_law(form: _LinearForm, logs: Any) -> ScalingFit:
-    """Return a law fitted to the logarithms of the times, with profile intervals of its parts.
+def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
+    """Fit a law to the logarithms of the times, with profile intervals of its parameters.
 
     A profile interval contains all values that an F test at 5 % does not reject. If the optimum lies on a
     bound, its sum of squares is taken as the minimum, so that the interval is never empty.
@@ -150,7 +150,7 @@ def _fit_law(form: _LinearForm, logs: Any) -> ScalingFit:
     target, freedom = form.sign * (logs - form.shift), len(logs) - len(form.parts) - 1
     best = _best_parts(form, target)
     squares = float(_sum_of_squares(form, target, best))
-    most = _largest_squares(squares, freedom)
+    most = _acceptance_limit(squares, freedom)
     parts = {}
     for index, (name, value) in enumerate(zip(form.parts, map(float, best), strict=True)):
         low, high = (_profile_end(form, target, index, value, end, most) for end in (0.0, 1.0))
@@ -159,8 +159,8 @@ def _fit_law(form: _LinearForm, logs: Any) -> ScalingFit:
     return ScalingFit(form.name, parts, seconds, math.sqrt(squares / freedom), best=False)
 
 
-def _residuals(form: _LinearForm, target: Any, parts: Any) -> Any:
-    """Return the residuals of the logarithms, mapping parts of shape (..., parts) to (..., device counts).
+def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
+    """Return the residuals of log(time), shape (..., device counts), for parameters of shape (..., parts).
 
     The time on one device is set to its optimum.
     """
@@ -168,47 +168,45 @@ def _residuals(form: _LinearForm, target: Any, parts: Any) -> Any:
     return left - left.mean(-1, keepdims=True)
 
 
-def _sum_of_squares(form: _LinearForm, target: Any, parts: Any) -> Any:
+def _sum_of_squares(form: _LinearLaw, target: Any, parts: Any) -> Any:
     return (_residuals(form, target, parts) ** 2).sum(-1)
 
 
-def _best_parts(form: _LinearForm, target: Any) -> Any:
-    """Return the least-squares parts, each between 0 and 1, preferring bounds that fit equally well."""
+def _best_parts(form: _LinearLaw, target: Any) -> Any:
+    """Return the least-squares parameters, each between 0 and 1, preferring 0 if it fits equally well."""
     tried = [np.zeros(len(form.parts))]
     for free in ([0], [1], [0, 1]) if len(form.parts) == 2 else ([0],):
         columns = form._replace(columns=form.columns[:, free])
         # The squared sine bounds a part by 0 and 1. The initial part adds about a tenth to the time.
         start = np.arcsin(np.sqrt(0.1 / np.abs(columns.columns).max(0)))
-        found = least_squares(
+        optimum = least_squares(
             lambda x, columns=columns: _residuals(columns, target, np.sin(x) ** 2),
             start,
             method="lm",
             xtol=1e-10,
         )
         parts = np.zeros(len(form.parts))
-        parts[free] = np.sin(found.x) ** 2
+        parts[free] = np.sin(optimum.x) ** 2
         tried.append(parts)
     squares = np.array([_sum_of_squares(form, target, parts) for parts in tried])
     return tried[int(np.argmax(squares <= squares.min() * (1 + 1e-6)))]
 
 
-def _profile_end(form: _LinearForm, target: Any, index: int, best: float, end: float, most: float) -> float:
-    """Return the end of the profile interval of one part in the direction of a bound.
+def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, most: float) -> float:
+    """Return the end of the profile interval of one parameter in the direction of a bound.
 
-    The search uses cube roots, because parts of 1e-7 matter on thousands of devices.
+    The search uses cube roots, because parameters of 1e-7 matter on thousands of devices.
 
     Args:
-        form: the law.
         target: the transformed logarithms of the times.
-        index: the index of the part.
-        best: the optimum of the part.
-        end: the bound of the part, 0 or 1.
+        best: the optimum of the parameter with this index.
+        end: the bound of the parameter, 0 or 1.
         most: the largest accepted sum of squares.
     """
     inside, outside = math.cbrt(best), end
     for _ in range(_ROUNDS):
         grid = np.linspace(inside, outside, _GRID)
-        beyond = np.flatnonzero(_profile(form, target, index, grid**3) > most)
+        beyond = np.flatnonzero(_profile_squares(form, target, index, grid**3) > most)
         if not len(beyond):
             return end
         first = max(1, int(beyond[0]))
@@ -216,8 +214,8 @@ def _profile_end(form: _LinearForm, target: Any, index: int, best: float, end: f
     return min(best, inside**3) if end < best else max(best, inside**3)
 
 
-def _profile(form: _LinearForm, target: Any, index: int, values: Any) -> Any:
-    """Return the sum of squares for each value of one part, with the other part optimized by bisection."""
+def _profile_squares(form: _LinearLaw, target: Any, index: int, values: Any) -> Any:
+    """Return the sum of squares for each value of one parameter, optimized over the other by bisection."""
     parts = np.zeros((len(values), len(form.parts)))
     parts[:, index] = values
     for other in {*range(len(form.parts))} - {index}:

@@ -17,7 +17,7 @@ from scaling.analysis.methods import Method, base_method
 from scaling.core.case import problem
 from scaling.core.record import Record
 
-ORDER_FACTOR = 2.0  # the order of two cases is scored if their times differ by more
+ORDER_FACTOR = 2.0  # the order of two times is scored if their ratio exceeds this
 
 
 class PlannedPair(NamedTuple):
@@ -28,7 +28,7 @@ class PlannedPair(NamedTuple):
 
     @property
     def predicted_seconds(self) -> float:
-        """Return the median of the predicted seconds."""
+        """Return the median of the predicted seconds per call."""
         return self.plan.predicted["seconds"]  # type: ignore[index]
 
     @property
@@ -38,14 +38,14 @@ class PlannedPair(NamedTuple):
 
     @property
     def in_interval(self) -> bool:
-        """Return whether the measured median lies in the predicted interval."""
+        """Return whether the measured median lies in the predicted 95 % interval."""
         predicted = self.plan.predicted
         return predicted is not None and predicted["low"] <= self.timing.median <= predicted["high"]
 
 
 @dataclass(frozen=True)
 class PlanScore:
-    """The prediction errors of a group of cases."""
+    """The errors of the predicted times of a group of cases."""
 
     workload: str | None  # None for all workloads
     method: Method | None
@@ -58,28 +58,28 @@ class PlanScore:
 
     @property
     def median_ratio(self) -> float:
-        """Return the median of the ratios."""
+        """Return the median ratio of predicted to measured times."""
         return statistics.median(self.ratios)
 
     @property
     def error(self) -> float:
-        """Return the median absolute error, as a fraction of the measured time."""
+        """Return the median absolute error of the predicted times, as a fraction of the measured time."""
         return statistics.median(abs(ratio - 1) for ratio in self.ratios)
 
     @property
     def worst(self) -> float:
-        """Return the ratio that is furthest from 1 on a logarithmic scale."""
+        """Return the ratio of predicted to measured time that is furthest from 1 on a logarithmic scale."""
         return max(self.ratios, key=lambda ratio: abs(math.log(ratio)))
 
     @property
     def coverage(self) -> float:
-        """Return the fraction of measurements within the predicted interval."""
+        """Return the fraction of the measured times that lie within their predicted 95 % interval."""
         return sum(pair.in_interval for pair in self.pairs) / len(self.pairs)
 
 
 @dataclass(frozen=True)
 class PlanScores:
-    """The prediction scores for one hardware: total, by workload and method, and for the order of methods."""
+    """The errors of the predicted times for one type of hardware: total, and by workload and method."""
 
     hardware: str
     total: PlanScore
@@ -89,20 +89,20 @@ class PlanScores:
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """Return the scores of each hardware that was both planned for and measured, using the newest plan."""
+    """Return the scores of each type of hardware that was both planned for (newest plan) and measured."""
     predicted = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []
     for hardware, records in group_by(predicted, lambda r: r.environment["hardware"]["name"]).items():
         planned = {(record.key, record.environment["device_kind"]): record for record in records}
         fit = [timing for timing in timings if timing.honest and near_floor(timing) is None]
         plan = (planned.get((t.case.key, t.records[0].environment.get("device_kind"))) for t in fit)
-        pairs = [PlannedPair(of, timing) for of, timing in zip(plan, fit, strict=True) if of]
+        pairs = [PlannedPair(record, timing) for record, timing in zip(plan, fit, strict=True) if record]
         if pairs:
-            scores.append(_scores(hardware, pairs))
+            scores.append(_score_pairs(hardware, pairs))
     return scores
 
 
-def _scores(hardware: str, pairs: Sequence[PlannedPair]) -> PlanScores:
+def _score_pairs(hardware: str, pairs: Sequence[PlannedPair]) -> PlanScores:
     cases = [pair.timing.case for pair in pairs]
     groups = group_by(pairs, lambda pair: (pair.timing.case.workload, base_method(pair.timing.case)))
     problems = group_by(

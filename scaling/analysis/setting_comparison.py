@@ -30,29 +30,29 @@ class SettingComparison:
 
     @property
     def distinguished(self) -> bool:
-        """Return whether the interval of the ratio of the second to the fastest timing excludes 1."""
+        """Return whether the second fastest setting is significantly slower than the fastest."""
         low = self.rows[1][1].low
         return low is not None and low > 1
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Return the reasons to doubt that the first variant is the fastest."""
+        """Return the reasons to doubt that the first setting is the fastest, such as 'one process'."""
         return certainty.doubts(self.rows[0][0], self.rows[1][0])
 
 
 def compare_settings(timings: Iterable[Timing], *fields: str) -> list[SettingComparison]:
-    """Return the variants of each program that was measured with several values of the given fields."""
-    programs = group_by(timings, lambda t: (t.environment, t.honest, _without(t.case, fields)))
-    found = []
+    """Return a comparison for each program that was measured with several values of the given fields."""
+    programs = group_by(timings, lambda t: (t.environment, t.honest, _reset_fields(t.case, fields)))
+    comparisons = []
     for (environment, honest, case), group in programs.items():
         first, *others = sorted(group, key=lambda timing: timing.median)
         if others:
             rows = [(first, Estimate(1.0, 1.0, 1.0)), *((t, time_ratio(t, first)) for t in others)]
-            found.append(SettingComparison(case, environment, honest, tuple(rows)))
-    return found
+            comparisons.append(SettingComparison(case, environment, honest, tuple(rows)))
+    return comparisons
 
 
-def _without(case: Case, fields: Iterable[str]) -> Case:
+def _reset_fields(case: Case, fields: Iterable[str]) -> Case:
     defaults: dict[str, Any] = {name: Case.__dataclass_fields__[name].default for name in fields}
     return replace(case, **defaults)
 
@@ -67,28 +67,25 @@ class Gain:
 
     @property
     def seeds(self) -> int | None:
-        """Return the number of seeds, which is the number of colors, or None if there is no coloring."""
+        """Return the number of colored seeds, or None if there is no coloring."""
         colors = self.timing.records[0].colors or {}
         return sum(count for count in colors.values() if isinstance(count, int)) or None
 
     @property
     def break_even(self) -> int | None:
-        """Return the number of evaluations after which this timing is faster in total, compilation included.
-
-        Return None if it never is, or if the other timing is missing.
-        """
+        """Return the number of evaluations after which this timing is faster in total, or None if never."""
         return break_even_calls(self.timing, self.other) if self.other else None
 
 
 def overlap_gains(timings: Iterable[Timing]) -> list[Gain]:
     """Return the gain of each case that was measured with and without overlapped communication."""
-    found = compare_settings(timings, "overlap")
-    pairs = [sorted((timing for timing, _ in each.rows), key=lambda t: not t.case.overlap) for each in found]
+    comparisons = compare_settings(timings, "overlap")
+    pairs = [sorted((t for t, _ in group.rows), key=lambda t: not t.case.overlap) for group in comparisons]
     return [Gain(timing, without, time_ratio(without, timing)) for timing, without in pairs]
 
 
 def coloring_gains(timings: Iterable[Timing]) -> list[Gain]:
-    """Return the gain of each timing with colored seeds over the fastest method with all seeds.
+    """Return the gain of each timing with colored seeds over the fastest JAX method without coloring.
 
     Handwritten derivatives are excluded.
     """
@@ -104,7 +101,7 @@ def coloring_gains(timings: Iterable[Timing]) -> list[Gain]:
 
 
 class MemoryPoint(NamedTuple):
-    """A timing with the memory of one device and the time of a call."""
+    """One memory setting of a program, with the memory of one device and the time of a call."""
 
     memory: int  # bytes
     seconds: float
@@ -113,7 +110,7 @@ class MemoryPoint(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the memory setting in words."""
+        """Return the memory setting in words, such as '4 seeds at a time' or 'all at once'."""
         return memory_setting_name(self.timing.case)
 
 
@@ -155,10 +152,7 @@ class ParetoFront:
 
 
 def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
-    """Return a Pareto front for each program that was measured with two memory settings or more.
-
-    Oversubscribed timings are omitted.
-    """
+    """Return a Pareto front for each program that was measured with two memory settings or more."""
     newest = latest(records)
     timings = [t for t in pool_processes(newest) if t.honest and not t.case.ad_mode.is_value]
     needed = ((memory.bytes_while_running(vars(t.records[0])), t) for t in timings)
@@ -177,7 +171,7 @@ def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
 
 
 def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
-    """Return the Pareto-optimal timings in time and memory, in ascending order of memory."""
+    """Return the Pareto-optimal settings in time and memory, in ascending order of memory."""
     front: list[MemoryPoint] = []
     for point in sorted(points, key=lambda point: point[:2]):
         if not front or point.seconds < front[-1].seconds:
@@ -186,21 +180,18 @@ def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the bytes on one device, or None if they are unknown.
-
-    They are the measured peak, or else what the compiler reports for the program.
-    """
+    """Return the bytes that a program needs on one device (measured, else compiled), or None if unknown."""
     record = timing.records[0]
     return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
 
 
 def memory_setting_name(case: Case) -> str:
-    """Return the memory setting of a case in words, or 'all at once'."""
+    """Return the memory setting of a case in words, such as '4 seeds at a time' or 'all at once'."""
     return method_of(case).memory_setting or "all at once"
 
 
 def automatic_blocks(record: Record) -> str:
-    """Return the block sizes chosen by chunk=auto in words, or '' if the record has none."""
+    """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''."""
     blocks: Any = record.blocks
     if not isinstance(blocks, Mapping):
         return ""

@@ -10,10 +10,7 @@ _SPARSITY = ("detect_seconds", "color_seconds")  # sparsity detection, coloring
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total seconds of the given stages, as the median over processes.
-
-    Return None if no record has any of these stages.
-    """
+    """Return the median over processes of the total seconds of the given stages, or None if unknown."""
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(known) for stages in values if (known := [v for v in stages if v is not None])]
     return statistics.median(totals) if totals else None
@@ -30,20 +27,14 @@ def compiling_seconds(timing: Timing) -> float | None:
 
 
 def first_call_seconds(timing: Timing) -> float | None:
-    """Return the seconds from the plain function to the first result, as the median over processes.
-
-    Return None if no record has a first call.
-    """
+    """Return the median seconds from the plain function to the first result, or None if unknown."""
     names = (*_SPARSITY, *COMPILING_STAGES, "first_seconds")
     called = [record for record in timing.records if record.first_seconds is not None]
     return statistics.median(sum(getattr(r, n) or 0.0 for n in names) for r in called) if called else None
 
 
 def break_even_calls(timing: Timing, other: Timing) -> int | None:
-    """Return the number of calls after which a program is faster in total than another.
-
-    Return None if it never is, or if the time of a first call is unknown.
-    """
+    """Return the number of calls after which `timing` is faster in total than `other`, or None if never."""
     first, other_first = first_call_seconds(timing), first_call_seconds(other)
     if first is None or other_first is None or other.median <= timing.median:
         return None

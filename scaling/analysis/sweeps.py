@@ -1,7 +1,4 @@
-"""Parameter sweeps: the size that varies within a family of cases, and the sizes that are constant.
-
-The functions use the sizes of cases and not measurements.
-"""
+"""Parameter sweeps: the size that varies within a set of cases, and the sizes that are constant."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -13,30 +10,31 @@ T = TypeVar("T")
 
 
 class Sweep(NamedTuple):
-    """The size with the most values in a sweep, and the sizes that vary together with it."""
+    """The problem size that varies in a sweep, and a title with the sizes that vary together with it."""
 
     name: str  # such as "m"
     title: str  # such as "m", or "points = m" if both have the same values
 
 
 def size_values(case: Case) -> dict[str, int]:
-    """Return a dict from name to value of the number of points and all sizes."""
+    """Return a dict from name to value of all problem sizes, including the number of points."""
     return {"points": case.points, **case.sizes}
 
 
 def find_sweeps(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep, str, list[T]]]:
-    """Return the sweep, the constant sizes in words, and the items of each sweep over two sizes or more.
+    """Partition items into sweeps, in each of which one size varies and the independent sizes are constant.
 
-    The items belong to one family. The swept size is the one with the most values on a single device count,
-    so that a number of points that grows with the devices is not a sweep. Each combination of the other sizes
-    is a separate sweep. Items whose sizes have different names are never in the same sweep.
+    The items belong to one function. The swept size is the one with the most values on a single device count,
+    so that a number of points that grows with the devices is not a sweep.
+
+    Returns:
+        Tuples of the swept size, the constant sizes in words such as 'points=6 o=2', and the items.
     """
     families = group_by(items, lambda item: tuple(case_of(item).sizes))
     return [sweep for family in families.values() for sweep in _sweeps_of_family(family, case_of)]
 
 
 def _sweeps_of_family(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep, str, list[T]]]:
-    """Return the sweeps of items whose sizes have the same names."""
     rows = [(size_values(case_of(item)), item) for item in items]
     dependent = _dependent_names([row for row, _ in rows])
     if not dependent:
@@ -47,22 +45,22 @@ def _sweeps_of_family(items: Iterable[T], case_of: Callable[[T], Case]) -> list[
         return max(len({row[names[0]] for row, _ in same}) for same in by_devices.values())
 
     swept = max(dependent, key=count_values)
-    held = group_by(
+    by_constants = group_by(
         rows, lambda row: tuple((name, size) for name, size in row[0].items() if name not in swept)
     )
     return [
         (
-            Sweep(swept[0], _title(swept, [row for row, _ in same])),
+            Sweep(swept[0], _join_names(swept, [row for row, _ in same])),
             " ".join(f"{name}={size}" for name, size in constant),
             [item for _, item in same],
         )
-        for constant, same in held.items()
+        for constant, same in by_constants.items()
         if len({row[swept[0]] for row, _ in same}) > 1
     ]
 
 
 def _dependent_names(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
-    """Return the names of the sizes that vary, with names that determine each other in one list."""
+    """Return the names of the varying sizes as a list of lists. Sizes that vary together share a list."""
     dependent: list[list[str]] = []
     for name in rows[0]:
         if len({row[name] for row in rows}) > 1:
@@ -72,12 +70,12 @@ def _dependent_names(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
 
 
 def determine_each_other(rows: Sequence[Mapping[str, int]], one: str, other: str) -> bool:
-    """Return whether the values of two names correspond one to one over all rows."""
+    """Return whether the values of two sizes correspond one to one over all rows."""
     pairs = {(row[one], row[other]) for row in rows}
     return len({pair[0] for pair in pairs}) == len({pair[1] for pair in pairs}) == len(pairs)
 
 
-def _title(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> str:
+def _join_names(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> str:
     first, *rest = names
     equal = [name for name in rest if all(row[name] == row[first] for row in rows)]
     other = [name for name in rest if name not in equal]

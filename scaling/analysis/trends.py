@@ -1,8 +1,4 @@
-"""Sentences on crossovers, growth with size, fitted scaling laws, and alternatives within a mode.
-
-The alternatives are memory settings, meshes, forward inputs, overlap and coloring. The fastest mode of the
-largest problem is described in answer.py.
-"""
+"""Sentences on crossovers, growth with size, fitted scaling laws, memory settings, meshes and coloring."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -57,25 +53,23 @@ _MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 
 def format_time(timing: Timing) -> str:
-    """Return the median of a timing with its interval in words."""
+    """Return a median time with its interval as text, such as '12.3 µs (12.1 to 12.6)'."""
     return format_duration(timing.median, *(timing.interval or (None, None)))
 
 
-def _largest_of_families(
+def _describe_largest(
     findings: Findings,
     items: Iterable[T],
     origin_of: Callable[[T], Origin],
     cost: Callable[[T], tuple],
     describe: Callable[[T, Sequence[T]], str],
 ) -> list[str]:
-    """Return one sentence for each family, on its item with the largest problem size.
+    """Return one sentence for each differentiated function, on its item with the largest problem size.
 
     Args:
-        findings: the findings, for the description of environments.
-        items: the items to choose from.
         origin_of: a function that returns the environment, the honest flag and the case of an item.
         cost: a function that decides between items of the same size; the least cost wins.
-        describe: a function that takes the item and all items of its family, and returns the sentence.
+        describe: a function of the item and all items of its function that returns the sentence.
     """
 
     def family(item: T) -> tuple:
@@ -93,12 +87,12 @@ def _largest_of_families(
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return a sentence for each family on the sizes at which the fastest mode changes."""
-    return _largest_of_families(
+    """Return one sentence for each differentiated function on the sizes at which the fastest mode changes."""
+    return _describe_largest(
         findings,
-        (each for each in findings.fastest_mode_maps if each.crossovers),
-        lambda each: (each.environment, each.honest, each.case),
-        lambda each: (),
+        (modes for modes in findings.fastest_mode_maps if modes.crossovers),
+        lambda modes: (modes.environment, modes.honest, modes.case),
+        lambda modes: (),
         _describe_map,
     )
 
@@ -125,36 +119,32 @@ def _describe_crossover(crossovers: Sequence[Crossover], of: FastestModeMap) -> 
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return a sentence for each family on the growth exponents of its methods.
-
-    The sweep with the largest sizes on the smallest device count is described.
-    """
-    groups = group_by(findings.size_exponents, lambda one: id(one.sweep)).values()
-    return _largest_of_families(
+    """Return one sentence per function on the growth of time with problem size, on the fewest devices."""
+    groups = group_by(findings.size_exponents, lambda row: id(row.sweep)).values()
+    return _describe_largest(
         findings,
         groups,
         lambda rows: (rows[0].sweep.environment, rows[0].sweep.honest, rows[0].sweep.case),
         lambda rows: (rows[0].sweep.case.devices,),
-        lambda rows, _: _describe_exponents(sorted(rows, key=lambda one: one.exponent.value)),
+        lambda rows, _: _describe_exponents(sorted(rows, key=lambda row: row.exponent.value)),
     )
 
 
 def _describe_exponents(rows: Sequence[SizeExponent]) -> str:
-    """Return the growth exponents in words, with undetermined ones last."""
     sweep, half = rows[0].sweep, _MOST_METHODS // 2
     shown = rows if len(rows) <= _MOST_METHODS else [*rows[:half], *rows[-half:]]
-    known = [one for one in shown if is_exponent_determined(*one.exponent[1:])]
-    powers = ", ".join(f"{format_exponent(*one.exponent)} in {one.method.name}" for one in known)
-    rest = (one for one in shown if one not in known)
-    left = ", ".join(f"{one.method.name} ({one.exponent.low:.3g} to {one.exponent.high:.3g})" for one in rest)
+    known = [row for row in shown if is_exponent_determined(*row.exponent[1:])]
+    powers = ", ".join(f"{format_exponent(*row.exponent)} in {row.method.name}" for row in known)
+    rest = (row for row in shown if row not in known)
+    wide = ", ".join(f"{row.method.name} ({row.exponent.low:.3g} to {row.exponent.high:.3g})" for row in rest)
     parts = [f"to the power of {powers}"] if powers else []
-    parts += [f"{'' if powers else 'to a power '}{UNDETERMINED} in {left}"] if left else []
+    parts += [f"{'' if powers else 'to a power '}{UNDETERMINED} in {wide}"] if wide else []
     what = f"Time of {family_name(sweep.case)} grows with {sweep.swept} on"
     return f"{what} {count_of(sweep.case.devices, 'device')} {'; '.join(parts)}"
 
 
 def describe_laws(findings: Findings) -> list[str]:
-    """Return a sentence for each family and kind of scaling on the best law and its limit.
+    """Return one sentence for each function and kind of scaling on the law that fits best.
 
     The law is that of the fastest curve of the largest problem.
     """
@@ -167,12 +157,12 @@ def describe_laws(findings: Findings) -> list[str]:
     return [
         sentence
         for kind in ("strong", "weak")
-        for sentence in _largest_of_families(
+        for sentence in _describe_largest(
             findings,
-            [one for one in best if one[0].kind == kind],
-            lambda one: (one[0].environment, True, one[0].case),
-            lambda one: (one[0].points[-1].seconds,),
-            lambda one, _: _describe_law(*one),
+            [pair for pair in best if pair[0].kind == kind],
+            lambda pair: (pair[0].environment, True, pair[0].case),
+            lambda pair: (pair[0].points[-1].seconds,),
+            lambda pair, _: _describe_law(*pair),
         )
     ]
 
@@ -190,21 +180,18 @@ def _describe_law(curve: Curve, law: ScalingFit) -> str:
 
 
 def describe_variants(findings: Findings) -> list[str]:
-    """Return sentences on the alternatives within a mode.
-
-    The alternatives are memory settings, meshes, forward inputs, overlap and coloring.
-    """
-    memory = _largest_of_families(
+    """Return sentences on memory settings, meshes, forward inputs, overlapped communication and coloring."""
+    memory = _describe_largest(
         findings,
         findings.pareto_fronts,
-        lambda one: (one.environment, True, one.case),
-        lambda one: (one.fastest.seconds,),
+        lambda front: (front.environment, True, front.case),
+        lambda front: (front.fastest.seconds,),
         _describe_memory,
     )
     return [
         *memory,
-        *_describe_rows(findings, findings.mesh_comparisons, "Mesh (points x seeds)", mesh_name),
-        *_describe_rows(
+        *_describe_comparisons(findings, findings.mesh_comparisons, "Mesh (points x seeds)", mesh_name),
+        *_describe_comparisons(
             findings, findings.forward_comparisons, "Forward inputs", lambda case: str(case.forward)
         ),
         *_describe_gains(findings, findings.overlaps, _describe_overlap),
@@ -212,44 +199,42 @@ def describe_variants(findings: Findings) -> list[str]:
     ]
 
 
-def _describe_rows(
-    findings: Findings, found: Iterable[SettingComparison], head: str, name: Callable[[Case], str]
+def _describe_comparisons(
+    findings: Findings, comparisons: Iterable[SettingComparison], head: str, name: Callable[[Case], str]
 ) -> list[str]:
-    """Return a sentence for each family on its fastest, second and slowest variant, on the most devices."""
-    return _largest_of_families(
+    """Return one sentence per function on its fastest, second and slowest setting, on the most devices."""
+    return _describe_largest(
         findings,
-        found,
-        lambda one: (one.environment, one.honest, one.case),
-        lambda one: (-one.case.devices, one.rows[0][0].median),
-        lambda one, _: _describe_variants(one, head, name),
+        comparisons,
+        lambda comparison: (comparison.environment, comparison.honest, comparison.case),
+        lambda comparison: (-comparison.case.devices, comparison.rows[0][0].median),
+        lambda comparison, _: _describe_comparison(comparison, head, name),
     )
 
 
-def _describe_gains(findings: Findings, found: Iterable[Gain], describe: Callable[[Gain], str]) -> list[str]:
-    """Return a sentence for each family on the gain of its fastest timing, on the most devices."""
-    return _largest_of_families(
+def _describe_gains(findings: Findings, gains: Iterable[Gain], describe: Callable[[Gain], str]) -> list[str]:
+    return _describe_largest(
         findings,
-        found,
-        lambda one: (one.timing.environment, one.timing.honest, one.timing.case),
-        lambda one: (-one.timing.case.devices, one.timing.median),
-        lambda one, _: describe(one),
+        gains,
+        lambda gain: (gain.timing.environment, gain.timing.honest, gain.timing.case),
+        lambda gain: (-gain.timing.case.devices, gain.timing.median),
+        lambda gain, _: describe(gain),
     )
 
 
 def _describe_program(head: str, timing: Timing) -> str:
-    """Return the subject of a sentence: the family, the method without memory setting, and the devices."""
+    """Return the subject of a sentence: the function, the method without memory setting, and the devices."""
     case, call = timing.case, timing.case.api if timing.case.mesh else describe_call(timing.case)
     what = f"{method_of(case).without_memory_setting.name} at {size_name(case)}, {call}"
     return f"{head} of {family_name(case)}: {what}, {count_of(case.devices, 'device')}"
 
 
 def _describe_memory(front: ParetoFront, group: Sequence[ParetoFront]) -> str:
-    """Return a sentence on the fastest memory setting and on the time cost of settings with less memory."""
     first = front.fastest
     text = f"{first.name} is fastest, {format_time(first.timing)} in {format_bytes(first.memory)} of a device"
     others = [front.smallest_within(_SMALL_FACTOR), front.smallest, *front.automatic[:1]]
-    chosen = [one for at, one in enumerate(others) if one not in (first, *others[:at])]
-    text += "".join(f"; {_describe_cost(first, one)}" for one in chosen)
+    chosen = [setting for at, setting in enumerate(others) if setting not in (first, *others[:at])]
+    text += "".join(f"; {_describe_cost(first, setting)}" for setting in chosen)
     text += ", and nothing is smaller" if front.smallest is first else ""
     text += f"; {count_of(len(front.not_fitting), 'setting')} did not fit" if front.not_fitting else ""
     more = f" ({count_of(len(group) - 1, 'more front')} in the table)" if len(group) > 1 else ""
@@ -257,7 +242,6 @@ def _describe_memory(front: ParetoFront, group: Sequence[ParetoFront]) -> str:
 
 
 def _describe_cost(first: MemoryPoint, setting: MemoryPoint) -> str:
-    """Return the memory and the time of a setting relative to the fastest setting, in words."""
     auto, times = automatic_blocks(setting.timing.records[0]), time_ratio(setting.timing, first.timing)
     name = f"{setting.name} ({auto})" if auto else setting.name
     what = " the time" if is_ratio_determined(*times[1:]) else ": its time over that of the fastest"
@@ -266,8 +250,7 @@ def _describe_cost(first: MemoryPoint, setting: MemoryPoint) -> str:
     return f"{name}: {share} of the memory for {format_ratio(*times)}{what}{note}"
 
 
-def _describe_variants(of: SettingComparison, head: str, name: Callable[[Case], str]) -> str:
-    """Return a sentence on the fastest, the second and the slowest variant."""
+def _describe_comparison(of: SettingComparison, head: str, name: Callable[[Case], str]) -> str:
     (first, _), (second, times), *rest = of.rows
     doubts = f", not surely ({', '.join(of.doubts)})," if of.doubts else ""
     verb = f"is fastest{doubts}" if of.distinguished else "is tied with the next, not distinguished,"
@@ -291,7 +274,7 @@ def _describe_overlap(gain: Gain) -> str:
 
 
 def _describe_coloring(gain: Gain) -> str:
-    """Return a sentence on a timing with colored seeds: time, cost of the coloring, and break-even count."""
+    """Describe a timing with colored seeds: its time, the cost of the coloring and the break-even count."""
     timing, record, before = gain.timing, gain.timing.records[0], stages.sparsity_seconds(gain.timing)
     text = f"{format_time(timing)} with {gain.seeds} seeds" if gain.seeds else format_time(timing)
     text += f" for {record.nonzeros:,} nonzeros" if record.nonzeros else ""
