@@ -12,7 +12,7 @@ from scaling.analysis.scaling_fits import AMDAHL, GUSTAFSON, UNIVERSAL
 pytestmark = pytest.mark.thin(8, "contract")
 
 DOUBLING, EIGHT = tuple(2**i for i in range(8)), tuple(range(1, 9))
-TRIALS = 200
+TRIALS = 100
 SAMPLES = 7
 
 

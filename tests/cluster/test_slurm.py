@@ -195,10 +195,11 @@ def test_one_sbatch_does_the_same_without_submitit(tmp_path, scaling_command, wr
     top = TOP
     words = [str(tmp_path / "my_conf") if word == "my_conf" else word for word in words]
     asked = ["--wait", "--nodes=2", "--cpus-per-task=2", f"--chdir={top}", f"--output={tmp_path}/said"]
-    done = subprocess.run(
-        ["sbatch", *asked, "slurm/study.sbatch", *words, "oversubscribe=true", f"results={results}"],
-        cwd=top, capture_output=True, text=True, check=False, timeout=PATIENCE,
-    )  # fmt: skip
+    command = ["sbatch", *asked, "slurm/study.sbatch", *words, "oversubscribe=true", f"results={results}"]
+    try:
+        done = subprocess.run(command, cwd=top, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        pytest.fail((tmp_path / "said").read_text())
     assert done.returncode == 0, (tmp_path / "said").read_text()
     assert Counter((r.case.devices, r.status) for r in load(results).records) == {
         (d, "ok"): 3 for d in (1, 2, 4)

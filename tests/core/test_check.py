@@ -196,26 +196,24 @@ def problem(name, **fields):
 def test_a_right_reduction_passes_and_one_entry_of_the_jacobian_a_thousandth_off_does_not(
     name, how, reference
 ):
-    for dtype in ("float32", "float64"):
-        with jax.enable_x64(dtype == "float64"):
-            case, built, sizes = problem(name, reduce=how, dtype=dtype)
-            J, x = jacobian(case, built)
-            got = np.asarray(made_of(how, J, x))
-        if reference == "computed":
-            built = dataclasses.replace(built, reference=None)
-        found = check.verdict(case, built, sizes, got, "cpu")
-        assert found.reason is None and found.error < (1e-6 if reference == "closed form" else 1e-3), found
-        if name == "poisson" and dtype == "float32" and reference != "closed form":
-            continue  # lgamma and digamma in float32 have fewer digits than this
-        J, x = np.array(J, np.float64), np.asarray(x, np.float64)
-        point = case.points - 2
-        # Where it matters: the largest entry, or the one that a product with the point itself makes most of.
-        seen = np.abs(J[point] * x[point]) if how == "vector" else np.abs(J[point])
-        J[point].flat[seen.argmax()] *= 1.001
-        found = check.verdict(
-            case, built, sizes, np.asarray(made_of(how, jnp.asarray(J, np.float64), x)), "cpu"
-        )
-        assert found.reason == "wrong_answer" and f"point {point} is wrong" in found.text
+    dtype = "float32" if (REDUCED.index(name) + REDUCTIONS.index(how)) % 2 else "float64"
+    with jax.enable_x64(dtype == "float64"):
+        case, built, sizes = problem(name, reduce=how, dtype=dtype)
+        J, x = jacobian(case, built)
+        got = np.asarray(made_of(how, J, x))
+    if reference == "computed":
+        built = dataclasses.replace(built, reference=None)
+    found = check.verdict(case, built, sizes, got, "cpu")
+    assert found.reason is None and found.error < (1e-6 if reference == "closed form" else 1e-3), found
+    if name == "poisson" and dtype == "float32" and reference != "closed form":
+        return  # lgamma and digamma in float32 have fewer digits than this
+    J, x = np.array(J, np.float64), np.asarray(x, np.float64)
+    point = case.points - 2
+    # Where it matters: the largest entry, or the one that a product with the point itself makes most of.
+    seen = np.abs(J[point] * x[point]) if how == "vector" else np.abs(J[point])
+    J[point].flat[seen.argmax()] *= 1.001
+    found = check.verdict(case, built, sizes, np.asarray(made_of(how, jnp.asarray(J, np.float64), x)), "cpu")
+    assert found.reason == "wrong_answer" and f"point {point} is wrong" in found.text
 
 
 @pytest.mark.parametrize("how", [None, *REDUCTIONS, "points"])

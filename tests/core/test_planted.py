@@ -19,11 +19,11 @@ def size_of(case):
     return case.points * case.sizes["n"]
 
 
-SAMPLE = sorted([case for case in cases.HARD if size_of(case) <= 2**16][::3], key=size_of)
-RIGHT = list(right.RIGHT)[::8]
+SAMPLE = sorted([case for case in cases.HARD if size_of(case) <= 2**16][::6], key=size_of)
+RIGHT = list(right.RIGHT)[::16]
 LATER = "wrong after the first call only"
 WHOLE = [
-    *attempts.whole_attempts()[::9],
+    *attempts.whole_attempts()[::18],
     *[each for each in attempts.whole_attempts() if each.kind == LATER][:1],
 ]
 
