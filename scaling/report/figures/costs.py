@@ -1,4 +1,4 @@
-"""Figures of lost efficiency (stacked bars), roofline, time against memory, and prediction accuracy."""
+"""Figures of efficiency losses (stacked bars), roofline, time against memory, and prediction accuracy."""
 
 from collections.abc import Sequence
 
@@ -37,9 +37,9 @@ _LEAST_SHARE = 0.001
 
 
 def draw_losses(findings: Findings) -> Figure | None:
-    """Return a figure of the efficiency breakdown, or None if no breakdown is available.
+    """Return a bar chart of the causes of lost efficiency by device count, or None if they are not known.
 
-    It shows the fastest curve of the largest problem of each family.
+    It shows the fastest scaling curve of the largest problem of each function.
     """
     parts_of = {
         id(curve): parts
@@ -47,12 +47,12 @@ def draw_losses(findings: Findings) -> Figure | None:
         if any(part.devices > 1 for part in parts)
     }
     groups = curve_selection.curves_of_largest_problems(c for c in findings.curves if id(c) in parts_of)
-    fastest = [max(group, key=_rank) for group in groups]
+    fastest = [max(group, key=_curve_rank) for group in groups]
     if not fastest:
         return None
     shown = fastest[: marks.MOST_PANELS]
-    rows = {id(curve): _share_rows(curve, parts_of[id(curve)]) for curve in shown}
-    drawn = {row["line"] for some in rows.values() for row in some}
+    rows = {id(curve): _segment_rows(curve, parts_of[id(curve)]) for curve in shown}
+    drawn = {row["line"] for segments in rows.values() for row in segments}
     styles = [style for style in _PARTS.values() if style.name in drawn]
     panels = []
     for curve in shown:
@@ -73,16 +73,13 @@ def draw_losses(findings: Findings) -> Figure | None:
     return Figure("losses", "Where the efficiency goes", caption, tuple(panels), tuple(styles))
 
 
-def _rank(curve: Curve) -> tuple[bool, int, float]:
-    """Return a sort key that is largest for the fastest curve on the most devices.
-
-    Handwritten derivatives rank lowest.
-    """
+def _curve_rank(curve: Curve) -> tuple[bool, int, float]:
+    """Return a sort key that increases with device count and speed, and is lowest for handwritten derivatives."""
     return not curve.case.ad_mode.closed_form, curve.points[-1].devices, -curve.points[-1].seconds
 
 
-def _share_rows(curve: Curve, parts: Sequence[EfficiencyBreakdown]) -> list[Row]:
-    """Return a row for each segment of the stacked bar of each device count, from bottom to top."""
+def _segment_rows(curve: Curve, parts: Sequence[EfficiencyBreakdown]) -> list[Row]:
+    """Return the segments of the stacked bars, one for each device count, as rows from bottom to top."""
     efficiency = {point.devices: point.efficiency for point in curve.points}
     rows = []
     for part in parts:
@@ -111,10 +108,7 @@ def _draw_bars(rows: Sequence[Row], styles: Sequence[LineStyle]) -> tuple[Spec, 
 
 
 def draw_rooflines(findings: Findings) -> Figure | None:
-    """Return a roofline figure, or None if no machine peaks were measured.
-
-    It shows the rate of each timing against its arithmetic intensity, below the measured peaks.
-    """
+    """Return a figure of FLOP/s against arithmetic intensity (roofline), or None without measured peaks."""
     found = rooflines(findings.timings)
     shown = found[: marks.MOST_PANELS]
     if not shown:
@@ -158,12 +152,15 @@ def _draw_roofline(of: Roofline, styles: Sequence[LineStyle], several: bool) -> 
 
 
 def draw_memory(findings: Findings) -> Figure | None:
-    """Return a figure of time against memory for each family's problem with the most programs, or None."""
-    groups = _fullest_problems(findings)
+    """Return a figure of time against memory, or None if no function was measured with several AD methods.
+
+    It shows the problem of each function that has the most methods.
+    """
+    groups = _most_complete_problems(findings)
     if not groups:
         return None
     shown = groups[: marks.MOST_PANELS]
-    styles = line_styles({_program(p): p.timing.case for points in shown for p in points})
+    styles = line_styles({_line_name(p): p.timing.case for points in shown for p in points})
     panels = [_draw_memory(points, styles, findings.has_mixed_environments) for points in shown]
     caption = (
         "Which modes and memory settings are both slower and larger than another. A mark for each mode, "
@@ -175,12 +172,12 @@ def draw_memory(findings: Findings) -> Figure | None:
     return Figure("memory", "Time against memory", caption, tuple(panels), tuple(styles))
 
 
-def _program(point: MemoryPoint) -> str:
+def _line_name(point: MemoryPoint) -> str:
     return base_method(point.timing.case).name
 
 
-def _fullest_problems(findings: Findings) -> list[list[MemoryPoint]]:
-    """Return the timings of the problem with the most programs, for each family with several programs."""
+def _most_complete_problems(findings: Findings) -> list[list[MemoryPoint]]:
+    """Return the timings of each function's problem with the most methods, if it has more than one method."""
     points = [
         MemoryPoint(memory, timing.median, timing)
         for timing in findings.timings
@@ -189,12 +186,12 @@ def _fullest_problems(findings: Findings) -> list[list[MemoryPoint]]:
     ]
     families = group_by(points, lambda p: (p.timing.environment, *family_key(p.timing.case))).values()
     by_problem = (group_by(family, lambda p: problem(p.timing.case)).values() for family in families)
-    fullest = [max(problems, key=_fullness) for problems in by_problem]
-    return [points for points in fullest if _fullness(points)[0] > 1]
+    fullest = [max(problems, key=_completeness_key) for problems in by_problem]
+    return [points for points in fullest if _completeness_key(points)[0] > 1]
 
 
-def _fullness(points: Sequence[MemoryPoint]) -> tuple[int, int, int]:
-    """Return the number of methods with their memory settings, the number of device counts, and the size."""
+def _completeness_key(points: Sequence[MemoryPoint]) -> tuple[int, int, int]:
+    """Return the numbers of methods and of device counts of a problem's timings, and its size, for sorting."""
     cases = [point.timing.case for point in points]
     return len(set(map(method_of, cases))), len({c.devices for c in cases}), problem_size(cases[0])
 
@@ -202,7 +199,7 @@ def _fullness(points: Sequence[MemoryPoint]) -> tuple[int, int, int]:
 def _draw_memory(points: Sequence[MemoryPoint], styles: Sequence[LineStyle], several: bool) -> Panel:
     counts = sorted({point.timing.case.devices for point in points})
     rows = [
-        marks.timing_row(_program(p), p.timing, format_bytes(p.memory), memory=p.memory,
+        marks.timing_row(_line_name(p), p.timing, format_bytes(p.memory), memory=p.memory,
                          area=40 + 160 * counts.index(p.timing.case.devices) / max(1, len(counts) - 1),
                          label=method_of(p.timing.case).short_memory_setting)
         for p in points
@@ -226,7 +223,7 @@ def _draw_memory(points: Sequence[MemoryPoint], styles: Sequence[LineStyle], sev
 
 
 def draw_scores(scores: PlanScores, stem: str) -> Figure:
-    """Return a figure of predicted against measured seconds of each case."""
+    """Return a figure of predicted time against measured time, with one mark per case."""
     pairs = scores.total.pairs
     styles = line_styles({base_method(pair.timing.case).name: pair.timing.case for pair in pairs})
     rows = [
