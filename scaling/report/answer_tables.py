@@ -14,13 +14,7 @@ from scaling.analysis.forecast import Forecast, PredictedPoint
 from scaling.analysis.grouping import group_by
 from scaling.analysis.methods import describe_call, method_of
 from scaling.core.case import problem
-from scaling.core.formatting import (
-    count_of,
-    format_duration,
-    format_percentage,
-    format_ratio,
-    format_seconds,
-)
+from scaling.core.formatting import count_of, format_duration, format_percentage, format_ratio, format_seconds
 from scaling.report.text_table import Table, make_table
 
 NOTE = (
@@ -43,7 +37,7 @@ class Card(NamedTuple):
 
 
 def describe_certainty(row: FastestMethod) -> str:
-    """Return how certain the fastest method is, as text such as 'not distinguished from the runner-up'."""
+    """Return the certainty that a method is the fastest as text, such as 'sure' or 'not sure: REASONS'."""
     if row.empty:
         return f"not distinguishable from an empty call ({format_duration(dispatch_floor(row.first))})"
     if row.second is None:
@@ -66,7 +60,7 @@ def problem_name(findings: Findings, row: FastestMethod) -> str:
 
 
 def answer_table(findings: Findings) -> Table:
-    """Return a table with the fastest mode of each problem on the device count where it takes the least time."""
+    """Return a table with one row per problem: its fastest AD mode, on the device count with the least time."""
     problems = group_by(
         findings.fastest, lambda row: (row.first.environment, row.first.honest, problem(row.first.case))
     )
@@ -75,7 +69,7 @@ def answer_table(findings: Findings) -> Table:
 
 
 def device_table(findings: Findings) -> Table:
-    """Return a table with the fastest mode of each problem on each device count, one row for each."""
+    """Return a table with one row per problem and device count: the fastest AD mode."""
     note = "The same for each number of devices."
     return _fastest_mode_table(
         findings, "each", "Fastest mode on each number of devices", note, findings.fastest
@@ -101,7 +95,7 @@ def _fastest_mode_table(
 
 
 def make_cards(findings: Findings) -> list[Card]:
-    """Return a summary card for each differentiated function, from measurements or else from plans."""
+    """Return summary cards, one per differentiated function, from measurements or, if none, from plans."""
     if findings.timings:
         return [_measured_card(findings, head[0]) for _, head in largest_problems(findings)]
     return [card for forecast in findings.forecasts for card in _planned_cards(forecast)]
@@ -145,7 +139,6 @@ def _planned_cards(forecast: Forecast) -> Iterable[Card]:
 
 
 def _planned_card(forecast: Forecast, points: Sequence[PredictedPoint]) -> Card:
-    """Return a card with the fastest predicted method and the next, from the best prediction of each curve."""
     best = min(points, key=lambda point: point.seconds)
     case, name = best.record.case, method_of(best.record.case).name
     rivals = [

@@ -15,10 +15,10 @@ _SPARSITY = ("detect_seconds", "color_seconds")
 
 
 def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
-    """Return a dict from the HTML anchor of each measured case to its detail panel as JSON-compatible values.
+    """Return the detail panels of measured cases as a JSON-compatible dict from HTML anchor to panel.
 
     Args:
-        groups: Pairs of an anchor and the list of (process name, record) pairs of a case.
+        groups: The HTML anchor of each case, and the (process name, record) pairs of its processes.
     """
     cases = list(groups)
     total = sum(len(record.seconds) for _, records in cases for _, record in records)

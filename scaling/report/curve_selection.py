@@ -10,19 +10,18 @@ ENOUGH_COUNTS = 3  # a problem measured on at least this many device counts is p
 
 
 def multi_point_curves(curves: Iterable[Curve]) -> list[Curve]:
-    """Return the curves that contain measurements on at least two device counts."""
+    """Return the scaling curves that contain measurements on at least two device counts."""
     return [curve for curve in curves if len(curve.points) > 1]
 
 
 def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the curves of each function's largest problem as one list per problem.
+    """Return the scaling curves of each function's largest problem, as one list per problem.
 
     Strong and weak curves, environments and baselines are separated. A problem that was measured on fewer
-    than three device counts is chosen only if there is no other. Computations of plain values come last.
+    than three device counts is chosen only if there is no other. Curves of function values come last.
     """
     families = group_by(
-        multi_point_curves(curves),
-        lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case)),
+        multi_point_curves(curves), lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case))
     )
     problems = (group_by(family, lambda curve: problem(curve.case)).values() for family in families.values())
     rows = [max(several, key=_problem_rank) for several in problems]
@@ -30,7 +29,7 @@ def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the curves of derivatives of each function's largest problem as one list per problem.
+    """Return the scaling curves of derivatives of each function's largest problem, as one list per problem.
 
     In each list, the curve that is fastest on the most devices comes first.
     """

@@ -94,9 +94,9 @@ def escape_markdown(text: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return plain text on one line as ASCII LaTeX.
+    """Return plain text as LaTeX source on one line, in ASCII only.
 
-    Accents become commands, and unsupported characters become their code points, such as [U+4E2D].
+    Accented letters become commands, and unsupported characters their code points, such as [U+4E2D].
     """
     characters = "".join(map(_escape_latex_character, _to_one_line(unicodedata.normalize("NFC", text))))
     return _LIGATURE.sub(r"\1{}", characters)
@@ -114,17 +114,17 @@ def _escape_latex_character(character: str) -> str:
 
 
 def to_markdown(blocks: Sequence[DocumentBlock]) -> str:
-    """Return a document as Markdown text."""
+    """Return Markdown text of a document."""
     return "\n\n".join(_MARKDOWN_OF[type(block)](block) for block in blocks) + "\n"
 
 
 def to_latex(blocks: Sequence[DocumentBlock]) -> str:
-    """Return a document as LaTeX text without a preamble. The preamble of its user must contain PREAMBLE."""
+    """Return LaTeX text of a document, to be included in a document whose preamble contains PREAMBLE."""
     return "\n\n".join(_LATEX_OF[type(block)](block) for block in blocks) + "\n"
 
 
 def to_markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table of plain text, which is escaped."""
+    """Return a Markdown table with the given column names and rows of plain text."""
     head, *lines = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (columns, *rows))
     return "\n".join([head, f"|{' --- |' * len(columns)}", *lines])
 

@@ -36,6 +36,6 @@ def is_current(folder: Path, digest: str) -> bool:
 
 
 def mark_current(folder: Path, digest: str) -> None:
-    """Store the digest of the inputs of a folder's report, and the names of the report's files, beside it."""
+    """Store the digest of the inputs of a folder's report and the names of its files in the report's folder."""
     files = sorted(path.name for path in (folder / "report").iterdir() if path.name[0] != ".")
     store.write_json(folder / "report" / _STATE, {"digest": digest, "files": files})

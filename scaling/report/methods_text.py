@@ -162,7 +162,6 @@ def _count_devices(record: Record) -> int:
 
 
 def _wall_seconds(record: Record) -> float:
-    """Return the wall-clock seconds of a run that its record contains, from tracing to the last sample."""
     further = [stages.get(name) for stages in record.compilations for name in STAGES]
     stages = [getattr(record, name) for name in STAGES]
     if record.sampling_seconds is None:
@@ -171,7 +170,7 @@ def _wall_seconds(record: Record) -> float:
 
 
 def describe_provenance(findings: Findings) -> list[str]:
-    """Return sentences on the environments of the measurements, the command to repeat them, and lint."""
+    """Return sentences on the environments of the measurements, the command to repeat them, and lint results."""
     return [
         *(_describe_environment(findings, digest) for digest in findings.environments),
         f"Study: {findings.name}; {count_of(len(findings.records), 'record')}. The command that makes it "

@@ -1,7 +1,7 @@
 """HTML page of a results folder, in one file that works offline: badges, cards, tables and figures.
 
-The markup is in page.html.jinja, and its style and script are in page.css and page.js. Text from records is
-escaped. Figures are Vega-Lite specifications that vega.min.js draws in the browser.
+The template is page.html.jinja, with page.css and page.js. Text from records is escaped. vega.min.js draws the
+figures in the browser.
 """
 
 import dataclasses

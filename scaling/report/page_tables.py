@@ -63,7 +63,7 @@ def case_anchor(timing: Timing) -> str:
 
 
 def measured_timings(findings: Findings) -> list[Timing]:
-    """Return the timings of derivatives and values, without those of machine peaks and empty calls."""
+    """Return all timings except those of the benchmarks of machine peaks and of empty calls."""
     return [timing for timing in findings.timings if timing.case.kind == "case"]
 
 
@@ -105,7 +105,7 @@ def measured_table(findings: Findings) -> Table:
         "of the roof": of_the_roof,
         "memory": lambda timing: _format_megabytes(memory_of(timing)),
         "first call": lambda timing: _format_seconds(first_call_seconds(timing)),
-        "remarks": _make_describe_remarks(findings, timings),
+        "remarks": _make_remark_function(findings, timings),
     }, [case_anchor(timing) for timing in timings])  # fmt: skip
 
 
@@ -127,15 +127,15 @@ def _format_point(point: CurvePoint, field: str, sign: str) -> str:
     return format_ratio(value, low, high, sign) + base
 
 
-def _make_describe_remarks(findings: Findings, timings: Iterable[Timing]) -> Any:
+def _make_remark_function(findings: Findings, timings: Iterable[Timing]) -> Any:
     """Return a function that maps the timing of a case to the text of its remarks."""
     overlaps = {id(each.timing): each for each in findings.overlaps}
-    eager = {_eager_key(timing): timing for timing in timings if not timing.case.jit}
+    eager = {_key_without_jit(timing): timing for timing in timings if not timing.case.jit}
 
     def describe(timing: Timing) -> str:
         floor, record = near_floor(timing), timing.records[0]
         auto, padded, overlap = automatic_blocks(record), padding_share(timing), overlaps.get(id(timing))
-        other = eager.get(_eager_key(timing)) if timing.case.jit else None
+        other = eager.get(_key_without_jit(timing)) if timing.case.jit else None
         calls = break_even_calls(timing, other) if other else None
         return join_words(
             describe_environment(findings, timing.environment, timing.honest).strip(" []"),
@@ -150,8 +150,7 @@ def _make_describe_remarks(findings: Findings, timings: Iterable[Timing]) -> Any
     return describe
 
 
-def _eager_key(timing: Timing) -> tuple:
-    """Return a hashable key that is the same for a case with and without jit."""
+def _key_without_jit(timing: Timing) -> tuple:
     return timing.environment, timing.honest, label(timing.case, ["jit"])
 
 
@@ -162,8 +161,7 @@ def _describe_collectives(record: Record) -> str:
 
 
 def _format_megabytes(value: float | None) -> str:
-    """Return a number of bytes in MB as text. The constant unit allows a column to be sorted."""
-    return f"{format_number(value / 1e6)} MB" if value else ""
+    return f"{format_number(value / 1e6)} MB" if value else ""  # one unit, to sort the column
 
 
 def _format_seconds(seconds: float | None) -> str:
@@ -190,12 +188,11 @@ def unmeasured_table(findings: Findings) -> Table:
 
 
 def describe_reason(record: Record) -> str:
-    """Return the reason of a failed or skipped case, such as 'not_offered: the workload does not support it'."""
+    """Return the reason of a failed or skipped case with its explanation, separated by a colon."""
     return f"{record.reason}: {REASONS.get(record.reason, '')}" if record.reason else "no reason given"
 
 
 def _plan_tables(findings: Findings) -> list[Table]:
-    """Return the tables of planned cases, unplanned cases and prediction errors for each hardware."""
     tables, stems = list[Table](), file_stems(each.hardware for each in findings.forecasts)
     for each in findings.forecasts:
         tables += [_planned_table(each, stems[each.hardware]), _unplanned_table(each, stems[each.hardware])]
@@ -349,8 +346,6 @@ def _format_count(count: int | None) -> str:
 
 
 def _machine_table(findings: Findings) -> Table:
-    """Return a table of the measured peak rates of the machine and the times of empty calls."""
-
     def rate(timing: Timing) -> str:
         if timing.case.kind != "ceiling":
             return ""
@@ -383,10 +378,10 @@ def environment_table(findings: Findings) -> Table:
         started = sorted(record.started_at for record in records if record.started_at)
         cells = (cell for record in records for cell in environment_columns(record.environment))
         known = group_by((cell for cell in cells if cell[1] and cell[0] != "load"), lambda cell: cell[0])
-        here = {name: _join_first(list(dict.fromkeys(v for _, v in of))) for name, of in known.items()}
-        here |= {"records": str(len(records))}
-        here |= {"first case started": started[0], "last case started": started[-1]} if started else {}
-        for name, value in here.items():
+        values = {name: _join_first(list(dict.fromkeys(v for _, v in of))) for name, of in known.items()}
+        values |= {"records": str(len(records))}
+        values |= {"first case started": started[0], "last case started": started[-1]} if started else {}
+        for name, value in values.items():
             facts.setdefault(name, {})[digest] = value
     columns: dict[str, Any] = {"environment": lambda name: name}
     columns |= {digest: lambda name, of=digest: facts[name].get(of) for digest in findings.environments}

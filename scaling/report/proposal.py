@@ -100,7 +100,8 @@ def _document_blocks(
         Heading("Results"),
         *(results or [Paragraph(_NO_CURVE)]),
         *_list_section(
-            "Requested compute time", [s for c in curves if c.kind == "strong" for s in _request_hours(c)]
+            "Requested compute time",
+            [s for c in curves if c.kind == "strong" for s in _describe_requested_hours(c)],
         ),
         *_list_section("Extrapolation", extrapolations),
         Heading("Methods"),
@@ -112,7 +113,6 @@ def _document_blocks(
 
 
 def _list_section(title: str, sentences: Sequence[str]) -> list[DocumentBlock]:
-    """Return a heading and a bulleted list of sentences, or [] if there are none."""
     return [Heading(title), ItemList(tuple(sentences))] if sentences else []
 
 
@@ -168,7 +168,7 @@ def _format_efficiency(point: CurvePoint) -> str:
     return format_ratio(point.efficiency, low, high, sign="")
 
 
-def _request_hours(curve: Curve) -> list[str]:
+def _describe_requested_hours(curve: Curve) -> list[str]:
     """Return sentences with the device-hours and node-hours of CALLS calls, and their derivation, in a list."""
     best = min(curve.points, key=lambda point: point.seconds)
     timing = curve.timings[curve.points.index(best)]
@@ -214,7 +214,6 @@ def _describe_predictions(findings: Findings, curve: Curve) -> list[str]:
 
 
 def _list_limitations(findings: Findings) -> list[str]:
-    """Return sentences on unequal work per device, mixed environments, failed cases and lint findings."""
     sentences = [
         "Points that grow with the devices, but not at constant work for each, so that they stand in no "
         f"table here: {refusal.removeprefix(_NOT_WEAK)}"

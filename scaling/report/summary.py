@@ -76,7 +76,6 @@ def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command
 
 
 def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
-    """Return a sentence on the fastest method of a problem, its time, the runner-up and the certainty."""
     time = f"{answer.format_time(row.first)} on {count_of(row.first.case.devices, 'device')}"
     verb = "is fastest" if row.distinguished else "takes"
     words = f"{problem_name(findings, row)}: {answer.name_with_blocks(row.first)} {verb} {time}"
@@ -87,7 +86,6 @@ def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
 
 
 def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:
-    """Return lines with the first four lint errors and warnings, and the number of the others."""
     remarks = [remark for remark in lint.lint_findings(findings) if remark.severity != lint.NOTE]
     lines = [f"{r.severity}: {r.rule} ({r.count}); {r.fix}" for r in remarks[:_MAX_WARNINGS]]
     if more := len(remarks) - len(lines):
@@ -96,13 +94,11 @@ def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:
 
 
 def _clip_line(text: str, width: int) -> str:
-    """Return the first line of a text, with ' ...' appended if there is more."""
     first, *rest = wrap_text(text, width - 4) or [""]
     return f"{first} ..." if rest else first
 
 
 def _list_next_commands(folder: Path, width: int) -> list[str]:
-    """Return lines with the next commands to run and what they show."""
     steps = {
         f"scaling report {folder}": "every problem, curves and figures",
         f"scaling lint {folder}": "all warnings, and how to fix them",

@@ -36,7 +36,7 @@ def print_report(findings: Findings, console: Console) -> None:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of the speed-ups of one problem: a row for each of the first six curves."""
+    """Return a table of speed-ups by device count, with a row for each of the first six curves of one problem."""
     first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     rows = []
     for curve in curves[:_MAX_CURVES]:

@@ -47,9 +47,7 @@ def make_table(
 
     Args:
         anchor: The HTML anchor of the table.
-        title: The title of the table.
         note: The text below the title.
-        items: The items, one per row.
         columns: A dict from column name to a function that returns the cell of an item.
         row_anchors: The HTML anchors of the rows.
     """

@@ -32,7 +32,6 @@ def save(job: PublishJob, current: Mapping[str, str]) -> str:
     """Create or update the W&B workspace and W&B report of a study, and return a text with their URLs.
 
     Args:
-        job: The W&B runs, plots and sentences to show.
         current: A dict from the series of a run (see `TrackedRun`) to the ID of its newest run on the server.
     """
     series, sections = job.runs[-1].series, _make_sections(job, current)

@@ -58,7 +58,6 @@ def run_job(folder: Path, job: PublishJob, lock: int, seconds: float = math.inf)
 
     Args:
         folder: The results folder, which is the working directory of the process.
-        job: The runs, plots and sentences to publish.
         lock: The file descriptor of the folder's lock file, which the process inherits.
         seconds: The time limit of the process.
     """

@@ -44,11 +44,9 @@ class Outcome:
 
 
 def publish(folder: Path, settings: TrackingSettings, workloads: frozenset[str] | None = None) -> Outcome:
-    """Upload those results of a folder that W&B does not have, and return the outcome instead of raising.
+    """Upload the results of a folder that W&B does not have yet, and return the outcome, including any error.
 
     Args:
-        folder: The results folder.
-        settings: The W&B destination, mode and time limits.
         workloads: The names of the workloads that a running study has finished, which are sent within
             `settings.timeout` seconds and only online, or None if the study has ended.
     """
@@ -65,7 +63,6 @@ def publish(folder: Path, settings: TrackingSettings, workloads: frozenset[str] 
 def _publish(
     folder: Path, settings: TrackingSettings, workloads: frozenset[str] | None, outcome: Outcome
 ) -> None:
-    """Publish a results folder in the child process of wandb, and add its events to `outcome`."""
     loaded, live = store.load(folder), workloads is not None
     records = [r for r in loaded.records if workloads is None or r.case.workload in workloads]
     if not records:
@@ -150,7 +147,7 @@ class LivePublisher:
 
 
 def finished_workloads(folder: Path, replicates: int) -> frozenset[str]:
-    """Return the names of the workloads of which each case was skipped or has run in `replicates` processes."""
+    """Return the names of the workloads whose cases have all run in `replicates` processes or been skipped."""
     study = store.read_json(folder / "study.json")
     cells = study.get("cases", ()) if isinstance(study, dict) else ()
     records = store.latest(store.load(folder).records)

@@ -43,7 +43,6 @@ def do_job(job: PublishJob, send_event: Report) -> None:
     Mode `auto` is online if wandb finds an API key for its server, and offline otherwise.
 
     Args:
-        job: The runs and the W&B settings.
         send_event: A function that sends its keyword arguments to the parent process.
     """
     server, settings = wandb.setup().settings, job.settings
@@ -212,11 +211,9 @@ def _is_complete(log: Path) -> bool:
 
 
 def _first_difference(stored: Any, run: TrackedRun, sizes: Sizes) -> str:
-    """Return the first property in which a run on the server differs, such as 'summary', or '' if it is equal.
+    """Return the first difference of a run on the server from `run`, such as 'summary', or '' if none.
 
     Args:
-        stored: The run on the server.
-        run: The expected content.
         sizes: A dict from media file path to size in bytes, or {} to skip this comparison.
     """
     try:
@@ -277,6 +274,5 @@ def _as_list(page: Any) -> list[Any]:
 
 
 def _map_in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """Return the results of a function for all items, computed in threads, or raise the first exception."""
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(function, items))

@@ -75,10 +75,8 @@ def _make_run(
 
     Args:
         series: The identifier that stays the same when results are added.
-        name: The name of the run.
         study: The name of the study, which is the group of the run.
         kind: The job type of the run.
-        records: The records that the run represents.
         tags: Further tags.
         config: Further fields of the config.
         rows: A dict from sort key to row of the history.
@@ -125,7 +123,6 @@ def _common_fields(rows: Sequence[Fields]) -> Fields:
 
 
 def _study_run(folder: Path, found: Findings, plots: Iterable[Plot], records: Sequence[Record]) -> TrackedRun:
-    """Return the W&B run of the whole study: ideal speed-ups, tables, figures and records."""
     pictures = {path: path.read_bytes() for path in sorted(folder.glob("report/*.png"))}
     complete = {path: content for path, content in pictures.items() if b"IEND" in content[-12:]}
     fields, failed = ("replicate", "status", "reason", "text", "setting", "key"), ("failed", "skipped")
@@ -158,7 +155,6 @@ def ideal_metric(baseline: int) -> str:
 
 
 def _fastest_row(each: FastestMethod) -> Fields:
-    """Return a table row with the fastest and second fastest mode of a problem on one device count."""
     case, (low, high) = each.first.case, each.first.interval or (None, None)
     return {
         "problem": family_name(case), "size": size_name(case), "devices": case.devices,

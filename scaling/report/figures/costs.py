@@ -37,7 +37,7 @@ _LEAST_SHARE = 0.001
 
 
 def draw_losses(findings: Findings) -> Figure | None:
-    """Return a bar chart of the causes of lost efficiency by device count, or None if they are not known.
+    """Return a bar chart that divides device time into work and causes of lost efficiency, or None if unknown.
 
     It shows the fastest scaling curve of the largest problem of each function.
     """
@@ -79,7 +79,7 @@ def _curve_rank(curve: Curve) -> tuple[bool, int, float]:
 
 
 def _segment_rows(curve: Curve, parts: Sequence[EfficiencyBreakdown]) -> list[Row]:
-    """Return the segments of the stacked bars, one for each device count, as rows from bottom to top."""
+    """Return the segments of the stacked bars (one bar per device count) as figure data, from bottom to top."""
     efficiency = {point.devices: point.efficiency for point in curve.points}
     rows = []
     for part in parts:
@@ -125,30 +125,31 @@ def draw_rooflines(findings: Findings) -> Figure | None:
     return Figure("roofline", title, caption, tuple(panels), tuple(styles))
 
 
-def _draw_roofline(of: Roofline, styles: Sequence[LineStyle], several: bool) -> Panel:
+def _draw_roofline(roofline: Roofline, styles: Sequence[LineStyle], several: bool) -> Panel:
     rows = [
         marks.timing_row(
             method.name, point.timing, f"{format_number(point.rate / 1e9)} GFLOP/s",
             f"{format_number(point.intensity)} operations per byte",
             intensity=point.intensity, rate=point.rate,
         )
-        for method, group in of.points.items() for point in group
+        for method, group in roofline.points.items() for point in group
     ]  # fmt: skip
-    ridge, intensities = of.arithmetic / of.memory, marks.finite(rows, "intensity")
+    ridge, intensities = roofline.arithmetic / roofline.memory, marks.finite(rows, "intensity")
     first, last = min(ridge, *intensities) / 4, max(ridge, *intensities) * 4
     x = marks.log_axis("intensity", "operations for each byte", (first, last), "", margin=1)
-    rates = [*marks.finite(rows, "rate"), first * of.memory, of.arithmetic]
+    rates = [*marks.finite(rows, "rate"), first * roofline.memory, roofline.arithmetic]
     y = marks.log_axis("rate", "FLOP/s of a device", rates, "", margin=2)
-    roof = [(first, first * of.memory), (ridge, of.arithmetic), (last, of.arithmetic)]
-    level, slope = f"{format_number(of.arithmetic / 1e9)} GFLOP/s", f"{format_number(of.memory / 1e9)} GB/s"
-    start = [{"intensity": first, "rate": first * of.memory, "label": slope}]
+    roof = [(first, first * roofline.memory), (ridge, roofline.arithmetic), (last, roofline.arithmetic)]
+    level = f"{format_number(roofline.arithmetic / 1e9)} GFLOP/s"
+    slope = f"{format_number(roofline.memory / 1e9)} GB/s"
+    start = [{"intensity": first, "rate": first * roofline.memory, "label": slope}]
     layers = (
         *marks.draw_guide(roof, x, y, level, strokeDash=[1, 0]),
         marks.draw_text(start, x, y, align="left", dx=6, dy=-12),
         marks.draw_points(rows, x, y, styles),
     )
-    title = describe_panel(of.case, "", of.honest)
-    return Panel(marks.panel_title(of.case, title, of.environment if several else ""), layers)
+    title = describe_panel(roofline.case, "", roofline.honest)
+    return Panel(marks.panel_title(roofline.case, title, roofline.environment if several else ""), layers)
 
 
 def draw_memory(findings: Findings) -> Figure | None:
@@ -177,7 +178,7 @@ def _line_name(point: MemoryPoint) -> str:
 
 
 def _most_complete_problems(findings: Findings) -> list[list[MemoryPoint]]:
-    """Return the timings of each function's problem with the most methods, if it has more than one method."""
+    """Return the timings of each function's problem with the most AD methods, if there are at least two."""
     points = [
         MemoryPoint(memory, timing.median, timing)
         for timing in findings.timings
@@ -191,7 +192,7 @@ def _most_complete_problems(findings: Findings) -> list[list[MemoryPoint]]:
 
 
 def _completeness_key(points: Sequence[MemoryPoint]) -> tuple[int, int, int]:
-    """Return the numbers of methods and of device counts of a problem's timings, and its size, for sorting."""
+    """Return the number of methods, the number of device counts and the size of a problem, as a sort key."""
     cases = [point.timing.case for point in points]
     return len(set(map(method_of, cases))), len({c.devices for c in cases}), problem_size(cases[0])
 

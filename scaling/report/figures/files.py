@@ -178,7 +178,6 @@ def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: I
     """Remove the figure files that earlier reports wrote to a folder.
 
     Args:
-        folder: The folder with the figure files.
         formats: The file name extensions to remove, without a period.
         keep: The files that are not removed.
     """

@@ -66,7 +66,7 @@ class Figure:
 
 
 def describe_omission(shown: int, found: int, what: str) -> str:
-    """Return a sentence such as ' 6 of 8 maps are drawn.', or '' if all are drawn."""
+    """Return a caption sentence such as ' 6 of 8 maps are drawn.', or '' if `shown` equals `found`."""
     return f" {shown} of {found} {what}." if shown < found else ""
 
 
@@ -101,7 +101,7 @@ def linear_axis(field: str, title: str, high: float) -> Axis:
 
 
 def count_axis(field: str, title: str, counts: Iterable[float]) -> Axis:
-    """Return a logarithmic axis with a tick at each count, for example at each device count."""
+    """Return a logarithmic axis with a tick at each of the given counts, such as device counts."""
     ticks = sorted(set(counts))
     margin = max((ticks[-1] / ticks[0]) ** 0.06, 1.1)
     domain = ticks[0] / margin, ticks[-1] * margin
@@ -117,7 +117,7 @@ def name_axis(field: str, title: str, names: Sequence[Any]) -> Axis:
 
 
 def draw_layer(rows: Sequence[Row], mark: str, options: Spec, **channels: Spec | None) -> Spec:
-    """Return a Vega-Lite layer that draws rows as marks, such as 'point', 'line' or 'bar'."""
+    """Return a Vega-Lite layer that draws rows of data as marks, such as 'point', 'line' or 'bar'."""
     encoding = {name: channel for name, channel in channels.items() if channel is not None}
     return {"data": {"values": rows}, "mark": {"type": mark, "clip": True, **options}, "encoding": encoding}
 
@@ -128,7 +128,7 @@ def _line_channel(styles: Sequence[LineStyle], values: Iterable[Any]) -> Spec:
 
 
 def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
-    """Return the Vega-Lite channels of color, tooltip, and opacity (reduced if another line is isolated)."""
+    """Return Vega-Lite encoding channels for color, tooltip, and opacity, which dims all but an isolated line."""
     return {
         "color": _line_channel(styles, (style.colour for style in styles)),
         "opacity": {"condition": {"test": _ISOLATED, "value": 1}, "value": 0.08},
@@ -143,9 +143,6 @@ def draw_points(
 
     Args:
         rows: The data, with the name of a line in the field `line`.
-        x: The horizontal axis.
-        y: The vertical axis.
-        styles: The styles of the lines.
         fill: The field with the interior color of a marker. By default markers are hollow.
         more: Further encoding channels.
     """
@@ -196,8 +193,9 @@ def _labeled_line_ends(rows: Iterable[Row]) -> list[Row]:
     if len(set(labels.values())) < len(last):
         words = {line: line.split(", ") for line in last}
         shared = set.intersection(*map(set, words.values()))
-        distinct = {line: [w for w in all_ if w not in shared] for line, all_ in words.items()}
-        labels |= {line: ", ".join(kept) for line, kept in distinct.items() if kept}
+        labels |= {
+            line: text for line in last if (text := ", ".join(w for w in words[line] if w not in shared))
+        }
     return [row | {"label": labels[line]} for line, row in last.items()]
 
 
@@ -228,7 +226,7 @@ def _spread_labels(rows: Iterable[Row], y: Axis) -> Iterator[tuple[Row, float]]:
 def draw_guide(
     points: Iterable[tuple[float, float]], x: Axis, y: Axis, text: str = "", **mark: Any
 ) -> list[Spec]:
-    """Return Vega-Lite layers of a gray dotted line through (x, y) pairs, with a label at its end."""
+    """Return Vega-Lite layers of a gray dotted line through (x, y) pairs and of an optional label at its end."""
     rows = [{x.field: at, y.field: value} for at, value in points]
     options = {"color": MUTED, "strokeDash": [2, 3], "strokeWidth": 1.2} | mark
     line = draw_layer(rows, "line", options, x=x.channel(), y=y.channel())
@@ -248,7 +246,6 @@ def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
 
     Args:
         line: The name of the line in the figure.
-        timing: The time of a case.
         words: Further lines of the tooltip.
         fields: Further fields of the row.
     """
@@ -267,6 +264,6 @@ def finite(rows: Iterable[Row], *fields: str) -> list[float]:
 
 
 def with_ends(rows: Sequence[Row], field: str) -> list[float]:
-    """Return the values of a field in all rows and the ends of their intervals, without None."""
+    """Return the values of a field in all rows and the bounds of their confidence intervals, without None."""
     known = [row for row in rows if row.get(field) is not None]
     return finite(known, field, f"{field}_low", f"{field}_high")

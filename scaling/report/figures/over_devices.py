@@ -49,7 +49,7 @@ AnyCurve = TypeVar("AnyCurve", Curve, PredictedCurve)
 
 
 def _limit_curves(curves: Sequence[AnyCurve]) -> list[AnyCurve]:
-    """Return all curves or, if they are too many for a panel, each method's fastest on the most devices."""
+    """Return the curves or, if there are more than MOST_LINES, each method's fastest on the most devices."""
     if len(curves) <= MOST_LINES:
         return list(curves)
     best: dict[Method, AnyCurve] = {}
@@ -112,7 +112,6 @@ def _draw_seconds(
 
 
 def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
-    """Return a row of figure data for each measurement of the curves, with its time and its ratios."""
     return [
         _measurement_row(curve, point, timing)
         for curve in curves
@@ -136,8 +135,7 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
 
     Args:
         kind: The kind of scaling, 'strong' or 'weak'.
-        findings: The results of a folder.
-        curves: The curves to choose from. By default those of all results.
+        curves: The scaling curves to choose from, by default all.
     """
     drawable = curve_selection.multi_point_curves(c for c in curves or findings.curves if c.kind == kind)
     rows = curve_selection.curves_of_largest_problems(drawable)
@@ -164,7 +162,6 @@ def _draw_ratios(
     title: str,
     laws: Mapping[int, ScalingFit] = MappingProxyType({}),
 ) -> tuple[Spec, ...]:
-    """Return Vega-Lite layers of a ratio against device count, with ideal scaling and fitted scaling laws."""
     counts, base = sorted({row["devices"] for row in rows}), group[0].baseline_devices
     efficiency = field == "efficiency"
     ideal = [(count, 1.0 if efficiency else count / base) for count in counts]
@@ -215,7 +212,6 @@ def _describe_scaling(kind: str, drawable: Sequence[Curve], rows: Sequence[Seque
 
 
 def _describe_selection(drawable: Iterable[Curve], rows: Iterable[Sequence[Curve]]) -> str:
-    """Return a caption sentence on which problem of each function is drawn."""
     families = group_by(drawable, _family)
     largest = {of: max(problem_size(curve.case) for curve in same) for of, same in families.items()}
     if all(problem_size(row[0].case) == largest[_family(row[0])] for row in rows):
@@ -231,7 +227,7 @@ def _family(curve: Curve) -> tuple:
 
 
 def draw_meshes(findings: Findings) -> Figure | None:
-    """Return a figure of time against mesh shape (devices over points x seeds), or None if there is none."""
+    """Return a figure of time against device mesh, such as '2x4', or None if no meshes were compared."""
     honest = (mesh for mesh in findings.mesh_comparisons if mesh.honest)
     families = group_by(honest, lambda mesh: (mesh.environment, *family_key(mesh.case)))
     groups = []
@@ -371,7 +367,6 @@ def _predicted_row(curve: PredictedCurve, point: PredictedPoint, colours: Mappin
 
 
 def _draw_formula_divider(compiled: Sequence[Row], formula: Sequence[Row], x: marks.Axis) -> list[Spec]:
-    """Return Vega-Lite layers of a vertical line between compiled and extrapolated predictions."""
     if not formula:
         return []
     first = min(row["devices"] for row in formula)

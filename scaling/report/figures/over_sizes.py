@@ -93,11 +93,11 @@ def draw_crossover(findings: Findings) -> Figure | None:
     return Figure("crossover", heading, caption, tuple(panels), tuple(styles))
 
 
-def _draw_map(of: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, ...]:
-    row, column = ({value: at for at, value in enumerate(values)} for values in (of.sizes, of.devices))
-    cells = [_cell_row(cell, column[d], row[size]) for (size, d), cell in of.cells.items()]
-    x = _index_axis("column", "devices", [f"{count:,}" for count in of.devices])
-    y = _index_axis("row", of.swept, [format_size(size) for size in of.sizes])
+def _draw_map(grid: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, ...]:
+    row, column = ({value: at for at, value in enumerate(values)} for values in (grid.sizes, grid.devices))
+    cells = [_cell_row(cell, column[d], row[size]) for (size, d), cell in grid.cells.items()]
+    x = _index_axis("column", "devices", [f"{count:,}" for count in grid.devices])
+    y = _index_axis("row", grid.swept, [format_size(size) for size in grid.sizes])
     edges: dict[str, Spec] = {
         "x2": {"field": "right"},
         "y2": {"field": "top"},
@@ -113,7 +113,7 @@ def _draw_map(of: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, ..
             "left": column[flip.devices] - 0.5, "right": column[flip.devices] + 0.5, "sure": flip.sure,
             "row": (row[flip.below] + row[flip.above]) / 2,
         }
-        for flip in of.crossovers
+        for flip in grid.crossovers
     ]  # fmt: skip
     dash = {"condition": {"test": "datum.sure", "value": [1, 0]}, "value": [4, 3]}
     ends = {"x": x.channel("left"), "x2": {"field": "right"}, "y": y.channel(), "strokeDash": dash}

@@ -23,14 +23,7 @@ _ENGINE_COLOURS = {
     "torch": "#882255", "autograd": "#117733", "numpy": "#77772a", "casadi": "#332288", "enzyme": "#661100",
     "julia": "#8e3391",
 }  # fmt: skip
-_DASHES = (
-    (1, 0),
-    (6, 3),
-    (2, 3),
-    (8, 3, 2, 3),
-    (10, 2),
-    (4, 2, 1, 2, 1, 2),
-)  # for methods with the same color
+_DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3), (10, 2), (4, 2, 1, 2, 1, 2))  # for lines of one color
 _DARK = {
     INK: "#e6e8eb", ON_COLOUR: "#101216", GROUND: "#16181c", MUTED: "#a2a8b1", GRID: "#363a42",
     BLUE: "#56a8de", VERMILION: "#ff8a3d", GREEN: "#2cc59a", PURPLE: "#e39cc6", OCHRE: "#f0b429",
