@@ -1,1 +1,1 @@
-"""Output of the results: HTML page, figures, terminal tables, exports and the compute-time proposal."""
+"""Output of results as HTML page, figures, terminal tables, data exports and compute-time proposal."""

@@ -1,7 +1,6 @@
-"""Tables and summary cards of the HTML page on the fastest mode, runner-up, device count and certainty.
+"""Tables and summary cards that name the fastest AD mode of each problem, the runner-up and the certainty.
 
-They come from measurements or, if nothing was measured, from plans. The sentences come from
-analysis/answer.py. This module produces no markup.
+They show measurements or, if there are none, the predictions of plans. This module produces no markup.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,13 +14,7 @@ from scaling.analysis.forecast import Forecast, PredictedPoint
 from scaling.analysis.grouping import group_by
 from scaling.analysis.methods import describe_call, method_of
 from scaling.core.case import problem
-from scaling.core.formatting import (
-    count_of,
-    format_duration,
-    format_percentage,
-    format_ratio,
-    format_seconds,
-)
+from scaling.core.formatting import count_of, format_duration, format_percentage, format_ratio, format_seconds
 from scaling.report.text_table import Table, make_table
 
 NOTE = (
@@ -31,7 +24,7 @@ NOTE = (
 
 
 class Card(NamedTuple):
-    """The text of one summary card: the fastest method for the largest problem of a family."""
+    """The texts of a summary card: the fastest AD method for the largest problem of one function."""
 
     family: str
     mode: str
@@ -44,7 +37,7 @@ class Card(NamedTuple):
 
 
 def describe_certainty(row: FastestMethod) -> str:
-    """Return in words how certain it is that the first method is the fastest."""
+    """Return the certainty that a method is the fastest as text, such as 'sure' or 'not sure: REASONS'."""
     if row.empty:
         return f"not distinguishable from an empty call ({format_duration(dispatch_floor(row.first))})"
     if row.second is None:
@@ -55,38 +48,42 @@ def describe_certainty(row: FastestMethod) -> str:
 
 
 def format_ratio_of(row: FastestMethod) -> str:
-    """Return the ratio of the runner-up's time to the fastest time, with its interval, in words."""
+    """Return the runner-up's time over the fastest time as text, such as '1.40x (1.30 to 1.50)'."""
     return format_ratio(row.ratio, row.ratio_low, row.ratio_high)
 
 
 def problem_name(findings: Findings, row: FastestMethod) -> str:
-    """Return the family and size of a problem, with the environment if the folder has several."""
+    """Return a problem as text such as 'mlp width=8 points=64', with its environment if there are several."""
     case, first = row.first.case, row.first
     where = describe_environment(findings, first.environment, first.honest)
     return f"{family_name(case)} {size_name(case)}{where}"
 
 
 def answer_table(findings: Findings) -> Table:
-    """Return a table of the fastest mode of each problem, on the device count with the least time."""
+    """Return a table with one row per problem: its fastest AD mode, on the device count with the least time."""
     problems = group_by(
         findings.fastest, lambda row: (row.first.environment, row.first.honest, problem(row.first.case))
     )
     best = [min(rows, key=lambda row: row.first.median) for rows in problems.values()]
-    return _table_of(findings, "fastest", "Fastest mode of each problem", NOTE, best)
+    return _fastest_mode_table(findings, "fastest", "Fastest mode of each problem", NOTE, best)
 
 
 def device_table(findings: Findings) -> Table:
-    """Return a table of the fastest mode of each problem on each device count."""
+    """Return a table with one row per problem and device count: the fastest AD mode."""
     note = "The same for each number of devices."
-    return _table_of(findings, "each", "Fastest mode on each number of devices", note, findings.fastest)
+    return _fastest_mode_table(
+        findings, "each", "Fastest mode on each number of devices", note, findings.fastest
+    )
 
 
-def _table_of(findings: Findings, anchor: str, title: str, note: str, rows: Iterable[FastestMethod]) -> Table:
+def _fastest_mode_table(
+    findings: Findings, anchor: str, title: str, note: str, rows: Iterable[FastestMethod]
+) -> Table:
     def describe_second(row: FastestMethod) -> str:
         second = row.second
         return f"{method_of(second.case).name}, {format_duration(second.median)}" if second else ""
 
-    table = make_table(anchor, title, note, rows, {
+    return make_table(anchor, title, note, rows, {
         "problem": lambda row: problem_name(findings, row),
         "fastest": lambda row: name_with_blocks(row.first),
         "time": lambda row: format_time(row.first),
@@ -95,11 +92,10 @@ def _table_of(findings: Findings, anchor: str, title: str, note: str, rows: Iter
         "ratio": format_ratio_of,
         "certainty": describe_certainty,
     })  # fmt: skip
-    return table
 
 
 def make_cards(findings: Findings) -> list[Card]:
-    """Return a card for each family, from measurements or else from plans."""
+    """Return summary cards, one per differentiated function, from measurements or, if none, from plans."""
     if findings.timings:
         return [_measured_card(findings, head[0]) for _, head in largest_problems(findings)]
     return [card for forecast in findings.forecasts for card in _planned_cards(forecast)]
@@ -124,7 +120,7 @@ def _describe_second(name: str, row: FastestMethod) -> str:
 
 
 def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
-    """Return the speed-up over the baseline of the same program in words, or '' for the baseline itself."""
+    """Return text such as 'Speed-up over one device: 3.80x', or '' if it is not known or is the baseline."""
     point = findings.points_of(row.first).get("strong")
     if point is None or point.is_baseline:
         return ""
@@ -133,10 +129,7 @@ def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
 
 
 def _planned_cards(forecast: Forecast) -> Iterable[Card]:
-    """Yield cards for the largest planned problem of each family.
-
-    Plain values and handwritten derivatives are excluded.
-    """
+    """Yield a card for the largest planned problem of each function, without handwritten derivatives."""
     curves = (c for c in forecast.curves if not (c.case.ad_mode.is_value or c.case.ad_mode.closed_form))
     problems = group_by(curves, lambda c: (family_key(c.case), problem(c.points[0].record.case)))
     families = group_by(problems.items(), lambda item: item[0][0]).values()
@@ -146,7 +139,6 @@ def _planned_cards(forecast: Forecast) -> Iterable[Card]:
 
 
 def _planned_card(forecast: Forecast, points: Sequence[PredictedPoint]) -> Card:
-    """Return a card with the least predicted time and the least predicted time of the other methods."""
     best = min(points, key=lambda point: point.seconds)
     case, name = best.record.case, method_of(best.record.case).name
     rivals = [

@@ -1,4 +1,4 @@
-"""Detail panels of the HTML page, one per case: samples over time, disturbances, stages and memory."""
+"""Detail panels of the HTML page, one per measured case: time samples, disturbances, stages and memory."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -15,38 +15,37 @@ _SPARSITY = ("detect_seconds", "color_seconds")
 
 
 def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
-    """Return the panel of each case as JSON-compatible values, in a dict from anchor to panel.
+    """Return the detail panels of measured cases as a JSON-compatible dict from HTML anchor to panel.
 
     Args:
-        groups: pairs of an anchor and a list of (process name, record) pairs.
+        groups: The HTML anchor of each case, and the (process name, record) pairs of its processes.
     """
     cases = list(groups)
     total = sum(len(record.seconds) for _, records in cases for _, record in records)
     step = 1 + total // MOST_SAMPLES
-    return {anchor: _panel(records, step) for anchor, records in cases if records}
+    return {anchor: _make_panel(records, step) for anchor, records in cases if records}
 
 
-def _panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
-    """Return the panel of one case.
+def _make_panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
+    """Return the detail panel of one case: texts (`facts`), `samples`, and their `unit` in seconds.
 
-    It contains the facts in words and, for each process, its name, its samples and the indices of disturbed
-    samples. Every `step`-th sample is included.
+    `samples` contains a list [name, every `step`-th sample, indices of disturbed samples] for each process.
     """
     ordered = sorted(records, key=lambda pair: pair[1].started_at or "")
     unit = 10.0 ** (math.floor(math.log10(min(min(record.seconds) for _, record in ordered))) - 3)
     samples = [
-        [name, [round(s / unit) for s in record.seconds[::step]], _marked_samples(record, step)]
+        [name, [round(s / unit) for s in record.seconds[::step]], _disturbed_samples(record, step)]
         for name, record in ordered
     ]
     facts = [f"one of every {step} samples is drawn"] if step > 1 else []
-    return {"facts": facts + _describe([record for _, record in ordered]), "unit": unit, "samples": samples}
+    return {"facts": facts + _list_facts([record for _, record in ordered]), "unit": unit, "samples": samples}
 
 
-def _describe(records: Sequence[Record]) -> list[str]:
-    """Return the stages, memory, disturbances and numerical error of a case in words."""
+def _list_facts(records: Sequence[Record]) -> list[str]:
+    """Return texts on the stop reason, stages, memory, disturbances and numerical error of a case."""
     words = [f"stopped by {', '.join(sorted({str(record.stop_reason) for record in records}))}"]
-    words += _list_ranges(records, (*_SPARSITY, *STAGES), "_seconds", "", format_duration)
-    words += _list_ranges(records, _MEMORY, "_bytes", " memory", format_bytes)
+    words += _describe_ranges(records, (*_SPARSITY, *STAGES), "_seconds", "", format_duration)
+    words += _describe_ranges(records, _MEMORY, "_bytes", " memory", format_bytes)
     for mark in sorted({mark for record in records for mark in record.marked}):
         marked = sum(len(record.marked.get(mark, ())) for record in records)
         turns = count_of(sum(len(record.turns) for record in records), "turn")
@@ -58,10 +57,10 @@ def _describe(records: Sequence[Record]) -> list[str]:
     return words
 
 
-def _list_ranges(
+def _describe_ranges(
     records: Sequence[Record], names: Sequence[str], suffix: str, noun: str, write: Callable[[float], str]
 ) -> list[str]:
-    """Return the range of each recorded field over the records, in words."""
+    """Return texts such as 'compile 1.20 s to 1.40 s': the range over the records of each field."""
     words = []
     for name in names:
         known = [value for record in records if (value := getattr(record, name)) is not None]
@@ -70,8 +69,8 @@ def _list_ranges(
     return words
 
 
-def _marked_samples(record: Record, step: int) -> list[int]:
-    """Return the indices of the drawn samples that were taken in a turn with a disturbance."""
+def _disturbed_samples(record: Record, step: int) -> list[int]:
+    """Return the indices, in the list of every `step`-th sample, of those that were disturbed."""
     turns = {turn for numbers in record.marked.values() for turn in numbers}
     of_sample = [turn for turn, count in enumerate(record.turns) for _ in range(count)]
     drawn = of_sample[: len(record.seconds) : step]
@@ -79,7 +78,7 @@ def _marked_samples(record: Record, step: int) -> list[int]:
 
 
 def samples_spec() -> marks.Spec:
-    """Return the Vega-Lite specification of a panel's figure. A script of the page inserts the rows."""
+    """Return the Vega-Lite specification of the sample plot of a panel. page.js inserts the samples."""
     colour = {"field": "line", "type": "nominal", "scale": {"range": [BLUE, VERMILION]}}
     cross, circle = marks.SHAPES["cross"], marks.SHAPES["circle"]
     shape = {"condition": {"test": "datum.marked", "value": cross}, "value": circle}

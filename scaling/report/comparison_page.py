@@ -1,4 +1,4 @@
-"""HTML page that compares two results folders case by case, with the samples of both."""
+"""HTML page that compares two results folders case by case, with the time samples of both."""
 
 from collections import Counter
 from pathlib import Path
@@ -26,7 +26,7 @@ NOTE = (
 
 
 def write_comparison(comparison: FolderComparison) -> Path:
-    """Write the HTML page of a comparison to the report of folder B and return its path."""
+    """Write the HTML page that compares folders A and B to B's subfolder `report`, and return its path."""
     target = comparison.b / "report" / "comparison.html"
     target.parent.mkdir(exist_ok=True)
     replace_file(target, page.render(comparison_page(comparison)).encode())
@@ -34,7 +34,7 @@ def write_comparison(comparison: FolderComparison) -> Path:
 
 
 def comparison_page(comparison: FolderComparison) -> Page:
-    """Return the page of a comparison, with changed cases first. Unchanged cases are collapsed."""
+    """Return the content of the HTML page that compares two results folders, with unchanged cases collapsed."""
     *remarks, summary = comparison_lines(comparison)
     rows = comparison_rows(comparison, len(comparison.rows))
     pairs = list(zip(comparison.rows, rows, strict=True))
@@ -44,16 +44,17 @@ def comparison_page(comparison: FolderComparison) -> Page:
     panels = case_panels((_anchor(row), _name_processes(row)) for row in comparison.rows)
     sections = [
         Section("summary", "What was compared", summary, sentences=remarks, opened=True),
-        table_section(_table("changed", "Changed cases", changed), opened=True),
-        table_section(_table("unchanged", "Cases without a shown difference", rest), opened=not changed),
+        table_section(_comparison_table("changed", "Changed cases", changed), opened=True),
+        table_section(
+            _comparison_table("unchanged", "Cases without a shown difference", rest), opened=not changed
+        ),
     ]
-    badges = [(_colour(verdict), f"{count} {verdict}") for verdict, count in counts.items()]
+    badges = [(_badge_colour(verdict), f"{count} {verdict}") for verdict, count in counts.items()]
     title = f"{comparison.b.name} against {comparison.a.name}"
     return Page(title, summary, badges, sections, panels=panels)
 
 
-def _table(anchor: str, title: str, pairs: list[tuple[ComparedCase, tuple[str, ...]]]) -> Table:
-    """Return a table of compared cases, with the case in the first column."""
+def _comparison_table(anchor: str, title: str, pairs: list[tuple[ComparedCase, tuple[str, ...]]]) -> Table:
     order = [COLUMNS.index("case"), *(at for at, name in enumerate(COLUMNS) if name != "case")]
     cells = [tuple(row[at] for at in order) for _, row in pairs]
     return Table(
@@ -69,5 +70,5 @@ def _name_processes(row: ComparedCase) -> list[tuple[str, Record]]:
     return [(f"{side}, process {n}", r) for side in "AB" for n, r in enumerate(getattr(row, side.lower()), 1)]
 
 
-def _colour(verdict: str) -> str:
+def _badge_colour(verdict: str) -> str:
     return "failed" if "failed" in verdict or verdict == "slower" else "ok" if verdict == "faster" else ""

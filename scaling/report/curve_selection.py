@@ -1,4 +1,4 @@
-"""Selection of the scaling curves to show if space is limited: those of each family's largest problem."""
+"""Selection of the scaling curves to show in limited space: those of each function's largest problem."""
 
 from collections.abc import Iterable, Sequence
 
@@ -6,33 +6,32 @@ from scaling.analysis.curves import Curve, family_key, problem_size
 from scaling.analysis.grouping import group_by
 from scaling.core.case import problem
 
-ENOUGH_COUNTS = 3  # the least number of device counts that a preferred problem has
+ENOUGH_COUNTS = 3  # a problem measured on at least this many device counts is preferred
 
 
 def multi_point_curves(curves: Iterable[Curve]) -> list[Curve]:
-    """Return the curves with at least two device counts."""
+    """Return the scaling curves that contain measurements on at least two device counts."""
     return [curve for curve in curves if len(curve.points) > 1]
 
 
 def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the curves of the largest problem, for each kind, environment, baseline and family.
+    """Return the scaling curves of each function's largest problem, as one list per problem.
 
-    A problem measured on fewer than three device counts is chosen only if there is no other. Groups of value
-    computations come last.
+    Strong and weak curves, environments and baselines are separated. A problem that was measured on fewer
+    than three device counts is chosen only if there is no other. Curves of function values come last.
     """
     families = group_by(
-        multi_point_curves(curves),
-        lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case)),
+        multi_point_curves(curves), lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case))
     )
     problems = (group_by(family, lambda curve: problem(curve.case)).values() for family in families.values())
-    rows = [max(several, key=_rank_problem) for several in problems]
+    rows = [max(several, key=_problem_rank) for several in problems]
     return sorted(rows, key=lambda row: row[0].case.ad_mode.is_value)
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return `curves_of_largest_problems` without value computations.
+    """Return the scaling curves of derivatives of each function's largest problem, as one list per problem.
 
-    Within a group, the curve that is fastest on the most devices comes first.
+    In each list, the curve that is fastest on the most devices comes first.
     """
     rows = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [
@@ -41,5 +40,5 @@ def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
     ]
 
 
-def _rank_problem(curves: Sequence[Curve]) -> tuple[bool, int]:
+def _problem_rank(curves: Sequence[Curve]) -> tuple[bool, int]:
     return max(len(curve.points) for curve in curves) >= ENOUGH_COUNTS, problem_size(curves[0].case)

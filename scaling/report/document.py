@@ -1,6 +1,6 @@
-"""Markdown and LaTeX writer for a document of headings, paragraphs, lists, tables and figures.
+"""Conversion of a document of headings, paragraphs, lists, tables and figures to Markdown and LaTeX.
 
-All text is plain and is escaped, so that text from a record cannot become markup.
+All text is escaped, so that text from a record cannot become markup.
 """
 
 import re
@@ -39,7 +39,7 @@ class DocumentTable(NamedTuple):
 
 
 class DocumentFigure(NamedTuple):
-    """A figure with a caption and the names of its two files: one for Markdown, one for LaTeX."""
+    """A figure: its caption and the paths of its files for Markdown (`shown`) and for LaTeX (`printed`)."""
 
     caption: str
     shown: str
@@ -77,12 +77,11 @@ PREAMBLE = r"\usepackage{graphicx}"
 
 
 def _to_one_line(text: str) -> str:
-    """Return the text on one line, without control characters."""
     return " ".join(clean_text(text).split())
 
 
 def escape_markdown(text: str) -> str:
-    """Escape plain text for Markdown."""
+    """Return plain text on one line with Markdown and HTML markup escaped."""
     escaped = (
         _MARKDOWN.sub(r"\\\1", _to_one_line(text))
         .replace("&", "&amp;")
@@ -95,9 +94,9 @@ def escape_markdown(text: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Escape plain text for LaTeX, as ASCII.
+    """Return plain text as LaTeX source on one line, in ASCII only.
 
-    Accents become commands, and other non-ASCII characters become their code points.
+    Accented letters become commands, and unsupported characters their code points, such as [U+4E2D].
     """
     characters = "".join(map(_escape_latex_character, _to_one_line(unicodedata.normalize("NFC", text))))
     return _LIGATURE.sub(r"\1{}", characters)
@@ -115,17 +114,17 @@ def _escape_latex_character(character: str) -> str:
 
 
 def to_markdown(blocks: Sequence[DocumentBlock]) -> str:
-    """Return the document as Markdown."""
+    """Return Markdown text of a document."""
     return "\n\n".join(_MARKDOWN_OF[type(block)](block) for block in blocks) + "\n"
 
 
 def to_latex(blocks: Sequence[DocumentBlock]) -> str:
-    """Return the document as LaTeX for \\input. It requires PREAMBLE."""
+    """Return LaTeX text of a document, to be included in a document whose preamble contains PREAMBLE."""
     return "\n\n".join(_LATEX_OF[type(block)](block) for block in blocks) + "\n"
 
 
 def to_markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table, with its cells escaped."""
+    """Return a Markdown table with the given column names and rows of plain text."""
     head, *lines = (f"| {' | '.join(map(escape_markdown, row))} |" for row in (columns, *rows))
     return "\n".join([head, f"|{' --- |' * len(columns)}", *lines])
 

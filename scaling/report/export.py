@@ -1,4 +1,4 @@
-"""Files that `scaling export` writes for other programs: CSV, Parquet, Extra-P and figure files."""
+"""Export of results to files for other programs (`scaling export`): CSV, Parquet, Extra-P, SVG, PNG, PDF."""
 
 import importlib.util
 from collections.abc import Callable, Collection, Iterable
@@ -16,9 +16,9 @@ _PARQUET = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 
 
 def write_exports(folder: Path, formats: Collection[str], output: Path | None = None) -> list[Path]:
-    """Write a results folder in the given formats and return the paths of the files.
+    """Export a results folder in the given formats, such as 'csv', and return the paths of the new files.
 
-    Raise Refusal before anything is written if a format is unknown or cannot be written.
+    Raise `Refusal` before anything is written if a format is unknown or cannot be written.
     """
     for name in formats:
         if name not in FORMATS:
@@ -59,7 +59,7 @@ def _write_parquet(findings: Findings, output: Path) -> list[Path]:
 
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:
-    """Write an Extra-P file per experiment to the folder `extrap`, and remove files of earlier exports."""
+    """Write one Extra-P file per experiment to the subfolder `extrap`, and remove files of earlier exports."""
     folder = output / "extrap"
     folder.mkdir(exist_ok=True)
     written = []
@@ -91,8 +91,8 @@ FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {
 
 
 def formats(words: Iterable[str]) -> list[str]:
-    """Return the requested format names, which may be separated by commas. The default is CSV."""
-    asked = [name for word in words for name in word.split(",") if name]
-    if words and not asked:
+    """Return the format names in command-line words such as 'svg,png', or ['csv'] if there are no words."""
+    names = [name for word in words for name in word.split(",") if name]
+    if words and not names:
         raise Refusal(f"unknown format '': choose from {', '.join(FORMATS)}")
-    return asked or ["csv"]
+    return names or ["csv"]

@@ -1,7 +1,6 @@
-"""Cache check of a report: whether it is up to date with the records, the plans and the source code.
+"""Check whether a written report is up to date with the records, the plans and the source code.
 
-The digest of these inputs is stored next to the report. This module does not import the code that draws the
-report.
+A digest of these inputs is stored with the report. This module does not import the code that draws figures.
 """
 
 import contextlib
@@ -14,7 +13,7 @@ _STATE = ".inputs.json"
 
 
 def inputs_digest(folder: Path) -> str:
-    """Return the SHA-256 digest of all inputs of the report of a folder."""
+    """Return a hexadecimal SHA-256 digest of the records, the plans and the source code of a folder's report."""
     digest = hashlib.sha256(f"{folder.resolve().name} {environment.source()}".encode())
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]):
         content = b""
@@ -25,7 +24,7 @@ def inputs_digest(folder: Path) -> str:
 
 
 def is_current(folder: Path, digest: str) -> bool:
-    """Return whether the report is complete and was written from inputs with this digest."""
+    """Return whether a folder's report has all its files and was written from inputs with the given digest."""
     state = store.read_json(folder / "report" / _STATE)
     if (
         not isinstance(state, dict)
@@ -37,6 +36,6 @@ def is_current(folder: Path, digest: str) -> bool:
 
 
 def mark_current(folder: Path, digest: str) -> None:
-    """Store the digest of the inputs from which the report was written, with the list of its files."""
+    """Store the digest of the inputs of a folder's report and the names of its files in the report's folder."""
     files = sorted(path.name for path in (folder / "report").iterdir() if path.name[0] != ".")
     store.write_json(folder / "report" / _STATE, {"digest": digest, "files": files})

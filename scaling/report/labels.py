@@ -1,4 +1,4 @@
-"""Text labels of cases in figures and tables, file names, and removal of control characters."""
+"""Cleaning and formatting of labels: panel subtitles, control characters, file stems, unbreakable numbers."""
 
 import re
 from collections.abc import Iterable
@@ -18,28 +18,28 @@ JOINED = "\N{NO-BREAK SPACE}"
 
 
 def describe_panel(case: Case, constant_sizes: str, honest: bool) -> str:
-    """Return the subtitle of a panel: constant sizes, device count and transformation."""
+    """Return a subtitle such as 'width=8, 4 devices, shard_map, points split' for a figure panel."""
     how = [constant_sizes, count_of(case.devices, "device"), describe_call(case)]
     how += [] if honest else ["oversubscribed"]
     return ", ".join(word for word in how if word)
 
 
 def clean_text(text: str) -> str:
-    """Return the text with control characters replaced by spaces and invalid characters by U+FFFD."""
+    """Replace control characters except line feeds by spaces, and characters invalid in XML by U+FFFD."""
     return _NO_CHARACTER.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
 def file_stems(names: Iterable[str]) -> dict[str, str]:
-    """Map each name to a unique file stem and anchor of lowercase letters, digits and hyphens."""
-    made: dict[str, str] = {}
+    """Map each name to a unique file stem of lowercase letters, digits and hyphens, such as 'nvidia-h100'."""
+    stems: dict[str, str] = {}
     for name in names:
         stem = _NO_STEM.sub("-", name.lower()).strip("-")[:40] or "other"
-        taken = set(made.values())
-        numbers = (f"{stem}-{number}" for number in range(2, len(taken) + 2))
-        made[name] = stem if stem not in taken else next(each for each in numbers if each not in taken)
-    return made
+        taken = set(stems.values())
+        numbered = (f"{stem}-{number}" for number in range(2, len(taken) + 2))
+        stems[name] = stem if stem not in taken else next(new for new in numbered if new not in taken)
+    return stems
 
 
 def keep_numbers_whole(text: str) -> str:
-    """Return the text with non-breaking spaces within numbers, units and intervals."""
+    """Replace spaces by non-breaking spaces between a number and its unit, and within an interval."""
     return _UNBREAKABLE.sub(JOINED, text)

@@ -1,4 +1,4 @@
-"""Methods section of the proposal: measurement procedure, statistics, compute time used and provenance."""
+"""Text of the proposal on methods: measurement procedure, statistics, compute time used and provenance."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ _STOP_REASONS = {
 _ENVIRONMENT_FACTS = (
     "platform", "device_kind", "driver", "hosts", "versions", "xla_flags", "governor", "kernel", "processes",
 )  # fmt: skip
-_MOST_METHODS = 8  # the most methods named in the text
+_MAX_METHODS = 8  # named in the text
 _STATISTICS = (
     "A time is the median of the medians of its processes. Its 95 % interval is the rank interval of those "
     "medians where there are six or more, Student's on their logarithms where there are two to five, and "
@@ -50,7 +50,7 @@ _PREDICTED = (
 
 
 def describe_methods(findings: Findings) -> list[str]:
-    """Return the paragraphs of the methods section.
+    """Return the paragraphs of the proposal's methods section.
 
     They describe the cases, the samples, the confidence intervals, the correctness check and the predictions.
     """
@@ -76,7 +76,7 @@ def _describe_cases(ok: Sequence[Record]) -> str:
     text = (
         f"{count_of(len({record.key for record in ok}), 'case')} of {workloads}, measured on "
         f"{_format_range([r.case.devices for r in ok], 'device')}, in {', '.join(kinds)}. "
-        f"Methods: {list_first(methods, _MOST_METHODS)}."
+        f"Methods: {list_first(methods, _MAX_METHODS)}."
     )
     if len(settings) > 1:
         text += f" {len(settings)} memory settings were measured."
@@ -84,7 +84,7 @@ def _describe_cases(ok: Sequence[Record]) -> str:
 
 
 def _describe_devices(ok: Sequence[Record]) -> str:
-    """Return sentences on what a CPU device is and on oversubscription, or '' if neither applies."""
+    """Return sentences on CPU cores as devices and on oversubscription, or '' if neither applies."""
     on_cpu, text = [record for record in ok if record.environment.get("platform") == "cpu"], ""
     bound = [record for record in on_cpu if record.environment.get("bound")]
     if on_cpu:
@@ -130,14 +130,14 @@ def _describe_check(ok: Sequence[Record]) -> str:
 
 
 def _format_range(values: Sequence[int], noun: str) -> str:
-    """Return a range of counts in words, such as '1 process' or '7 to 200 samples'."""
+    """Return the range of some counts as text, such as '1 process' or '7 to 200 samples'."""
     low, high = min(values), max(values)
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f"{low} {noun if low == 1 else plural}" if low == high else f"{low} to {high} {plural}"
 
 
 def describe_compute_time(records: Sequence[Record]) -> str:
-    """Return sentences with the device-hours of all attempts of a study and on what is not counted."""
+    """Return a paragraph on the device-hours that all attempts of a study used, and on uncounted time."""
     hours, unknown = Counter[str](), 0
     for record in records:
         seconds = _wall_seconds(record)
@@ -155,14 +155,13 @@ def describe_compute_time(records: Sequence[Record]) -> str:
 
 
 def _count_devices(record: Record) -> int:
-    """Return the number of devices that a record occupied. On a CPU it is the number of cores."""
+    """Return the number of devices (on a CPU, of cores) that the run of a record occupied."""
     cores = record.environment.get("cores")
     on_cpu = record.environment.get("platform") == "cpu"
     return len(cores) if on_cpu and isinstance(cores, list) and cores else record.case.devices
 
 
 def _wall_seconds(record: Record) -> float:
-    """Return the recorded wall-clock seconds from tracing to the last sample."""
     further = [stages.get(name) for stages in record.compilations for name in STAGES]
     stages = [getattr(record, name) for name in STAGES]
     if record.sampling_seconds is None:
@@ -171,7 +170,7 @@ def _wall_seconds(record: Record) -> float:
 
 
 def describe_provenance(findings: Findings) -> list[str]:
-    """Return sentences on the provenance of the numbers: environments, command and lint result."""
+    """Return sentences on the environments of the measurements, the command to repeat them, and lint results."""
     return [
         *(_describe_environment(findings, digest) for digest in findings.environments),
         f"Study: {findings.name}; {count_of(len(findings.records), 'record')}. The command that makes it "
@@ -196,7 +195,7 @@ def _describe_environment(findings: Findings, digest: str) -> str:
 
 
 def _describe_commits(records: Iterable[Record]) -> str:
-    """Return the commits of the code that ran in words, or the source digest if there is no commit."""
+    """Return the commits of the code that ran as text, such as 'commit 1a2b with changes or commit 3c4d'."""
     commits: dict[str, None] = {}
     for facts in (record.environment for record in records):
         changes = " with changes" if facts.get("dirty") else ""

@@ -1,7 +1,7 @@
 """HTML page of a results folder, in one file that works offline: badges, cards, tables and figures.
 
-The markup is in page.html.jinja, and its style and script are in page.css and page.js. Text from records is
-escaped. Figures are Vega-Lite specifications that vega.min.js draws in the browser.
+The template is page.html.jinja, with page.css and page.js. Text from records is escaped. vega.min.js draws the
+figures in the browser.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ _OPEN = ("fastest", "devices")  # figures whose sections are initially expanded
 
 
 class Section(NamedTuple):
-    """A section of the page with sentences, a figure or a table. It is collapsed unless `opened` is set."""
+    """A section of the HTML page with sentences, a figure or a table, collapsed unless `opened` is true."""
 
     anchor: str
     title: str
@@ -47,24 +47,24 @@ class Section(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The content of a page."""
+    """The content of an HTML page, which `render` converts to HTML."""
 
     title: str
     provenance: str
     badges: Sequence[tuple[str, str]]  # pairs of status and text
     sections: Sequence[Section]
     cards: Sequence[Card] = ()
-    panels: Mapping[str, Any] = {}
+    panels: Mapping[str, Any] = {}  # HTML anchor -> detail panel of a case
 
 
 def table_section(table: Table, opened: bool = False) -> Section:
-    """Return a section for a table, with the first sentence of the table's note as its summary."""
+    """Return a page section that shows a table, summarized by the first sentence of the table's note."""
     tells = ", ".join(word for word in (table.size, table.note.partition(". ")[0].rstrip(".")) if word)
     return Section(table.anchor, table.title, tells, table.note, table=table, opened=opened)
 
 
 def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) -> Page:
-    """Return the content of the page of a results folder."""
+    """Return the content of the HTML page of a results folder, with `folded_tables` in collapsed sections."""
     timings = page_tables.measured_timings(findings)
     panels = case_panels(
         (page_tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
@@ -96,7 +96,7 @@ def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) 
 
 
 def _figure_sections(findings: Findings) -> list[Section]:
-    """Return the sections of the figures and of the plans."""
+    """Return the page sections of the figures and plans, with the initially expanded ones first."""
     figures = {figure.name: figure for figure in make_figures(findings)}
     notes, plans = _figure_notes(findings), file_stems(each.hardware for each in findings.forecasts)
     planned = [
@@ -116,7 +116,7 @@ def _figure_sections(findings: Findings) -> list[Section]:
 
 
 def _figure_notes(findings: Findings) -> dict[str, list[str]]:
-    """Return a dict from figure name to the sentences printed with that figure."""
+    """Return a dict from the name of a figure to the sentences shown with it."""
     of_kind = {kind: [fit for fit in findings.scaling_fits if fit[0].kind == kind] for kind in KINDS}
     notes = {
         f"scaling-{kind}": trends.describe_laws(dataclasses.replace(findings, scaling_fits=fits))
@@ -145,7 +145,7 @@ def _load_vega() -> str:
 
 
 def render(page: Page) -> str:
-    """Render the page as HTML."""
+    """Return a page as HTML text."""
     figures = [section.figure for section in page.sections if section.figure]
     cases = {"spec": files.to_page_colours(samples_spec()), "cases": page.panels}
     text = _load_template().render(

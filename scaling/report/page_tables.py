@@ -1,4 +1,4 @@
-"""Contents of the report's collapsed tables: measured and failed cases, lint, plans, laws, machine."""
+"""Collapsed tables of the report: measured and failed cases, lint, plans, scaling laws, sparsity, machine."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -32,11 +32,11 @@ from scaling.options import machine_peaks
 from scaling.report.labels import describe_panel, file_stems
 from scaling.report.text_table import Table, join_words, make_table
 
-_MOST_VALUES = 6  # the most values shown for an environment fact, such as the jobs
+_MAX_VALUES = 6  # shown of an environment fact, such as the jobs
 
 
 def folded_tables(findings: Findings) -> list[Table]:
-    """Return all collapsed tables that have rows."""
+    """Return the tables of the collapsed page sections, without those that have no rows."""
     tables = [
         measured_table(findings),
         unmeasured_table(findings),
@@ -58,30 +58,30 @@ def folded_tables(findings: Findings) -> list[Table]:
 
 
 def case_anchor(timing: Timing) -> str:
-    """Return the HTML anchor that the row and the panel of a case share."""
+    """Return the HTML anchor of a measured case, which is the same for its table row and its detail panel."""
     return f"case-{timing.case.key}-{timing.environment}" + ("" if timing.honest else "-shared")
 
 
 def measured_timings(findings: Findings) -> list[Timing]:
-    """Return the timings of cases, without those of machine peaks and empty calls."""
+    """Return all timings except those of the benchmarks of machine peaks and of empty calls."""
     return [timing for timing in findings.timings if timing.case.kind == "case"]
 
 
 def measured_table(findings: Findings) -> Table:
-    """Return a table with one row per measured case, pooled over its processes."""
+    """Return a table of the measured cases with their times, ratios, memory and remarks, one row per case."""
     timings = measured_timings(findings)
     baselines = {(b.timing.environment, b.timing.honest, b.timing.case): b for b in findings.baselines}
-    found = {id(t): baselines.get((t.environment, t.honest, t.case)) for t in timings}
+    baseline_of = {id(t): baselines.get((t.environment, t.honest, t.case)) for t in timings}
 
     def ratio_cell(field: str) -> Any:
-        return lambda timing: _list_ratios(findings, timing, field)
+        return lambda timing: _format_curve_ratios(findings, timing, field)
 
     def by_hand(timing: Timing) -> str | None:
-        baseline = found[id(timing)]
+        baseline = baseline_of[id(timing)]
         return format_ratio(baseline.by_hand.value) if baseline and baseline.by_hand else None
 
     def of_the_roof(timing: Timing) -> str | None:
-        baseline = found[id(timing)]
+        baseline = baseline_of[id(timing)]
         bound = baseline.bound if baseline else None
         return f"{format_percentage(bound.fraction)}: {bound.name}" if bound else None
 
@@ -105,12 +105,12 @@ def measured_table(findings: Findings) -> Table:
         "of the roof": of_the_roof,
         "memory": lambda timing: _format_megabytes(memory_of(timing)),
         "first call": lambda timing: _format_seconds(first_call_seconds(timing)),
-        "remarks": _remarks(findings, timings),
+        "remarks": _make_remark_function(findings, timings),
     }, [case_anchor(timing) for timing in timings])  # fmt: skip
 
 
-def _list_ratios(findings: Findings, timing: Timing, field: str) -> str:
-    """Return a ratio of a case on its scaling curves in words, with the kind named if it is not strong."""
+def _format_curve_ratios(findings: Findings, timing: Timing, field: str) -> str:
+    """Return a ratio of a case in each of its scaling curves as text, such as '3.80x, weak 3.50x'."""
     points = findings.points_of(timing)
     sign = "" if field == "efficiency" else "x"
     words = {kind: _format_point(point, field, sign) for kind, point in points.items()}
@@ -127,15 +127,15 @@ def _format_point(point: CurvePoint, field: str, sign: str) -> str:
     return format_ratio(value, low, high, sign) + base
 
 
-def _remarks(findings: Findings, timings: Iterable[Timing]) -> Any:
-    """Return a function that maps the timing of a case to its remarks."""
+def _make_remark_function(findings: Findings, timings: Iterable[Timing]) -> Any:
+    """Return a function that maps the timing of a case to the text of its remarks."""
     overlaps = {id(each.timing): each for each in findings.overlaps}
-    eager = {_eager_key(timing): timing for timing in timings if not timing.case.jit}
+    eager = {_key_without_jit(timing): timing for timing in timings if not timing.case.jit}
 
     def describe(timing: Timing) -> str:
         floor, record = near_floor(timing), timing.records[0]
         auto, padded, overlap = automatic_blocks(record), padding_share(timing), overlaps.get(id(timing))
-        other = eager.get(_eager_key(timing)) if timing.case.jit else None
+        other = eager.get(_key_without_jit(timing)) if timing.case.jit else None
         calls = break_even_calls(timing, other) if other else None
         return join_words(
             describe_environment(findings, timing.environment, timing.honest).strip(" []"),
@@ -150,20 +150,18 @@ def _remarks(findings: Findings, timings: Iterable[Timing]) -> Any:
     return describe
 
 
-def _eager_key(timing: Timing) -> tuple:
-    """Return a hashable key that a compiled case shares with the same case without jit."""
+def _key_without_jit(timing: Timing) -> tuple:
     return timing.environment, timing.honest, label(timing.case, ["jit"])
 
 
 def _describe_collectives(record: Record) -> str:
-    """Return the bytes that a device sends per call and the collectives it uses, in words."""
+    """Return text such as 'sends 1.2 MB in 2 all-reduce', or '' if the program contains no collectives."""
     kinds = [f"{count} {kind}" for kind, count in (record.collectives or {}).items() if count]
     return f"sends {_format_megabytes(record.collective_bytes)} in {' and '.join(kinds)}" if kinds else ""
 
 
 def _format_megabytes(value: float | None) -> str:
-    """Return a number of bytes in MB, always in the same unit so that a column can be sorted."""
-    return f"{format_number(value / 1e6)} MB" if value else ""
+    return f"{format_number(value / 1e6)} MB" if value else ""  # one unit, to sort the column
 
 
 def _format_seconds(seconds: float | None) -> str:
@@ -171,7 +169,7 @@ def _format_seconds(seconds: float | None) -> str:
 
 
 def unmeasured_table(findings: Findings) -> Table:
-    """Return a table of all cases that failed, were skipped or are missing, failures first."""
+    """Return a table of the cases that failed, were skipped or did not run, with the reason of each."""
     records = sorted(
         (r for r in findings.records if r.status != "ok"), key=lambda r: (r.status, r.reason or "")
     )
@@ -190,12 +188,11 @@ def unmeasured_table(findings: Findings) -> Table:
 
 
 def describe_reason(record: Record) -> str:
-    """Return the reason of a record with its explanation."""
+    """Return the reason of a failed or skipped case with its explanation, separated by a colon."""
     return f"{record.reason}: {REASONS.get(record.reason, '')}" if record.reason else "no reason given"
 
 
 def _plan_tables(findings: Findings) -> list[Table]:
-    """Return tables of planned and omitted cases for each hardware, and of the prediction errors."""
     tables, stems = list[Table](), file_stems(each.hardware for each in findings.forecasts)
     for each in findings.forecasts:
         tables += [_planned_table(each, stems[each.hardware]), _unplanned_table(each, stems[each.hardware])]
@@ -216,9 +213,8 @@ def _plan_tables(findings: Findings) -> list[Table]:
 
 
 def _planned_table(forecast: Forecast, stem: str) -> Table:
-    """Return a table of all cases planned for one hardware."""
     efficiency = {p.record.key: p for curve in forecast.curves if len(curve.points) > 1 for p in curve.points}
-    planned = sorted((r for r in forecast.records if r.status == "planned"), key=_planned_order)
+    planned = sorted((r for r in forecast.records if r.status == "planned"), key=_planned_sort_key)
     note = (
         "Nothing here was measured. Time of a call with the 95 % interval of the prediction; efficiency "
         "against the fewest devices that were planned. Communication is a share of the time. By formula: "
@@ -230,7 +226,7 @@ def _planned_table(forecast: Forecast, stem: str) -> Table:
         return format_duration(*(predicted[name] for name in ("seconds", "low", "high"))) if predicted else ""
 
     def part(name: str) -> Any:
-        return lambda record: _format_share((record.predicted or {}).get(name), record)
+        return lambda record: _format_time_share((record.predicted or {}).get(name), record)
 
     return make_table(f"planned-{stem}", f"Every case planned for {forecast.title}", note, planned, {
         "case": lambda record: label(record.case),
@@ -246,18 +242,18 @@ def _planned_table(forecast: Forecast, stem: str) -> Table:
     })  # fmt: skip
 
 
-def _planned_order(record: Record) -> tuple[str, int]:
+def _planned_sort_key(record: Record) -> tuple[str, int]:
     return label(record.case, ["devices"]), record.case.devices
 
 
-def _format_share(seconds: float | None, record: Record) -> str:
-    """Return a part of the predicted time as a percentage."""
+def _format_time_share(seconds: float | None, record: Record) -> str:
+    """Return a part of a predicted time, in seconds, as a percentage of the predicted time."""
     total = (record.predicted or {}).get("seconds")
     return "" if seconds is None or not total else format_percentage(seconds / total) if seconds else "none"
 
 
 def _describe_memory(record: Record) -> str:
-    """Return the memory used on a device, with its percentage of the device memory."""
+    """Return the peak memory of a device as text, with its share of the device memory: '3.00 GB (12 %)'."""
     if record.peak_bytes is None:
         return ""
     share = record.peak_bytes / record.capacity_bytes if record.capacity_bytes else None
@@ -265,8 +261,7 @@ def _describe_memory(record: Record) -> str:
 
 
 def _unplanned_table(forecast: Forecast, stem: str) -> Table:
-    """Return a table of the cases that exceed the device memory, failed or were skipped in a plan."""
-    rest = sorted((r for r in forecast.records if r.status in ("failed", "skipped")), key=_planned_order)
+    rest = sorted((r for r in forecast.records if r.status in ("failed", "skipped")), key=_planned_sort_key)
     title = f"Not planned for {forecast.title}: what does not fit or failed"
     return make_table(f"unplanned-{stem}", title, "", rest, {
         "case": lambda record: label(record.case),
@@ -351,14 +346,12 @@ def _format_count(count: int | None) -> str:
 
 
 def _machine_table(findings: Findings) -> Table:
-    """Return a table of measured machine peaks and empty calls. An empty call has a time but no rate."""
-
     def rate(timing: Timing) -> str:
         if timing.case.kind != "ceiling":
             return ""
         giga, (low, high) = machine_peaks.peak_work(timing.case) / 1e9, timing.interval or (None, None)
-        around = f" ({format_number(giga / high)} to {format_number(giga / low)})" if low and high else ""
-        return f"{format_number(giga / timing.median)} G{PEAKS[str(timing.case.target)]}/s{around}"
+        interval = f" ({format_number(giga / high)} to {format_number(giga / low)})" if low and high else ""
+        return f"{format_number(giga / timing.median)} G{PEAKS[str(timing.case.target)]}/s{interval}"
 
     def dtype(case: Case) -> str:
         return case.dtype if case.target != "matmul" else f"{case.dtype}, {case.precision} precision"
@@ -378,24 +371,24 @@ def _machine_table(findings: Findings) -> Table:
 
 
 def environment_table(findings: Findings) -> Table:
-    """Return a table of environment facts, with one column per environment."""
+    """Return a table with one row per environment fact, such as the driver, and one column per environment."""
     facts: dict[str, dict[str, str]] = {}
     for digest in findings.environments:
         records = [record for record in findings.records if record.setting == digest]
         started = sorted(record.started_at for record in records if record.started_at)
         cells = (cell for record in records for cell in environment_columns(record.environment))
         known = group_by((cell for cell in cells if cell[1] and cell[0] != "load"), lambda cell: cell[0])
-        here = {name: _join_values(list(dict.fromkeys(v for _, v in of))) for name, of in known.items()}
-        here |= {"records": str(len(records))}
-        here |= {"first case started": started[0], "last case started": started[-1]} if started else {}
-        for name, value in here.items():
+        values = {name: _join_first(list(dict.fromkeys(v for _, v in of))) for name, of in known.items()}
+        values |= {"records": str(len(records))}
+        values |= {"first case started": started[0], "last case started": started[-1]} if started else {}
+        for name, value in values.items():
             facts.setdefault(name, {})[digest] = value
     columns: dict[str, Any] = {"environment": lambda name: name}
     columns |= {digest: lambda name, of=digest: facts[name].get(of) for digest in findings.environments}
     return make_table("environments", "Where it was measured", "", facts, columns)
 
 
-def _join_values(values: Sequence[str]) -> str:
-    """Return the values joined by semicolons, with those beyond the first six replaced by their number."""
-    more = len(values) - _MOST_VALUES
-    return "; ".join(values[:_MOST_VALUES]) + (f"; and {count_of(more, 'other')}" if more > 0 else "")
+def _join_first(values: Sequence[str]) -> str:
+    """Return the first six values and the number of the others as text, separated by semicolons."""
+    more = len(values) - _MAX_VALUES
+    return "; ".join(values[:_MAX_VALUES]) + (f"; and {count_of(more, 'other')}" if more > 0 else "")

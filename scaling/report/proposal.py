@@ -1,7 +1,7 @@
-"""Markdown and LaTeX text for a compute-time proposal: recommended mode, speed-up, node-hours, extrapolation.
+"""Compute-time proposal in Markdown and LaTeX: recommended AD mode, speed-up, node-hours, extrapolation.
 
-The proposal recommends one mode for the largest problem of each family, names its baseline, and derives
-device-hours and node-hours. Weak scaling series without constant work per device are omitted.
+It recommends one mode for the largest problem of each function. Weak scaling without constant work per device
+is omitted.
 """
 
 from collections.abc import Iterable, Sequence
@@ -57,7 +57,7 @@ _STANDALONE = f"""\
 
 
 def write_proposal(folder: Path, findings: Findings) -> list[Path]:
-    """Write the proposal of a results folder with its figures to the report, and return the files."""
+    """Write the compute-time proposal of a results folder and its figures, and return the paths of the files."""
     target = folder / "report" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
     curves = [curves[0] for curves in derivative_curves(findings.curves)]
@@ -76,10 +76,10 @@ def write_proposal(folder: Path, findings: Findings) -> list[Path]:
 
 
 def _write_figures(target: Path, findings: Findings, curves: Sequence[Curve]) -> list[DocumentFigure]:
-    """Write a figure of the recommended modes for each kind of scaling, and remove outdated figures."""
+    """Write one figure for strong and one for weak curves, after removing the figures of earlier proposals."""
     kinds = dict.fromkeys(curve.kind for curve in curves)
-    found = [over_devices.draw_scaling(kind, findings, curves) for kind in kinds]
-    drawn = [figure for figure in found if figure]
+    figures = [over_devices.draw_scaling(kind, findings, curves) for kind in kinds]
+    drawn = [figure for figure in figures if figure]
     files.remove_stale(target)
     files.write_figures(drawn, findings, target, ("png", "pdf"))
     return [DocumentFigure(figure.caption, f"{figure.name}.png", f"{figure.name}.pdf") for figure in drawn]
@@ -93,24 +93,26 @@ def _document_blocks(
         *(_curve_table(findings, curve) for curve in curves),
         *figures,
     ]
-    extrapolations = [sentence for curve in curves for sentence in _extrapolate(findings, curve)]
+    extrapolations = [sentence for curve in curves for sentence in _describe_predictions(findings, curve)]
     limits = _list_limitations(findings)
     return [
         Heading(f"Scaling of {findings.name}", 1),
         Heading("Results"),
         *(results or [Paragraph(_NO_CURVE)]),
-        *_section("Requested compute time", [s for c in curves if c.kind == "strong" for s in _request(c)]),
-        *_section("Extrapolation", extrapolations),
+        *_list_section(
+            "Requested compute time",
+            [s for c in curves if c.kind == "strong" for s in _describe_requested_hours(c)],
+        ),
+        *_list_section("Extrapolation", extrapolations),
         Heading("Methods"),
         *(Paragraph(text) for text in methods_text.describe_methods(findings)),
-        *_section("Compute time used", [methods_text.describe_compute_time(load(folder).records)]),
-        *_section("Limitations", limits),
-        *_section("Provenance", methods_text.describe_provenance(findings)),
+        *_list_section("Compute time used", [methods_text.describe_compute_time(load(folder).records)]),
+        *_list_section("Limitations", limits),
+        *_list_section("Provenance", methods_text.describe_provenance(findings)),
     ]
 
 
-def _section(title: str, sentences: Sequence[str]) -> list[DocumentBlock]:
-    """Return a heading with a bulleted list, or [] if there are no sentences."""
+def _list_section(title: str, sentences: Sequence[str]) -> list[DocumentBlock]:
     return [Heading(title), ItemList(tuple(sentences))] if sentences else []
 
 
@@ -119,7 +121,7 @@ def _describe_program(curve: Curve) -> str:
 
 
 def _describe_curve(findings: Findings, curve: Curve) -> str:
-    """Return a paragraph on a recommended curve: its baseline, its speed-up and its fitted law."""
+    """Return a paragraph on a recommended curve: its baseline, speed-up, efficiency and fitted scaling law."""
     last = curve.points[-1]
     word = "scaled speed-up" if curve.kind == "weak" else "speed-up"
     text = (
@@ -166,8 +168,8 @@ def _format_efficiency(point: CurvePoint) -> str:
     return format_ratio(point.efficiency, low, high, sign="")
 
 
-def _request(curve: Curve) -> list[str]:
-    """Return a sentence with the device-hours and node-hours of a number of calls, and their derivation."""
+def _describe_requested_hours(curve: Curve) -> list[str]:
+    """Return sentences with the device-hours and node-hours of CALLS calls, and their derivation, in a list."""
     best = min(curve.points, key=lambda point: point.seconds)
     timing = curve.timings[curve.points.index(best)]
     unit = "core" if timing.records[0].environment.get("platform") == "cpu" else "device"
@@ -187,8 +189,8 @@ def _request(curve: Curve) -> list[str]:
     ]
 
 
-def _extrapolate(findings: Findings, curve: Curve) -> list[str]:
-    """Return sentences with the predicted time on the most planned devices, and the prediction error."""
+def _describe_predictions(findings: Findings, curve: Curve) -> list[str]:
+    """Return sentences with the time predicted for a curve's program on the most devices of each plan."""
     sentences = []
     scores = {each.hardware: each.total for each in findings.plan_scores}
     same = stem(curve.case, curve.kind)
@@ -212,7 +214,6 @@ def _extrapolate(findings: Findings, curve: Curve) -> list[str]:
 
 
 def _list_limitations(findings: Findings) -> list[str]:
-    """Return sentences on unequal work per device, mixed environments, failures and lint findings."""
     sentences = [
         "Points that grow with the devices, but not at constant work for each, so that they stand in no "
         f"table here: {refusal.removeprefix(_NOT_WEAK)}"
@@ -222,13 +223,13 @@ def _list_limitations(findings: Findings) -> list[str]:
         sentences.append(
             f"{len(findings.environments)} environments were measured; no curve and no comparison mixes them."
         )
-    broken = [each for each in lint_findings(findings) if each.severity in (ERROR, WARNING)]
+    problems = [remark for remark in lint_findings(findings) if remark.severity in (ERROR, WARNING)]
     return [
         *sentences,
         *count_unmeasured(findings),
         *(
-            f"{each.severity.capitalize()}: {each.rule} ({each.count})."
-            for each in broken
-            if "weak" not in each.rule
+            f"{remark.severity.capitalize()}: {remark.rule} ({remark.count})."
+            for remark in problems
+            if "weak" not in remark.rule
         ),
     ]

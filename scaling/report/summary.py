@@ -20,13 +20,13 @@ from scaling.report.labels import JOINED, clean_text, keep_numbers_whole
 
 LINES, WIDTH = 25, 80
 _RESERVED_LINES = 4  # lines printed below: other environments, counts, report path
-_MOST_WARNINGS = 4
+_MAX_WARNINGS = 4
 
 
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
-    """Return the text as lines of limited width, without a break between a number and its unit or interval.
+    """Wrap text into lines of at most `width` characters, without a break inside a quantity such as '1.2 ms'.
 
-    A word that is longer than a line is kept whole on its own line.
+    Only a word that is longer than `width` exceeds it.
     """
     joined = keep_numbers_whole(" ".join(clean_text(text).split()))
     wrapper = textwrap.TextWrapper(
@@ -44,7 +44,7 @@ def to_one_line(text: str, console: Console) -> str:
 
 
 def print_wrapped(text: str, console: Console) -> None:
-    """Print a paragraph, wrapped on a terminal without breaking numbers, and unwrapped otherwise."""
+    """Print text on a console, wrapped to its width if it is a terminal and as one line otherwise."""
     line = to_one_line(text, console)
     lines = wrap_text(line, console.width, "  ") if console.is_terminal else [line]
     for line in lines:
@@ -52,31 +52,30 @@ def print_wrapped(text: str, console: Console) -> None:
 
 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
-    """Return the lines of the summary, limited to one screen including the lines printed below them."""
+    """Return the lines of the summary that `scaling run` prints at its end, which fit on one screen."""
     width = min(width, WIDTH)
-    below = [*_list_warnings(findings, folder, width), *_next_steps(folder, width)]
+    below = [*_list_warnings(findings, folder, width), *_list_next_commands(folder, width)]
     rows = [row for _, (row, *_) in answer.largest_problems(findings)]
     sentences = [_describe_fastest(findings, row) for row in rows] or answer.summarize(findings)[1]
-    paragraphs = [wrap_text(each, width, "  ") for each in sentences]
+    paragraphs = [wrap_text(sentence, width, "  ") for sentence in sentences]
     return [
-        *_take_fitting(paragraphs, LINES - _RESERVED_LINES - len(below), f"scaling report {folder}"),
+        *_fit_paragraphs(paragraphs, LINES - _RESERVED_LINES - len(below), f"scaling report {folder}"),
         *below,
     ]
 
 
-def _take_fitting(paragraphs: Sequence[Sequence[str]], most: int, where: str) -> list[str]:
-    """Return the lines of the leading paragraphs that fit, and a line with the number omitted."""
+def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command: str) -> list[str]:
+    """Return the lines of the first paragraphs that fit, and if needed a line such as '3 more: COMMAND'."""
     lines: list[str] = []
-    for index, part in enumerate(paragraphs):
-        last = index == len(paragraphs) - 1
-        if len(lines) + len(part) + (not last) > most:
-            return [*lines, f"{len(paragraphs) - index} more: {where}"]
-        lines += part
+    for index, paragraph in enumerate(paragraphs):
+        is_last = index == len(paragraphs) - 1
+        if len(lines) + len(paragraph) + (not is_last) > max_lines:
+            return [*lines, f"{len(paragraphs) - index} more: {command}"]
+        lines += paragraph
     return lines
 
 
 def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
-    """Return a sentence on the fastest method for the largest problem, with its time and its certainty."""
     time = f"{answer.format_time(row.first)} on {count_of(row.first.case.devices, 'device')}"
     verb = "is fastest" if row.distinguished else "takes"
     words = f"{problem_name(findings, row)}: {answer.name_with_blocks(row.first)} {verb} {time}"
@@ -87,22 +86,19 @@ def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
 
 
 def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:
-    """Return lines with the first lint errors and warnings, and the number of the others."""
     remarks = [remark for remark in lint.lint_findings(findings) if remark.severity != lint.NOTE]
-    lines = [f"{each.severity}: {each.rule} ({each.count}); {each.fix}" for each in remarks[:_MOST_WARNINGS]]
+    lines = [f"{r.severity}: {r.rule} ({r.count}); {r.fix}" for r in remarks[:_MAX_WARNINGS]]
     if more := len(remarks) - len(lines):
         lines.append(f"{count_of(more, 'more remark')}: scaling lint {folder}")
     return [_clip_line(line, width) for line in lines]
 
 
 def _clip_line(text: str, width: int) -> str:
-    """Return the text truncated to one line, with ' ...' appended if it was truncated."""
     first, *rest = wrap_text(text, width - 4) or [""]
     return f"{first} ..." if rest else first
 
 
-def _next_steps(folder: Path, width: int) -> list[str]:
-    """Return lines with the next commands to run and what they show."""
+def _list_next_commands(folder: Path, width: int) -> list[str]:
     steps = {
         f"scaling report {folder}": "every problem, curves and figures",
         f"scaling lint {folder}": "all warnings, and how to fix them",

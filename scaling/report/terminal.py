@@ -1,7 +1,6 @@
 """Console output of `scaling report`: tables of the fastest modes and the speed-ups, and sentences.
 
-Numbers are never broken across lines. If a table is too wide for the console, each row is printed as a
-paragraph.
+If a table is too wide for the console, each row is printed as a paragraph.
 """
 
 from collections.abc import Sequence
@@ -21,12 +20,12 @@ from scaling.report.labels import keep_numbers_whole
 from scaling.report.summary import print_wrapped, to_one_line, wrap_text
 from scaling.report.text_table import Table
 
-_MOST_CURVES = 6  # the most curves in the table of one problem
+_MAX_CURVES = 6  # in the table of one problem
 _BORDERS = 3  # characters of padding and border per column
 
 
 def print_report(findings: Findings, console: Console) -> None:
-    """Print the fastest modes, the scaling curves and the sentences."""
+    """Print the fastest modes, the speed-ups and the conclusions of a study on a console."""
     answer = answer_table(findings)
     if answer.rows:
         _print_table(answer, console)
@@ -37,22 +36,18 @@ def print_report(findings: Findings, console: Console) -> None:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of the speed-ups of one problem, with one row per curve.
-
-    The curves are expected in the order of `derivative_curves`: the fastest on the most devices first. Only
-    the first six of them are included.
-    """
+    """Return a table of speed-ups by device count, with a row for each of the first six curves of one problem."""
     first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     rows = []
-    for curve in curves[:_MOST_CURVES]:
+    for curve in curves[:_MAX_CURVES]:
         points = {point.devices: point for point in curve.points}
         cells = (
             format_ratio(p.speedup, p.speedup_low, p.speedup_high).partition(" (")[0] if p else ""
             for p in map(points.get, counts)
         )
         rows.append((f"{method_of(curve.case).name}, {describe_call(curve.case)}", *cells))
-    left = len(curves) - len(rows)
-    more = f"; {count_of(left, 'more curve')} in the report" if left else ""
+    omitted = len(curves) - len(rows)
+    more = f"; {count_of(omitted, 'more curve')} in the report" if omitted else ""
     where = describe_environment(findings, first.environment)
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
     title = f"{family_name(first.case)}, {first.size}{where}: {kind}{first.relative}{more}"
@@ -60,7 +55,7 @@ def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
 
 
 def _print_table(table: Table, console: Console) -> None:
-    """Print a table, or one paragraph per row if it is too wide for the console."""
+    """Print a table on a console, or one paragraph per row if the table is too wide."""
     rows = [
         [keep_numbers_whole(to_one_line(cell, console)) for cell in row]
         for row in (table.columns, *table.rows)
@@ -81,7 +76,7 @@ def _print_table(table: Table, console: Console) -> None:
 
 
 def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return the width of each column in characters, or None if the longest words do not fit."""
+    """Return the width of each column in characters, or None if the table cannot fit `width`."""
     full = [max(map(len, column)) for column in columns]
     least = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
     spare = width - _BORDERS * len(columns) - 1 - sum(least)
@@ -89,7 +84,7 @@ def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | 
     share = min(1.0, spare / missing) if missing else 0.0
     if spare < 0:
         return None
-    return [some + int(share * (whole - some)) for whole, some in zip(full, least, strict=True)]
+    return [low + int(share * (high - low)) for low, high in zip(least, full, strict=True)]
 
 
 def _join_cells(columns: Sequence[str], row: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The class Table of text cells that the HTML page, the Markdown report and the console output share."""
+"""The class Table of text cells, which the HTML page, the Markdown report and the console output show."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -9,10 +9,9 @@ T = TypeVar("T")
 
 
 class Table(NamedTuple):
-    """A table of text: its HTML anchor, title, note, columns and rows.
+    """A table of text: its HTML anchor, title, note, column names and rows.
 
-    `row_anchors` are the HTML anchors of the rows. That of a case is the name of its panel. If it is empty,
-    the rows are numbered.
+    `row_anchors` are the HTML anchors of the rows. If it is empty, anchors such as 'laws-row1' are used.
     """
 
     anchor: str
@@ -24,7 +23,7 @@ class Table(NamedTuple):
 
     @property
     def anchored_rows(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return pairs of an HTML anchor and a row."""
+        """Return the rows as (HTML anchor, row) pairs."""
         anchors = self.row_anchors or [
             f"{self.anchor}-row{number}" for number in range(1, len(self.rows) + 1)
         ]
@@ -32,7 +31,7 @@ class Table(NamedTuple):
 
     @property
     def size(self) -> str:
-        """Return the number of rows in words."""
+        """Return the number of rows as text, such as '3 rows'."""
         return count_of(len(self.rows), "row")
 
 
@@ -44,17 +43,16 @@ def make_table(
     columns: Mapping[str, Callable[[T], object]],
     row_anchors: Sequence[str] = (),
 ) -> Table:
-    """Return a table with one row per item.
-
-    A cell of None becomes empty text. Columns without any text are omitted, except the first one.
+    """Return a table with one row per item, in which None is an empty cell and empty columns are omitted.
 
     Args:
-        items: the items, one per row.
-        columns: a dict from column name to a function that returns the cell of an item.
-        row_anchors: the HTML anchors of the rows.
+        anchor: The HTML anchor of the table.
+        note: The text below the title.
+        columns: A dict from column name to a function that returns the cell of an item.
+        row_anchors: The HTML anchors of the rows.
     """
     rows = [
-        tuple("" if (cell := of(item)) is None else str(cell) for of in columns.values()) for item in items
+        tuple("" if (cell := get(item)) is None else str(cell) for get in columns.values()) for item in items
     ]
     kept = [at for at in range(len(columns)) if at == 0 or any(row[at] for row in rows)]
     names = list(columns)
@@ -63,5 +61,5 @@ def make_table(
 
 
 def join_words(*words: object) -> str:
-    """Return the nonempty words, separated by commas."""
+    """Return the words that are neither empty nor None as text, separated by commas."""
     return ", ".join(str(word) for word in words if word)

@@ -1,4 +1,4 @@
-"""Writer of the report folder: index.html, table.md and table.csv."""
+"""Write the report of a results folder: index.html, table.md and table.csv."""
 
 import io
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from scaling.report.text_table import Table
 
 
 def write_report(folder: Path, findings: Findings | None = None) -> Path:
-    """Write the report of a results folder to its subfolder `report` and return the path of the page."""
+    """Write the report of a results folder to its subfolder `report` and return the path of index.html."""
     findings = findings or read(folder)
-    each = answer_tables.device_table(findings)
-    folded = [*([each] if each.rows else []), *page_tables.folded_tables(findings)]
+    by_devices = answer_tables.device_table(findings)
+    folded = [*([by_devices] if by_devices.rows else []), *page_tables.folded_tables(findings)]
     target = folder / "report"
     target.mkdir(exist_ok=True)
     files.remove_stale(target)
@@ -34,7 +34,7 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
 
 
 def study_title(folder: Path, findings: Findings) -> str:
-    """Return the name of a study, followed by the title in its study file if there is one."""
+    """Return the name of a study, followed by a colon and its title if study.json contains one."""
     study = read_json(folder / "study.json")
     title = study.get("title") if isinstance(study, dict) else None
     return f"{findings.name}: {title}" if title else findings.name

@@ -1,1 +1,1 @@
-"""Publish a study to Weights & Biases (W&B): one run per workload and method, and one for the study."""
+"""Publish results to Weights & Biases (W&B): one W&B run per workload and AD method, and one summary run."""

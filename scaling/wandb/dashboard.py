@@ -1,6 +1,6 @@
-"""Create or update the W&B workspace and the W&B report of a study with wandb-workspaces.
+"""Create or update the W&B workspace and the W&B report of a study with the package wandb-workspaces.
 
-This module runs in the child process of process.py. No text from records is rendered as Markdown.
+This module runs in the child process that process.py starts. No text from records is rendered as Markdown.
 """
 
 import re
@@ -24,16 +24,15 @@ _PLOTS = {  # kind of plot -> title of its section
     "size": "Time against size",
 }
 _TABLES = {"fastest": "The fastest mode of each problem", "failures": "Failed and skipped cases"}
-_COLUMNS = ("method", "api", "split", "host")  # config columns, shown after the name of a run
+_COLUMNS = ("method", "api", "split", "host")  # config fields shown beside the name of a run
 Section = tuple[str, list[Any]]  # title, panels
 
 
 def save(job: PublishJob, current: Mapping[str, str]) -> str:
-    """Create or update the workspace and the report of a study, and return their URLs as text.
+    """Create or update the W&B workspace and W&B report of a study, and return a text with their URLs.
 
     Args:
-        job: The runs, plots and sentences to show.
-        current: A mapping from the series of a run to the ID of its current run on the server.
+        current: A dict from the series of a run (see `TrackedRun`) to the ID of its newest run on the server.
     """
     series, sections = job.runs[-1].series, _make_sections(job, current)
     # The filter uses a digest because wandb-workspaces 0.4 does not escape quotes in filters.
@@ -67,14 +66,14 @@ def save(job: PublishJob, current: Mapping[str, str]) -> str:
         entity=entity, project=project, title=title, width="fluid", description=note, blocks=blocks
     )
     reports = wandb.Api().reports(f"{entity}/{project}")
-    report.id = next((each.id for each in reports if each.description == note), "")
+    report.id = next((old.id for old in reports if old.description == note), "")
     report.save()
     return f"dashboard {workspace.url}, report {report.url}"
 
 
 def _make_sections(job: PublishJob, current: Mapping[str, str]) -> list[Section]:
     study = job.runs[-1]
-    ends = sorted({  # "run ID:metric" of every line that is an interval bound
+    bounds = sorted({  # "run ID:metric" of each line that is the bound of a confidence interval
         f"{current.get(run.series)}:{name}"
         for run in job.runs for row in run.rows for name in row if name.endswith(("_low", "_high"))
     })  # fmt: skip
@@ -85,7 +84,7 @@ def _make_sections(job: PublishJob, current: Mapping[str, str]) -> list[Section]
         if len(plots) > len(shown):
             title += f" ({len(shown)} of {len(plots)} plots; `scaling report` has all)"
         shown.sort(key=lambda plot: plot.title)
-        sections.append((title, [_line_plot(plot, ends) for plot in shown]))
+        sections.append((title, [_make_line_plot(plot, bounds) for plot in shown]))
     tables = [(title, name) for name, title in _TABLES.items() if name in study.tables]
     sections += [(title, [wr.WeavePanelSummaryTable(table_name=name)]) for title, name in tables]
     figures = wr.MediaBrowser(title="Figures", media_keys=list(study.images), num_columns=2)
@@ -97,12 +96,12 @@ def _make_sections(job: PublishJob, current: Mapping[str, str]) -> list[Section]
     return [section for section in sections if section[1]]
 
 
-def _line_plot(plot: Plot, ends: list[str]) -> Any:
-    """Return a line plot with dotted lines for the interval bounds and an ideal line for each baseline."""
+def _make_line_plot(plot: Plot, bounds: list[str]) -> Any:
+    """Return a W&B line plot, in which interval bounds are dotted and a speed-up has lines of ideal scaling."""
     low, high = f"{plot.metric}_low", f"{plot.metric}_high"
     return wr.LinePlot(
         title=f"{'Speed-up' if plot.baselines else 'Time'}: {plot.title}", x=plot.x, title_x=plot.x_title,
         y=[plot.metric, low, high, *map(ideal_metric, plot.baselines)], title_y=plot.y_title,
         log_x=True, log_y=True, max_runs_to_show=_MAX_LINES, smoothing_type="none",
-        line_marks={end: "dotted" for end in ends if end.partition(":")[2] in (low, high)},
+        line_marks={line: "dotted" for line in bounds if line.partition(":")[2] in (low, high)},
     )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Build the data of the line plots of a study: time and speed-up against devices, and time against size.
+"""Build the data of the W&B line plots: time and speed-up against device count, and time against size.
 
-A plot shows one problem with one way of calling it, and has a line for each method in each environment. This
-module does not know W&B.
+A plot shows one function with one transformation (such as `shard_map`), with a line per AD method and
+environment. This module does not import wandb.
 """
 
 import re
@@ -22,7 +22,7 @@ _NO_METHOD = Method("jacfwd", "vmap")._asdict() | {"mesh": None}
 
 
 class Line(NamedTuple):
-    """The key of a line in a plot: environment, workload and method of a W&B run."""
+    """The key of a line in a plot: the environment digest, workload and AD method of a W&B run."""
 
     environment: str
     workload: str
@@ -31,7 +31,10 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Plot:
-    """A line plot; its values are logged as `metric`, its interval bounds as metric_low and metric_high."""
+    """The data of a line plot.
+
+    W&B receives the values as `metric` and their 95 % interval bounds as `metric`_low and `metric`_high.
+    """
 
     kind: str  # strong, weak or size
     metric: str
@@ -39,7 +42,7 @@ class Plot:
     x: str  # the metric of the x-axis: devices or size
     x_title: str
     y_title: str
-    lines: Mapping[Line, Mapping[int, Estimate]]
+    lines: Mapping[Line, Mapping[int, Estimate]]  # line -> x value -> estimate
     baselines: tuple[int, ...] = ()  # for a speed-up: the device counts that it is relative to
 
     @property
@@ -49,7 +52,7 @@ class Plot:
 
 
 def make_plots(found: Findings) -> list[Plot]:
-    """Return all plots of a study with unique metrics, those with the most lines and x values first."""
+    """Return all line plots of a study, with unique metric names, in decreasing order of their line counts."""
     used: Counter[str] = Counter()
     plots = []
     for plot in (*_plots_over_devices(found.curves), *_plots_against_size(found.size_sweeps)):
@@ -60,10 +63,10 @@ def make_plots(found: Findings) -> list[Plot]:
 
 
 def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
-    def shared(curve: Curve) -> tuple[str, Case]:
+    def plot_key(curve: Curve) -> tuple[str, Case]:
         return curve.kind, replace(stem(curve.case, curve.kind), **_NO_METHOD)
 
-    for (kind, _), group in group_by(curves, shared).items():
+    for (kind, _), group in group_by(curves, plot_key).items():
         case = group[0].case
         title = f"{family_name(case)} {group[0].size}, {describe_call(case)}"
         times, speedups = dict[Line, dict[int, Estimate]](), dict[Line, dict[int, Estimate]]()
@@ -79,11 +82,11 @@ def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
 
 
 def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
-    def shared(sweep: SizeSweep) -> tuple[Case, str, str, bool]:
+    def plot_key(sweep: SizeSweep) -> tuple[Case, str, str, bool]:
         case = replace(sweep.case, **_NO_METHOD, points=1, sizes={})
         return case, sweep.swept, sweep.held, sweep.honest
 
-    for (case, swept, held, honest), group in group_by(sweeps, shared).items():
+    for (case, swept, held, honest), group in group_by(sweeps, plot_key).items():
         words = [f"{family_name(case)} {held}".strip(), count_of(case.devices, "device"), describe_call(case)]
         title = ", ".join([*words, *([] if honest else ["oversubscribed"])])
         lines = {

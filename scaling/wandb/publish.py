@@ -1,4 +1,4 @@
-"""Publish a results folder to W&B, or during a run only the finished workloads, and report the outcome.
+"""Publish a results folder, or the finished workloads of a running study, to W&B and report the outcome.
 
 wandb runs in a child process (process.py). Its errors become lines of output and never fail a study.
 """
@@ -21,14 +21,14 @@ from scaling.wandb.runs import study_runs
 from scaling.wandb.settings import TrackingSettings
 
 _LOCK = ".wandb.lock"
-_LOCK_SECONDS = 20.0  # a killed publication releases the lock within seconds
+_LOCK_SECONDS = 20.0  # a killed process releases the lock within seconds
 _TIME_SHARE = 0.05  # the largest fraction of a study's time for publishing
-_MOST_REASONS = 3  # reasons in a line
+_MAX_REASONS = 3  # reasons in a line
 
 
 @dataclass
 class Outcome:
-    """The outcome of a publication: the state of each run, reasons for failures, and lines to print."""
+    """The outcome of a publication: the state of each W&B run, reasons for failures, and lines to print."""
 
     mode: str
     # Digest of a run -> published, unchanged, kept, there before, differs, refused or lost (no event).
@@ -39,18 +39,16 @@ class Outcome:
 
     @property
     def succeeded(self) -> bool:
-        """Return whether everything was published as requested."""
+        """Return whether everything was published as requested, without any failure."""
         return not self.reasons
 
 
 def publish(folder: Path, settings: TrackingSettings, workloads: frozenset[str] | None = None) -> Outcome:
-    """Publish the results of a folder that are not published yet, and return the outcome; raise no error.
+    """Upload the results of a folder that W&B does not have yet, and return the outcome, including any error.
 
     Args:
-        folder: The results folder.
-        settings: The settings of tracking.
-        workloads: The workloads that a running study has finished, or None if the study has ended. These
-            workloads are sent within `timeout` seconds, and only online.
+        workloads: The names of the workloads that a running study has finished, which are sent within
+            `settings.timeout` seconds and only online, or None if the study has ended.
     """
     outcome = Outcome(settings.mode)
     try:
@@ -58,14 +56,13 @@ def publish(folder: Path, settings: TrackingSettings, workloads: frozenset[str] 
             _publish(folder, settings, workloads, outcome)
     except Exception as error:
         outcome.reasons.append(reason_of(error))
-    outcome.lines = tuple(f"W&B: {line}" for line in _describe(folder, outcome))
+    outcome.lines = tuple(f"W&B: {line}" for line in _outcome_lines(folder, outcome))
     return outcome
 
 
 def _publish(
     folder: Path, settings: TrackingSettings, workloads: frozenset[str] | None, outcome: Outcome
 ) -> None:
-    """Publish the folder in the child process of wandb, and record its events in the outcome."""
     loaded, live = store.load(folder), workloads is not None
     records = [r for r in loaded.records if workloads is None or r.case.workload in workloads]
     if not records:
@@ -89,8 +86,7 @@ def _publish(
             outcome.rest |= event
 
 
-def _describe(folder: Path, outcome: Outcome) -> Iterator[str]:
-    """Yield lines about the outcome; only runs that were read back and compared count as published."""
+def _outcome_lines(folder: Path, outcome: Outcome) -> Iterator[str]:
     counts, again, copies = Counter(outcome.states.values()), f"`scaling publish {folder}`", folder / "wandb"
     words = (("published", "new"), ("unchanged", "as before"))
     if arrived := [f"{counts[state]} {word}" for state, word in words if counts[state]]:
@@ -102,9 +98,9 @@ def _describe(folder: Path, outcome: Outcome) -> Iterator[str]:
     if counts["there before"]:
         yield f"{count_of(counts['there before'], 'run')} went to the server or to {copies} before"
     if reasons := list(dict.fromkeys(outcome.reasons)):
-        more = f"; {len(reasons) - _MOST_REASONS} more" if reasons[_MOST_REASONS:] else ""
+        more = f"; {len(reasons) - _MAX_REASONS} more" if reasons[_MAX_REASONS:] else ""
         done = "not all arrived" if arrived else "nothing was sent"
-        text = f"{done} ({'; '.join(reasons[:_MOST_REASONS])}{more})"
+        text = f"{done} ({'; '.join(reasons[:_MAX_REASONS])}{more})"
         yield f"{text}; the records in {folder} are whole, {again} tries again"
     elif not outcome.states:
         why = f"there are no records in {folder}" if outcome.mode != "disabled" else "WANDB_MODE is disabled"
@@ -115,17 +111,17 @@ def _describe(folder: Path, outcome: Outcome) -> Iterator[str]:
 
 @dataclass
 class LivePublisher:
-    """A callback that publishes finished workloads of a running study, until an error occurs.
+    """A callback that publishes the finished workloads of a running study to W&B until an error occurs.
 
-    The study calls it while nothing is being measured.
+    The study calls it between measurements.
     """
 
     folder: Path
     settings: TrackingSettings
-    replicates: int
-    show: Callable[[str], Any]
-    sent: frozenset[str] = frozenset()
-    next_time: float = field(init=False)
+    replicates: int  # processes per case
+    show: Callable[[str], Any]  # prints a line
+    sent: frozenset[str] = frozenset()  # workloads
+    next_time: float = field(init=False)  # of a publication, as time.monotonic()
 
     def __post_init__(self) -> None:
         online = self.settings.mode in ("auto", "online")
@@ -142,8 +138,8 @@ class LivePublisher:
                 self.sent |= new
         except Exception as error:  # a file of the folder cannot be read
             outcome.reasons.append(reason_of(error))
-        took = time.monotonic() - began
-        self.next_time = began + took + max(self.settings.every, took / _TIME_SHARE)
+        seconds = time.monotonic() - began
+        self.next_time = began + seconds + max(self.settings.every, seconds / _TIME_SHARE)
         if outcome.mode == "offline" or not outcome.succeeded:
             self.next_time = math.inf
         if not outcome.succeeded:
@@ -151,7 +147,7 @@ class LivePublisher:
 
 
 def finished_workloads(folder: Path, replicates: int) -> frozenset[str]:
-    """Return the workloads all of whose cases have ended, so that their results no longer change."""
+    """Return the names of the workloads whose cases have all run in `replicates` processes or been skipped."""
     study = store.read_json(folder / "study.json")
     cells = study.get("cases", ()) if isinstance(study, dict) else ()
     records = store.latest(store.load(folder).records)

@@ -1,8 +1,8 @@
-"""Send the runs of a job to the W&B server and read them back to verify them, or keep offline copies.
+"""Upload runs to the W&B server and read them back to verify them, or write offline copies.
 
-This module runs in the child process of process.py, in the results folder. wandb does not report every
-failure, so that a run counts as published only after it has been read back and compared. Each upload gets a
-new run ID, so that no run has duplicate rows; a run is identified by the digest in its config.
+This module runs in the child process that process.py starts, in the results folder. wandb does not report
+every failure, so a run counts as published only after it was read back and compared. Each upload gets a new
+run ID to avoid duplicate rows. A run is identified by the digest in its config.
 """
 
 import contextlib
@@ -25,9 +25,9 @@ from scaling.core import store
 from scaling.wandb.process import UPLOADS, PublishJob, reason_of
 from scaling.wandb.runs import STEP_METRICS, TrackedRun
 
-_LEDGER = Path("wandb.json")  # destination -> digests of the runs that it contains
+_LEDGER = Path("wandb.json")  # a dict from destination to the digests of the runs that it contains
 _ARTIFACT, _SUPERSEDED = "records", "superseded"
-_OUT_OF_REACH = "deadline exceeded|[Tt]imed out|did not respond in time|connection refused|giving up"
+_UNREACHABLE = "deadline exceeded|[Tt]imed out|did not respond in time|connection refused|giving up"
 _THREADS = 8  # most of the time is spent waiting for the server
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 8.0  # on a busy machine wandb closes its log after `finish` has returned
@@ -38,9 +38,12 @@ Sizes = dict[str, int]  # path -> bytes of each file that was uploaded for a run
 
 
 def do_job(job: PublishJob, send_event: Report) -> None:
-    """Publish the runs of a job, and keep offline copies of those that were not published.
+    """Publish the W&B runs of a job, and write offline copies of those that were not published.
 
     Mode `auto` is online if wandb finds an API key for its server, and offline otherwise.
+
+    Args:
+        send_event: A function that sends its keyword arguments to the parent process.
     """
     server, settings = wandb.setup().settings, job.settings
     url, app = (re.sub("//.*@", "//", address.rstrip("/")) for address in (server.base_url, server.app_url))
@@ -57,7 +60,7 @@ def do_job(job: PublishJob, send_event: Report) -> None:
             entity = entity or api.default_entity
             send_event(mode="online", page=f"{app}/{entity}/{settings.project}")
             job = dataclasses.replace(job, settings=dataclasses.replace(settings, entity=entity))
-            _publish(api, job, report, send_event)
+            _publish_online(api, job, report, send_event)
     except Exception as error:
         if settings.mode == "auto" and isinstance(error, wandb.errors.UsageError):  # there is no API key
             send_event(mode="offline")
@@ -70,21 +73,21 @@ def do_job(job: PublishJob, send_event: Report) -> None:
     store.write_json(_LEDGER, ledger | {where: sorted(there)})
     if not job.live:
         rest = [run for run in job.runs if run.digest not in states]
-        _for_each(lambda run: _keep(job, run, there, report), rest)
+        _map_in_threads(lambda run: _keep_offline_copy(job, run, there, report), rest)
     wandb.teardown()
 
 
-def _keep(job: PublishJob, run: TrackedRun, there: set[str], report: Report) -> None:
-    """Write an offline copy of a run, unless it is on the server or a complete copy exists.
+def _keep_offline_copy(job: PublishJob, run: TrackedRun, there: set[str], report: Report) -> None:
+    """Write an offline copy of a W&B run, unless the server has it or a complete copy exists.
 
     An incomplete copy is removed if writing fails.
     """
     copies = Path("wandb").resolve().glob(f"offline-run-*-{run.digest}-*/*.wandb")
-    if run.digest in there or any(map(_is_whole, copies)):
+    if run.digest in there or any(map(_is_complete, copies)):
         return report(run, "there before")
     _remove_copies(run.digest)
     try:
-        _send(job, run, "offline")
+        _send_run(job, run, "offline")
     except BaseException:
         _remove_copies(run.digest)
         raise
@@ -96,36 +99,33 @@ def _remove_copies(digest: str) -> None:
         shutil.rmtree(copy, ignore_errors=True)
 
 
-def _publish(api: wandb.Api, job: PublishJob, report: Report, send_event: Report) -> None:
-    """Send the runs that the server does not have, read them back, and tag the runs that they supersede.
-
-    A run on the server that differs from the expected run is sent again.
-    """
+def _publish_online(api: wandb.Api, job: PublishJob, report: Report, send_event: Report) -> None:
+    """Upload the runs that the server lacks or has differently, verify them, and tag those superseded."""
     listed = _list_runs(api, job)
     current: dict[str, str] = {}  # series -> ID of its correct run on the server
     sent: dict[str, tuple[TrackedRun, Sizes]] = {}  # run ID on the server -> (run, sizes of its files)
 
     def publish_run(run: TrackedRun) -> None:
         for stored in listed:
-            if stored.config.get("digest") == run.digest and not _difference(stored, run, {}):
+            if stored.config.get("digest") == run.digest and not _first_difference(stored, run, {}):
                 current[run.series] = stored.id
                 return report(run, "unchanged")
         try:
-            run_id, sizes = _send(job, run, "online")
+            run_id, sizes = _send_run(job, run, "online")
             sent[run_id] = run, sizes
         except Exception as error:  # a rejected run does not stop the others
-            if re.search(_OUT_OF_REACH, str(error)):
+            if re.search(_UNREACHABLE, str(error)):
                 raise
             report(run, "refused", reason_of(error))
 
-    _for_each(publish_run, job.runs)
+    _map_in_threads(publish_run, job.runs)
     wrong = dict.fromkeys(sent, "it is not there")
     deadline = time.monotonic() + job.settings.timeout
     while wrong and time.monotonic() < deadline:  # runs appear after a delay
         time.sleep(_POLL_SECONDS)
         listed = _list_runs(api, job)
         there = [stored for stored in listed if stored.id in wrong]
-        found = _for_each(lambda stored: _difference(stored, *sent[stored.id]), there)
+        found = _map_in_threads(lambda stored: _first_difference(stored, *sent[stored.id]), there)
         wrong |= {stored.id: why for stored, why in zip(there, found, strict=True)}
         wrong = {run_id: why for run_id, why in wrong.items() if why}
     for run_id, (run, _) in sent.items():
@@ -134,13 +134,14 @@ def _publish(api: wandb.Api, job: PublishJob, report: Report, send_event: Report
         else:
             current[run.series] = run_id
             report(run, "published")
-    send_event(superseded=sum(_for_each(lambda stored: _tag(stored, current, wrong.keys()), listed)))
+    changes = _map_in_threads(lambda stored: _update_tag(stored, current, wrong.keys()), listed)
+    send_event(superseded=sum(changes))
     if job.settings.dashboard and not job.live:
         send_event(**_save_dashboard(job, current))
 
 
 def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
-    """Return all runs of the study on the server, or no runs if the project does not exist yet."""
+    """Return all runs of the study on the server, or [] if the W&B project does not exist yet."""
     api.flush()  # discard cached listings
     path, filters = f"{job.settings.entity}/{job.settings.project}", {"group": job.runs[0].group}
     try:
@@ -151,10 +152,10 @@ def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
         raise
 
 
-def _send(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
-    """Send a run without wandb's automatic metadata, and return its new ID and the sizes of its files.
+def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
+    """Log a run with wandb, and return its new ID and a dict from media file path to size in bytes.
 
-    Exceptions of wandb propagate. Raise `OSError` if the copy on disk is missing or incomplete.
+    Exceptions of wandb propagate. Raise `OSError` if wandb's copy on disk is missing or incomplete.
     """
     settings = job.settings
     lean = wandb.Settings(
@@ -185,7 +186,7 @@ def _send(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
     if log.parent.parent != Path.cwd() / "wandb":  # wandb falls back to /tmp if it cannot write
         raise OSError("wandb could not write to the results folder")
     deadline = time.monotonic() + _CLOSE_SECONDS
-    while mode == "offline" and not _is_whole(log):
+    while mode == "offline" and not _is_complete(log):
         if time.monotonic() > deadline:
             raise OSError("wandb's copy on disk is not whole; is the disk full?")
         time.sleep(0.05)
@@ -194,34 +195,29 @@ def _send(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
 
 
 def _records_artifact(run: TrackedRun) -> wandb.Artifact:
-    """Return the records of a study as an artifact of JSON lines; equal lines give the same version."""
+    """Return a W&B artifact with the records of a study as lines of JSON. Equal lines give the same version."""
     artifact = wandb.Artifact(f"{_ARTIFACT}-{run.series}", _ARTIFACT, "every record, as JSON lines")
     with artifact.new_file("records.jsonl", mode="w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in run.lines)
     return artifact
 
 
-def _is_whole(log: Path) -> bool:
-    """Return whether W&B's own reader finds the end of a run in its log.
-
-    This is necessary because `finish` reports no error if the disk is full.
-    """
+def _is_complete(log: Path) -> bool:
+    """Return whether a wandb log contains the end of its run. `finish` reports no error if the disk is full."""
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
-    read = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    return '"type":"exit"' in next(iter(read.stdout.strip().splitlines()[-1:]), "")
+    result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return '"type":"exit"' in next(iter(result.stdout.strip().splitlines()[-1:]), "")
 
 
-def _difference(stored: Any, run: TrackedRun, sizes: Sizes) -> str:
-    """Return the name of the first difference between a run on the server and the expected run, or "".
+def _first_difference(stored: Any, run: TrackedRun, sizes: Sizes) -> str:
+    """Return the first difference of a run on the server from `run`, such as 'summary', or '' if none.
 
     Args:
-        stored: The run on the server.
-        run: The expected run.
-        sizes: The sizes of its files, or an empty dict to skip their comparison.
+        sizes: A dict from media file path to size in bytes, or {} to skip this comparison.
     """
     try:
-        return next((what for what, is_equal in _comparisons(stored, run, sizes) if not is_equal), "")
+        return next((name for name, is_equal in _comparisons(stored, run, sizes) if not is_equal), "")
     except (ValueError, TypeError, KeyError, AttributeError):
         return "form"
 
@@ -242,27 +238,27 @@ def _comparisons(stored: Any, run: TrackedRun, sizes: Sizes) -> Iterator[tuple[s
         expected, found = (_ARTIFACT, _records_artifact(run).digest, "COMMITTED"), []
         with contextlib.suppress(AssertionError):  # the client cannot list an unfinished upload (0.31)
             artifacts = _as_list(stored.logged_artifacts(per_page=_PAGE))
-            found = [(each.type, each.digest, each.state) for each in artifacts]
+            found = [(item.type, item.digest, item.state) for item in artifacts]
         yield "records", expected in found
 
 
-def _tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
-    """Tag a run as superseded if a newer run replaces it or it differs from what was sent.
+def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
+    """Add or remove the tag 'superseded' of a run on the server, and return whether it was added.
 
-    The tag is removed from a run that is current again. Return whether the tag was added.
+    A run is superseded if a newer run replaces it or if its content is wrong.
     """
     newest = current.get(stored.config.get("series"))
     superseded = stored.id in wrong or newest not in (None, stored.id)
     if superseded == (_SUPERSEDED in stored.tags) or not (newest or superseded):
         return False
     stored.load(force=True)  # an update drops the client's part of the config, which a listing lacks
-    stored.tags = [each for each in stored.tags if each != _SUPERSEDED] + [_SUPERSEDED] * superseded
+    stored.tags = [tag for tag in stored.tags if tag != _SUPERSEDED] + [_SUPERSEDED] * superseded
     stored.update()
     return superseded
 
 
 def _save_dashboard(job: PublishJob, current: dict[str, str]) -> dict[str, str]:
-    """Save the workspace and the report, and return an event; a failure does not affect the runs."""
+    """Save the W&B workspace and report, and return an event with their URLs or the reason for a failure."""
     try:
         from scaling.wandb import dashboard  # imports wandb_workspaces, which is optional
 
@@ -274,11 +270,9 @@ def _save_dashboard(job: PublishJob, current: dict[str, str]) -> dict[str, str]:
 
 
 def _as_list(page: Any) -> list[Any]:
-    """Return the items of a listing; `list()` would query its length and hide exceptions of that query."""
-    return [item for item in page]  # noqa: C416
+    return [item for item in page]  # noqa: C416  `list()` would query the length, and hide its exceptions
 
 
-def _for_each(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
-    """Return the results of a function for all items, computed in threads; the first error is raised."""
+def _map_in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(function, items))

@@ -1,7 +1,6 @@
-"""Convert the results of a folder to the content of W&B runs: one per workload and method, one per study.
+"""Convert the results of a folder to the content of W&B runs: one per workload and AD method, one in total.
 
-W&B returns every value as it was sent, because numbers are rounded to six digits. This module does not import
-wandb.
+Floats are rounded to six digits, so that W&B returns them unchanged. This module does not import wandb.
 """
 
 import hashlib
@@ -31,19 +30,16 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The content of a W&B run.
+    """The content of a W&B run."""
 
-    `series` stays the same when results are added; `digest` is a hash of the entire content.
-    """
-
-    digest: str
-    series: str
+    digest: str  # a hash of the entire content
+    series: str  # an identifier that stays the same when results are added
     name: str
     group: str
     job_type: str
     tags: tuple[str, ...]
     config: Fields
-    rows: list[Fields]
+    rows: list[Fields]  # the history
     summary: Fields
     tables: dict[str, tuple[list[str], list[list[Any]]]] = field(default_factory=dict)  # columns, rows
     images: dict[str, str] = field(default_factory=dict)  # name -> path relative to the results folder
@@ -53,7 +49,7 @@ class TrackedRun:
 def study_runs(
     folder: Path, found: Findings, plots: Sequence[Plot], records: Sequence[Record]
 ) -> list[TrackedRun]:
-    """Return the runs of a folder, with the run of the study last.
+    """Return the content of the W&B runs of a results folder. The last run represents the whole study.
 
     Raise `OSError` if a figure cannot be read.
     """
@@ -69,32 +65,33 @@ def study_runs(
     return [*methods, _study_run(folder, found, plots, records)]
 
 
-def _run(
+def _make_run(
     series: str, name: str, study: str, kind: str, records: Sequence[Record], tags: Iterable[str],
     config: Fields, rows: Mapping[Any, Fields], **media: Any,
 ) -> TrackedRun:  # fmt: skip
-    """Return a run whose config has the fields that the records share, and whose summary has their counts.
+    """Return the content of a W&B run that represents some records.
+
+    Its config has the fields that are equal in all records, and its summary their counts by status.
 
     Args:
         series: The identifier that stays the same when results are added.
-        name: The name of the run.
         study: The name of the study, which is the group of the run.
         kind: The job type of the run.
-        records: The records that the run represents.
-        tags: Further tags of the run.
-        config: Further fields of its config.
-        rows: A mapping from sort key to row of the history.
-        **media: The tables, images and lines of the run.
+        tags: Further tags.
+        config: Further fields of the config.
+        rows: A dict from sort key to row of the history.
+        **media: The fields `tables`, `images` and `lines` of the run.
     """
     counts = Counter(record.status for record in records)
-    config = _shared([_filters(record) for record in records]) | config
-    config = _row(config | {"kind": kind, "study": study, "study_digest": digest_of(study), "series": series})
-    ordered, summary = [_row(rows[place]) for place in sorted(rows)], {"cases": len(records), **counts}
+    config = _common_fields([_filter_fields(record) for record in records]) | config
+    config |= {"kind": kind, "study": study, "study_digest": digest_of(study), "series": series}
+    config, history = _encode_fields(config), [_encode_fields(rows[key]) for key in sorted(rows)]
+    summary = {"cases": len(records), **counts}
     labels = tuple(tag[:64] for tag in (kind, *tags, *(("failures",) if counts["failed"] else ())))
-    content = (name, labels, config, ordered, summary, media)
+    content = (name, labels, config, history, summary, media)
     config["digest"] = digest = digest_of(content)
     return TrackedRun(
-        digest, series, _plain(name), _plain(study), kind, labels, config, ordered, summary, **media
+        digest, series, _encode(name), _encode(study), kind, labels, config, history, summary, **media
     )
 
 
@@ -109,11 +106,11 @@ def _method_run(
             rows[plot.x, x] |= {plot.x: x} | {plot.metric + end: value for end, value in ends}
     config = {"method": line.method.name, "environment": line.environment}
     tags = (line.workload, line.method.mode, *sorted({record.case.api for record in records}))
-    return _run(digest_of([study, line]), name, study, METHOD, records, tags, config, rows)
+    return _make_run(digest_of([study, line]), name, study, METHOD, records, tags, config, rows)
 
 
-def _filters(record: Record) -> Fields:
-    """Return the fields by which runs can be filtered: those of the case and of its environment."""
+def _filter_fields(record: Record) -> Fields:
+    """Return the fields of a record by which W&B runs can be filtered: its case and its environment."""
     case, environment = to_dict(record.case), record.environment
     sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
     where = {name: environment.get(name) for name in _ENVIRONMENT}
@@ -121,46 +118,43 @@ def _filters(record: Record) -> Fields:
     return case | sizes | where | {"host": ", ".join(map(str, environment.get("hosts") or ()))}
 
 
-def _shared(rows: Sequence[Fields]) -> Fields:
-    """Return the fields that are equal in all rows."""
+def _common_fields(rows: Sequence[Fields]) -> Fields:
     return {name: value for name, value in rows[0].items() if all(row.get(name) == value for row in rows)}
 
 
 def _study_run(folder: Path, found: Findings, plots: Iterable[Plot], records: Sequence[Record]) -> TrackedRun:
-    """Return the run of the study, whose rows contain the ideal speed-ups."""
     pictures = {path: path.read_bytes() for path in sorted(folder.glob("report/*.png"))}
-    whole = {path: content for path, content in pictures.items() if b"IEND" in content[-12:]}  # complete
+    complete = {path: content for path, content in pictures.items() if b"IEND" in content[-12:]}
     fields, failed = ("replicate", "status", "reason", "text", "setting", "key"), ("failed", "skipped")
     failures = [
         {"case": label(record.case)} | {name: getattr(record, name) for name in fields}
         for record in found.records
         if record.status in failed
     ]
-    tables = {"fastest": [_fastest_row(each) for each in found.fastest], "failures": failures}
+    tables = {"fastest": [_fastest_row(fastest) for fastest in found.fastest], "failures": failures}
     rows: defaultdict[int, Fields] = defaultdict(dict)
     for plot in plots:
         for base in plot.baselines:
             for devices in {x for line in plot.lines.values() for x in line if x >= base}:
                 rows[devices] |= {"devices": devices, ideal_metric(base): devices / base}
-    digests = [hashlib.sha256(content).hexdigest() for content in whole.values()]
+    digests = [hashlib.sha256(content).hexdigest() for content in complete.values()]
     config = {"environments": " ".join(found.environments), "figures": digest_of(digests)}
-    return _run(
+    return _make_run(
         digest_of(found.name), found.name, found.name, STUDY, found.records, (), config, rows,
         tables={
-            name: ([*rows[0]], [[_plain(value) for value in row.values()] for row in rows])
+            name: ([*rows[0]], [[_encode(value) for value in row.values()] for row in rows])
             for name, rows in tables.items() if rows
         }, lines=tuple(map(to_line, records)),
-        images={f"figures/{path.stem}": str(path.relative_to(folder)) for path in whole},
+        images={f"figures/{path.stem}": str(path.relative_to(folder)) for path in complete},
     )  # fmt: skip
 
 
 def ideal_metric(baseline: int) -> str:
-    """Return the name of the metric of the ideal speed-up relative to a number of devices."""
+    """Return the W&B metric name of the ideal speed-up over a device count, such as 'ideal/from_2'."""
     return f"ideal/from_{baseline}"
 
 
 def _fastest_row(each: FastestMethod) -> Fields:
-    """Return a row with the fastest mode of a problem on a number of devices, and the second fastest."""
     case, (low, high) = each.first.case, each.first.interval or (None, None)
     return {
         "problem": family_name(case), "size": size_name(case), "devices": case.devices,
@@ -172,14 +166,14 @@ def _fastest_row(each: FastestMethod) -> Fields:
     }  # fmt: skip
 
 
-def _row(fields: Fields) -> Fields:
-    """Return the fields in the form that W&B keeps, without those that are None, NaN or infinite."""
-    plain = {_plain(str(name)): _plain(value) for name, value in fields.items()}
+def _encode_fields(fields: Fields) -> Fields:
+    """Return the fields as W&B stores them, without those that are None, NaN or infinite."""
+    plain = {_encode(str(name)): _encode(value) for name, value in fields.items()}
     return {name: value for name, value in plain.items() if value is not None}
 
 
-def _plain(value: Any) -> Any:
-    """Return a value in the form in which W&B returns it; a value that is not a scalar becomes JSON text."""
+def _encode(value: Any) -> Any:
+    """Return a value as W&B stores it: a rounded float, None for NaN and infinity, JSON text if not scalar."""
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):
@@ -188,5 +182,5 @@ def _plain(value: Any) -> Any:
 
 
 def digest_of(value: Any) -> str:
-    """Return a hexadecimal hash of a JSON value, 16 characters long."""
+    """Return a hash of a JSON-serializable value as 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

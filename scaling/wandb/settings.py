@@ -1,6 +1,6 @@
 """Validate the `tracking` settings: the W&B project, entity and mode, time limits and tags.
 
-wandb itself finds the API key, the server and the default entity.
+wandb itself reads the API key, the server and the default entity.
 """
 
 import dataclasses
@@ -39,10 +39,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # field, whether
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """The destination and times of publications.
-
-    There is no field for an API key, which wandb reads from WANDB_API_KEY or netrc.
-    """
+    """The W&B destination, mode, time limits and tags. wandb reads the API key from WANDB_API_KEY or netrc."""
 
     project: str = "ad-scaling"
     entity: str | None = None  # None for the default entity of the API key
@@ -62,7 +59,7 @@ class TrackingSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
-        """Return the settings of a `tracking` config; the variable WANDB_MODE overrides its mode.
+        """Return the settings of a `tracking` config. The environment variable WANDB_MODE overrides its mode.
 
         Raise `Refusal` if a key or value is invalid.
         """

@@ -1,4 +1,4 @@
-"""List of the figures of a report in page order, with the file names of current and former figures."""
+"""Figures of the report in the order of the page, and the file names of current and former figures."""
 
 from scaling.analysis.findings import Findings
 from scaling.report.figures import costs, over_devices, over_sizes
@@ -13,7 +13,7 @@ FORMER_NAMES = ("front", "compile")  # figures of earlier versions, whose files 
 
 
 def make_figures(findings: Findings) -> list[Figure]:
-    """Return all figures for which the findings contain data."""
+    """Return all figures of a report for which there are data, in the order of the page."""
     plan_stems = file_stems(each.hardware for each in findings.forecasts)
     score_stems = file_stems(each.hardware for each in findings.plan_scores)
     figures = [

@@ -1,4 +1,4 @@
-"""Figures of lost efficiency (stacked bars), roofline, time against memory, and prediction accuracy."""
+"""Figures of efficiency losses (stacked bars), roofline, time against memory, and prediction accuracy."""
 
 from collections.abc import Sequence
 
@@ -37,9 +37,9 @@ _LEAST_SHARE = 0.001
 
 
 def draw_losses(findings: Findings) -> Figure | None:
-    """Return a figure of the efficiency breakdown, or None if no breakdown is available.
+    """Return a bar chart that divides device time into work and causes of lost efficiency, or None if unknown.
 
-    It shows the fastest curve of the largest problem of each family.
+    It shows the fastest scaling curve of the largest problem of each function.
     """
     parts_of = {
         id(curve): parts
@@ -47,12 +47,12 @@ def draw_losses(findings: Findings) -> Figure | None:
         if any(part.devices > 1 for part in parts)
     }
     groups = curve_selection.curves_of_largest_problems(c for c in findings.curves if id(c) in parts_of)
-    fastest = [max(group, key=_rank) for group in groups]
+    fastest = [max(group, key=_curve_rank) for group in groups]
     if not fastest:
         return None
     shown = fastest[: marks.MOST_PANELS]
-    rows = {id(curve): _share_rows(curve, parts_of[id(curve)]) for curve in shown}
-    drawn = {row["line"] for some in rows.values() for row in some}
+    rows = {id(curve): _segment_rows(curve, parts_of[id(curve)]) for curve in shown}
+    drawn = {row["line"] for segments in rows.values() for row in segments}
     styles = [style for style in _PARTS.values() if style.name in drawn]
     panels = []
     for curve in shown:
@@ -73,16 +73,13 @@ def draw_losses(findings: Findings) -> Figure | None:
     return Figure("losses", "Where the efficiency goes", caption, tuple(panels), tuple(styles))
 
 
-def _rank(curve: Curve) -> tuple[bool, int, float]:
-    """Return a sort key that is largest for the fastest curve on the most devices.
-
-    Handwritten derivatives rank lowest.
-    """
+def _curve_rank(curve: Curve) -> tuple[bool, int, float]:
+    """Return a sort key that increases with device count and speed, and is lowest for handwritten derivatives."""
     return not curve.case.ad_mode.closed_form, curve.points[-1].devices, -curve.points[-1].seconds
 
 
-def _share_rows(curve: Curve, parts: Sequence[EfficiencyBreakdown]) -> list[Row]:
-    """Return a row for each segment of the stacked bar of each device count, from bottom to top."""
+def _segment_rows(curve: Curve, parts: Sequence[EfficiencyBreakdown]) -> list[Row]:
+    """Return the segments of the stacked bars (one bar per device count) as figure data, from bottom to top."""
     efficiency = {point.devices: point.efficiency for point in curve.points}
     rows = []
     for part in parts:
@@ -111,10 +108,7 @@ def _draw_bars(rows: Sequence[Row], styles: Sequence[LineStyle]) -> tuple[Spec, 
 
 
 def draw_rooflines(findings: Findings) -> Figure | None:
-    """Return a roofline figure, or None if no machine peaks were measured.
-
-    It shows the rate of each timing against its arithmetic intensity, below the measured peaks.
-    """
+    """Return a figure of FLOP/s against arithmetic intensity (roofline), or None without measured peaks."""
     found = rooflines(findings.timings)
     shown = found[: marks.MOST_PANELS]
     if not shown:
@@ -131,39 +125,43 @@ def draw_rooflines(findings: Findings) -> Figure | None:
     return Figure("roofline", title, caption, tuple(panels), tuple(styles))
 
 
-def _draw_roofline(of: Roofline, styles: Sequence[LineStyle], several: bool) -> Panel:
+def _draw_roofline(roofline: Roofline, styles: Sequence[LineStyle], several: bool) -> Panel:
     rows = [
         marks.timing_row(
             method.name, point.timing, f"{format_number(point.rate / 1e9)} GFLOP/s",
             f"{format_number(point.intensity)} operations per byte",
             intensity=point.intensity, rate=point.rate,
         )
-        for method, group in of.points.items() for point in group
+        for method, group in roofline.points.items() for point in group
     ]  # fmt: skip
-    ridge, intensities = of.arithmetic / of.memory, marks.finite(rows, "intensity")
+    ridge, intensities = roofline.arithmetic / roofline.memory, marks.finite(rows, "intensity")
     first, last = min(ridge, *intensities) / 4, max(ridge, *intensities) * 4
     x = marks.log_axis("intensity", "operations for each byte", (first, last), "", margin=1)
-    rates = [*marks.finite(rows, "rate"), first * of.memory, of.arithmetic]
+    rates = [*marks.finite(rows, "rate"), first * roofline.memory, roofline.arithmetic]
     y = marks.log_axis("rate", "FLOP/s of a device", rates, "", margin=2)
-    roof = [(first, first * of.memory), (ridge, of.arithmetic), (last, of.arithmetic)]
-    level, slope = f"{format_number(of.arithmetic / 1e9)} GFLOP/s", f"{format_number(of.memory / 1e9)} GB/s"
-    start = [{"intensity": first, "rate": first * of.memory, "label": slope}]
+    roof = [(first, first * roofline.memory), (ridge, roofline.arithmetic), (last, roofline.arithmetic)]
+    level = f"{format_number(roofline.arithmetic / 1e9)} GFLOP/s"
+    slope = f"{format_number(roofline.memory / 1e9)} GB/s"
+    start = [{"intensity": first, "rate": first * roofline.memory, "label": slope}]
     layers = (
         *marks.draw_guide(roof, x, y, level, strokeDash=[1, 0]),
         marks.draw_text(start, x, y, align="left", dx=6, dy=-12),
         marks.draw_points(rows, x, y, styles),
     )
-    title = describe_panel(of.case, "", of.honest)
-    return Panel(marks.panel_title(of.case, title, of.environment if several else ""), layers)
+    title = describe_panel(roofline.case, "", roofline.honest)
+    return Panel(marks.panel_title(roofline.case, title, roofline.environment if several else ""), layers)
 
 
 def draw_memory(findings: Findings) -> Figure | None:
-    """Return a figure of time against memory for each family's problem with the most programs, or None."""
-    groups = _fullest_problems(findings)
+    """Return a figure of time against memory, or None if no function was measured with several AD methods.
+
+    It shows the problem of each function that has the most methods.
+    """
+    groups = _most_complete_problems(findings)
     if not groups:
         return None
     shown = groups[: marks.MOST_PANELS]
-    styles = line_styles({_program(p): p.timing.case for points in shown for p in points})
+    styles = line_styles({_line_name(p): p.timing.case for points in shown for p in points})
     panels = [_draw_memory(points, styles, findings.has_mixed_environments) for points in shown]
     caption = (
         "Which modes and memory settings are both slower and larger than another. A mark for each mode, "
@@ -175,12 +173,12 @@ def draw_memory(findings: Findings) -> Figure | None:
     return Figure("memory", "Time against memory", caption, tuple(panels), tuple(styles))
 
 
-def _program(point: MemoryPoint) -> str:
+def _line_name(point: MemoryPoint) -> str:
     return base_method(point.timing.case).name
 
 
-def _fullest_problems(findings: Findings) -> list[list[MemoryPoint]]:
-    """Return the timings of the problem with the most programs, for each family with several programs."""
+def _most_complete_problems(findings: Findings) -> list[list[MemoryPoint]]:
+    """Return the timings of each function's problem with the most AD methods, if there are at least two."""
     points = [
         MemoryPoint(memory, timing.median, timing)
         for timing in findings.timings
@@ -189,12 +187,12 @@ def _fullest_problems(findings: Findings) -> list[list[MemoryPoint]]:
     ]
     families = group_by(points, lambda p: (p.timing.environment, *family_key(p.timing.case))).values()
     by_problem = (group_by(family, lambda p: problem(p.timing.case)).values() for family in families)
-    fullest = [max(problems, key=_fullness) for problems in by_problem]
-    return [points for points in fullest if _fullness(points)[0] > 1]
+    fullest = [max(problems, key=_completeness_key) for problems in by_problem]
+    return [points for points in fullest if _completeness_key(points)[0] > 1]
 
 
-def _fullness(points: Sequence[MemoryPoint]) -> tuple[int, int, int]:
-    """Return the number of methods with their memory settings, the number of device counts, and the size."""
+def _completeness_key(points: Sequence[MemoryPoint]) -> tuple[int, int, int]:
+    """Return the number of methods, the number of device counts and the size of a problem, as a sort key."""
     cases = [point.timing.case for point in points]
     return len(set(map(method_of, cases))), len({c.devices for c in cases}), problem_size(cases[0])
 
@@ -202,7 +200,7 @@ def _fullness(points: Sequence[MemoryPoint]) -> tuple[int, int, int]:
 def _draw_memory(points: Sequence[MemoryPoint], styles: Sequence[LineStyle], several: bool) -> Panel:
     counts = sorted({point.timing.case.devices for point in points})
     rows = [
-        marks.timing_row(_program(p), p.timing, format_bytes(p.memory), memory=p.memory,
+        marks.timing_row(_line_name(p), p.timing, format_bytes(p.memory), memory=p.memory,
                          area=40 + 160 * counts.index(p.timing.case.devices) / max(1, len(counts) - 1),
                          label=method_of(p.timing.case).short_memory_setting)
         for p in points
@@ -226,7 +224,7 @@ def _draw_memory(points: Sequence[MemoryPoint], styles: Sequence[LineStyle], sev
 
 
 def draw_scores(scores: PlanScores, stem: str) -> Figure:
-    """Return a figure of predicted against measured seconds of each case."""
+    """Return a figure of predicted time against measured time, with one mark per case."""
     pairs = scores.total.pairs
     styles = line_styles({base_method(pair.timing.case).name: pair.timing.case for pair in pairs})
     rows = [

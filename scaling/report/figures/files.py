@@ -1,4 +1,4 @@
-"""Figure files: Vega-Lite specifications for the page, and SVG, PNG and PDF files by vl-convert."""
+"""Conversion of figures to Vega-Lite specifications and, with vl-convert, to SVG, PNG and PDF files."""
 
 import json
 import re
@@ -38,7 +38,7 @@ ENCODERS: dict[str, Callable[[str], bytes]] = {
 
 
 def page_specs(figures: Sequence[Figure]) -> str:
-    """Return the specifications of all panels as JSON for a script element, with CSS variables as colors."""
+    """Return the Vega-Lite specifications of figures as JSON for an HTML script element."""
     config = to_page_colours(CONFIG | {"legend": {"disable": True}})
     datasets, specs = _panel_specs(figures)
     for figure, panels in zip(figures, specs, strict=True):
@@ -51,22 +51,22 @@ def page_specs(figures: Sequence[Figure]) -> str:
 
 
 def to_script_json(value: Any) -> str:
-    """Return a value as JSON for a script element, escaped so that no text can end the element."""
-    text = json.dumps(_map_texts(value, clean_text), ensure_ascii=False, separators=(",", ":"))
+    """Return a value as JSON for an HTML script element, escaped so that no string can end the element."""
+    text = json.dumps(_map_strings(value, clean_text), ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def to_page_colours(value: Any) -> Any:
-    """Return a specification with each theme color replaced by its CSS variable."""
-    return _map_texts(value, to_css_variable)
+    """Return a Vega-Lite specification with each theme color replaced by its CSS variable."""
+    return _map_strings(value, to_css_variable)
 
 
 def _panel_specs(figures: Iterable[Figure]) -> tuple[Spec, list[list[Spec]]]:
-    """Return the data sets and the panel specifications of figures.
+    """Return the data and the panels of figures as Vega-Lite specifications.
 
     Returns:
-        datasets: a dict from name to rows. Equal rows are stored once.
-        specs: for each figure, a list with the height and layers of each panel.
+        A dict from data set name to rows. Equal rows are stored once.
+        For each figure, a list with the height and layers of each panel.
     """
     names: dict[str, str] = {}
     datasets: Spec = {}
@@ -84,19 +84,19 @@ def _panel_specs(figures: Iterable[Figure]) -> tuple[Spec, list[list[Spec]]]:
     return datasets, specs
 
 
-def _map_texts(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a specification with a function applied to each string, and floats rounded to six digits."""
+def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """Return a nested value with a function applied to its strings, and its floats rounded to six digits."""
     if isinstance(value, dict):
-        return {key: _map_texts(item, change) for key, item in value.items()}
+        return {key: _map_strings(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_map_texts(item, change) for item in value]
+        return [_map_strings(item, change) for item in value]
     if isinstance(value, float):
         return float(f"{value:.6g}")
     return change(value) if isinstance(value, str) else value
 
 
 def file_spec(figure: Figure, provenance: str) -> Spec:
-    """Return the Vega-Lite specification of a whole figure with title, provenance and one shared legend."""
+    """Return the Vega-Lite specification of a figure file, with its provenance as subtitle and one legend."""
     titles = [
         [line for text in panel.title for line in textwrap.wrap(text, _TITLE_LETTERS)]
         for panel in figure.panels
@@ -109,7 +109,7 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
     columns = max(1, min(4, _LEGEND_LETTERS // longest))
     wide = any(panel.least_width > 1.5 * _WIDTH for panel in figure.panels)
     legend = CONFIG["legend"] | {"columns": columns, "symbolSize": 90}
-    return _map_texts({
+    return _map_strings({
         "$schema": _SCHEMA,
         "config": CONFIG | {"background": GROUND, "legend": legend, "padding": 12},
         "title": {"text": figure.title, "subtitle": provenance, "fontSize": 15, "offset": 12},
@@ -123,7 +123,7 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
 
 
 def describe_provenance(findings: Findings) -> str:
-    """Return the study, machine, dates and commits of the records in words."""
+    """Return the study, devices, dates and git commits of the results as text, separated by ' · '."""
     records = findings.records or [record for forecast in findings.forecasts for record in forecast.records]
     machines = sorted({str(record.environment.get("device_kind") or "unknown machine") for record in records})
     commits = sorted({str(record.environment.get("commit") or "unknown")[:12] for record in records})
@@ -139,7 +139,7 @@ def describe_provenance(findings: Findings) -> str:
 
 
 def javascript_library() -> str:
-    """Return the text of vega.min.js, which draws figures in a page, from the installed vl-convert."""
+    """Return the JavaScript library for vega.min.js, which draws the figures of a page, from vl-convert."""
     versions = vl_convert.get_vega_version(), vl_convert.get_vega_embed_version()
     head = "/*! Vega {}, Vega-Lite and Vega-Embed {}, BSD-3-Clause, by vl_convert.javascript_bundle */\n"
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -149,10 +149,10 @@ def javascript_library() -> str:
 def write_figures(
     figures: Iterable[Figure], findings: Findings, folder: Path, formats: Sequence[str]
 ) -> list[Path]:
-    """Write figures to a folder in the given formats and return the files."""
+    """Write figures to a folder in the formats 'svg', 'png' or 'pdf', and return the paths of the files."""
     written, provenance = [], describe_provenance(findings)
     for figure in figures:
-        svg = _renumber(vl_convert.vegalite_to_svg(file_spec(figure, provenance)))
+        svg = _renumber_clip_paths(vl_convert.vegalite_to_svg(file_spec(figure, provenance)))
         for name in formats:
             path = folder / f"{figure.name}.{name}"
             replace_file(path, ENCODERS[name](svg))
@@ -160,17 +160,14 @@ def write_figures(
     return written
 
 
-def _renumber(svg: str) -> str:
-    """Return an SVG with its clip paths numbered from 0.
-
-    Vega continues the numbering from one figure to the next, so that its output would depend on their order.
-    """
+def _renumber_clip_paths(svg: str) -> str:
+    """Return an SVG with its clip paths numbered from 0, so that it is independent of earlier figures."""
     names: dict[str, int] = {}
-    return _CLIP.sub(lambda found: f"{found[1]}clip{names.setdefault(found[2], len(names))}", svg)
+    return _CLIP.sub(lambda match: f"{match[1]}clip{names.setdefault(match[2], len(names))}", svg)
 
 
 def draw_report_pictures(folder: Path) -> None:
-    """Write all figures as PNG files to the report of a folder, unless it already contains PNG files."""
+    """Write all figures as PNG files to the existing `report` subfolder of a folder, unless it has some."""
     target = folder / "report"
     if target.is_dir() and not any(target.glob("*.png")):
         findings = read(folder)
@@ -178,12 +175,11 @@ def draw_report_pictures(folder: Path) -> None:
 
 
 def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: Iterable[Path] = ()) -> None:
-    """Remove the figure files of earlier versions or other records from a folder.
+    """Remove the figure files that earlier reports wrote to a folder.
 
     Args:
-        folder: the folder with the figure files.
-        formats: the file name extensions to remove.
-        keep: the files that are not removed.
+        formats: The file name extensions to remove, without a period.
+        keep: The files that are not removed.
     """
     stems = (*NAMES, *FORMER_NAMES, *(f"{start}*" for start in FOR_HARDWARE))
     for path in {path for ending in formats for stem in stems for path in folder.glob(f"{stem}.{ending}")}:

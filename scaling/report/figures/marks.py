@@ -1,4 +1,4 @@
-"""Vega-Lite building blocks of figures: axes, lines, intervals, labels; the classes Figure and Panel."""
+"""Vega-Lite building blocks of figures: panels, axes, lines, points, error bars and labels."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,17 +10,17 @@ from scaling.core.case import Case, label
 from scaling.core.formatting import count_of, format_duration
 from scaling.report.figures.theme import MUTED, SHAPES, LineStyle
 
-Row = dict[str, Any]  # a row of a tidy table, which one mark shows
+Row = dict[str, Any]  # the data of one mark (long format)
 Spec = dict[str, Any]  # a part of a Vega-Lite specification
 MOST_PANELS = 6
-_MOST_LABELS = 4  # the most lines that get a label at their end
+_MAX_LABELS = 4  # lines with a label at their end
 _LABEL_HEIGHT = 0.065  # as a fraction of the panel height
 _ISOLATED = "!isolated || indexof(datum.line, isolated) == 0 || indexof(isolated, datum.line) == 0"
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: the field that it shows, the options of its encoding channel, and its domain."""
+    """A figure axis: the field of the rows that it shows, Vega-Lite channel options, and its range of values."""
 
     field: str
     options: Mapping[str, Any]
@@ -28,24 +28,24 @@ class Axis:
     linear: bool = False
 
     def channel(self, field: str | None = None, **more: Any) -> Spec:
-        """Return the Vega-Lite encoding channel of a field on this axis."""
+        """Return the Vega-Lite encoding channel that shows a field (by default, `self.field`) on this axis."""
         return {"field": field or self.field, "type": "quantitative", **self.options, **more}
 
     def fraction(self, value: float) -> float:
-        """Return the position of a value on the axis, as a fraction from 0 to 1."""
+        """Return the position of a value on the axis, from 0 (lower end) to 1 (upper end)."""
         low, high = self.domain
         if self.linear:
             return (value - low) / (high - low)
         return math.log(value / low) / math.log(high / low)
 
     def value(self, fraction: float) -> float:
-        """Return the value at a fraction of the axis."""
+        """Return the value at a position on the axis, from 0 (lower end) to 1 (upper end)."""
         low, high = self.domain
         return low + fraction * (high - low) if self.linear else low * (high / low) ** fraction
 
 
 class Panel(NamedTuple):
-    """Layers that share their axes, with a title as lines of text."""
+    """A panel of a figure: the lines of its title, and Vega-Lite layers that share their axes."""
 
     title: tuple[str, ...]
     layers: tuple[Spec, ...]
@@ -56,7 +56,7 @@ class Panel(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure: its file stem, title, caption, panels and legend."""
+    """A figure: its file stem (`name`), title, caption, panels and legend."""
 
     name: str
     title: str
@@ -66,12 +66,12 @@ class Figure:
 
 
 def describe_omission(shown: int, found: int, what: str) -> str:
-    """Return a caption sentence with the number of items drawn, or '' if all are drawn."""
+    """Return a caption sentence such as ' 6 of 8 maps are drawn.', or '' if `shown` equals `found`."""
     return f" {shown} of {found} {what}." if shown < found else ""
 
 
 def panel_title(case: Case, detail: str, environment: str) -> tuple[str, ...]:
-    """Return the title lines of a panel: the function, a detail, and the environment if it is not empty."""
+    """Return the title of a panel as lines: the function, a detail and the environment, if not empty."""
     lines = (family_name(case), detail, environment and f"environment {environment}")
     return tuple(line for line in lines if line)
 
@@ -79,7 +79,10 @@ def panel_title(case: Case, detail: str, environment: str) -> tuple[str, ...]:
 def log_axis(
     field: str, title: str, values: Iterable[float], unit: str | None = None, margin: float = 1.3
 ) -> Axis:
-    """Return a logarithmic axis. If there is a unit, labels have SI prefixes before it."""
+    """Return a logarithmic axis over some values, whose labels have SI prefixes if there is a unit.
+
+    `margin` is the factor by which the axis extends beyond the values.
+    """
     positive = [value for value in values if value and value > 0]
     domain = min(positive) / margin, max(positive) * margin
     steps = (1, 2, 5) if domain[1] < 200 * domain[0] else (1,)
@@ -92,13 +95,13 @@ def log_axis(
 
 
 def linear_axis(field: str, title: str, high: float) -> Axis:
-    """Return a linear axis that starts at zero."""
+    """Return a linear axis from 0 to `high`."""
     options = {"title": title, "scale": {"domain": (0, high), "nice": False}, "axis": {"tickCount": 6}}
     return Axis(field, options, (0, high), linear=True)
 
 
 def count_axis(field: str, title: str, counts: Iterable[float]) -> Axis:
-    """Return a logarithmic axis with a tick at each count, for example at each device count."""
+    """Return a logarithmic axis with a tick at each of the given counts, such as device counts."""
     ticks = sorted(set(counts))
     margin = max((ticks[-1] / ticks[0]) ** 0.06, 1.1)
     domain = ticks[0] / margin, ticks[-1] * margin
@@ -108,13 +111,13 @@ def count_axis(field: str, title: str, counts: Iterable[float]) -> Axis:
 
 
 def name_axis(field: str, title: str, names: Sequence[Any]) -> Axis:
-    """Return a categorical axis with a band for each name, in the given order."""
+    """Return a categorical axis with one band per name, in the given order."""
     scale, axis = {"type": "band"}, {"labelAngle": 0}
     return Axis(field, {"title": title, "type": "nominal", "sort": list(names), "scale": scale, "axis": axis})
 
 
 def draw_layer(rows: Sequence[Row], mark: str, options: Spec, **channels: Spec | None) -> Spec:
-    """Return a layer with one mark per row, or with a single line. Channels that are None are omitted."""
+    """Return a Vega-Lite layer that draws rows of data as marks, such as 'point', 'line' or 'bar'."""
     encoding = {name: channel for name, channel in channels.items() if channel is not None}
     return {"data": {"values": rows}, "mark": {"type": mark, "clip": True, **options}, "encoding": encoding}
 
@@ -125,7 +128,7 @@ def _line_channel(styles: Sequence[LineStyle], values: Iterable[Any]) -> Spec:
 
 
 def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
-    """Return the encoding channels of color, of opacity (if a line is isolated) and of the tooltip."""
+    """Return Vega-Lite encoding channels for color, tooltip, and opacity, which dims all but an isolated line."""
     return {
         "color": _line_channel(styles, (style.colour for style in styles)),
         "opacity": {"condition": {"test": _ISOLATED, "value": 1}, "value": 0.08},
@@ -136,15 +139,12 @@ def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
 def draw_points(
     rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], fill: str | None = None, **more: Spec
 ) -> Spec:
-    """Return a layer with a marker for each row, in the shape of its line.
+    """Return a Vega-Lite layer with a marker for each row, in the shape of its line.
 
     Args:
-        rows: the rows.
-        x: the horizontal axis.
-        y: the vertical axis.
-        styles: the styles of the lines.
-        fill: the field with the color of the interior of a marker.
-        more: further encoding channels.
+        rows: The data, with the name of a line in the field `line`.
+        fill: The field with the interior color of a marker. By default markers are hollow.
+        more: Further encoding channels.
     """
     if fill:
         more["fill"] = {"field": fill, "type": "nominal", "scale": None}
@@ -155,52 +155,52 @@ def draw_points(
 
 
 def draw_intervals(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
-    """Return a layer with an error bar for each row that has the interval fields *_low and *_high."""
+    """Return a Vega-Lite layer of error bars, from the fields of the y-axis with suffix _low and _high."""
     low, high = f"{y.field}_low", f"{y.field}_high"
     ends = {"x": x.channel(), "y": y.channel(low), "y2": {"field": high}}
     layer = draw_layer(rows, "rule", {"strokeWidth": 2}, **ends, **line_channels(styles))
-    return layer | _keep_known(low, high)
+    return layer | _drop_missing(low, high)
 
 
-def _keep_known(*fields: str) -> Spec:
-    """Return a layer transform that filters out rows with a missing value in the given fields."""
+def _drop_missing(*fields: str) -> Spec:
+    """Return the Vega-Lite transform of a layer that drops rows without a value in any given field."""
     return {"transform": [{"filter": " && ".join(f"datum.{field} != null" for field in fields)}]}
 
 
 def draw_lines(
     rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], dotted: bool = False, **mark: Any
 ) -> Spec:
-    """Return a layer that connects the rows of each line, without rows that have no value."""
+    """Return a Vega-Lite layer with a line through the rows of each line name that have a value."""
     options = {"strokeWidth": 1.8} | ({"strokeDash": [2, 3]} if dotted else {}) | mark
     dash = None if dotted else _line_channel(styles, (list(style.dash or (1, 0)) for style in styles))
     channels = {"x": x.channel(), "y": y.channel(), "strokeDash": dash, **line_channels(styles)}
     layer = draw_layer(rows, "line", options, **channels)
-    return layer | _keep_known(y.field)
+    return layer | _drop_missing(y.field)
 
 
 def draw_series(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return layers of lines, intervals and markers, with end labels if there are two to four lines."""
-    ends = _last_of_lines(row for row in rows if row.get(y.field) is not None)
-    labels = [draw_end_labels(ends, x, y, styles)] if 1 < len(ends) <= _MOST_LABELS else []
-    points = draw_points(rows, x, y, styles) | _keep_known(y.field)
+    """Return Vega-Lite layers of lines, error bars and markers, and of end labels for two to four lines."""
+    ends = _labeled_line_ends(row for row in rows if row.get(y.field) is not None)
+    labels = [draw_end_labels(ends, x, y, styles)] if 1 < len(ends) <= _MAX_LABELS else []
+    points = draw_points(rows, x, y, styles) | _drop_missing(y.field)
     return [draw_lines(rows, x, y, styles), draw_intervals(rows, x, y, styles), points, *labels]
 
 
-def _last_of_lines(rows: Iterable[Row]) -> list[Row]:
-    """Return the last row of each line with a label: its mode or, if modes are shared, its distinct words."""
+def _labeled_line_ends(rows: Iterable[Row]) -> list[Row]:
+    """Return the last row of each line with a `label`: the mode, or the words that distinguish the line."""
     last = {row["line"]: row for row in rows}
-    modes = {line: line.partition(" (")[0].partition(",")[0] for line in last}
-    if len(set(modes.values())) < len(last):
+    labels = {line: line.partition(" (")[0].partition(",")[0] for line in last}
+    if len(set(labels.values())) < len(last):
         words = {line: line.split(", ") for line in last}
         shared = set.intersection(*map(set, words.values()))
-        modes = {
-            line: ", ".join(w for w in of if w not in shared) or modes[line] for line, of in words.items()
+        labels |= {
+            line: text for line in last if (text := ", ".join(w for w in words[line] if w not in shared))
         }
-    return [row | {"label": modes[line]} for line, row in last.items()]
+    return [row | {"label": labels[line]} for line, row in last.items()]
 
 
 def draw_end_labels(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
-    """Return a layer of labels to the right of the rows' marks, shifted apart to avoid overlap."""
+    """Return a Vega-Lite layer of labels to the right of marks, moved apart so that they do not overlap."""
     colours = {style.name: style.colour for style in styles}
     spread = [
         {
@@ -210,13 +210,13 @@ def draw_end_labels(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[Line
             "label": row["label"],
             "colour": colours[row["line"]],
         }
-        for row, height in _spread(sorted(rows, key=lambda row: row[y.field]), y)
+        for row, height in _spread_labels(sorted(rows, key=lambda row: row[y.field]), y)
     ]
     return draw_text(spread, x, y, align="left", dx=8, dy=3, fontSize=11)
 
 
-def _spread(rows: Iterable[Row], y: Axis) -> Iterator[tuple[Row, float]]:
-    """Yield pairs of a row and its label height, from bottom to top, at least one label apart."""
+def _spread_labels(rows: Iterable[Row], y: Axis) -> Iterator[tuple[Row, float]]:
+    """Yield each row with the height of its label (0 to 1), from bottom to top without overlap."""
     height = -math.inf
     for row in rows:
         height = max(y.fraction(row[y.field]), height + _LABEL_HEIGHT)
@@ -226,7 +226,7 @@ def _spread(rows: Iterable[Row], y: Axis) -> Iterator[tuple[Row, float]]:
 def draw_guide(
     points: Iterable[tuple[float, float]], x: Axis, y: Axis, text: str = "", **mark: Any
 ) -> list[Spec]:
-    """Return layers of a gray dotted line through (x, y) pairs, with an optional label at its end."""
+    """Return Vega-Lite layers of a gray dotted line through (x, y) pairs and of an optional label at its end."""
     rows = [{x.field: at, y.field: value} for at, value in points]
     options = {"color": MUTED, "strokeDash": [2, 3], "strokeWidth": 1.2} | mark
     line = draw_layer(rows, "line", options, x=x.channel(), y=y.channel())
@@ -235,20 +235,19 @@ def draw_guide(
 
 
 def draw_text(rows: Sequence[Row], x: Axis, y: Axis, **mark: Any) -> Spec:
-    """Return a text layer of the field `label`, in the color of the field `colour` if the rows have it."""
+    """Return a Vega-Lite layer of the field `label` as text, in the color of the field `colour` if any."""
     options = {"color": MUTED, "align": "right", "dx": -6, "dy": -7, "clip": False} | mark
     own = {"field": "colour", "type": "nominal", "scale": None} if rows and "colour" in rows[0] else None
     return draw_layer(rows, "text", options, x=x.channel(), y=y.channel(), text={"field": "label"}, color=own)
 
 
 def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
-    """Return the row of a timing, with its time, its interval and its tooltip.
+    """Return a timing as figure data: its time and interval in seconds, and its tooltip.
 
     Args:
-        line: the name of the line.
-        timing: the timing.
-        words: further lines of the tooltip.
-        fields: further fields of the row.
+        line: The name of the line in the figure.
+        words: Further lines of the tooltip.
+        fields: Further fields of the row.
     """
     low, high = timing.interval or (None, None)
     samples, processes = len(timing.seconds), timing.replicates
@@ -260,11 +259,11 @@ def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
 
 
 def finite(rows: Iterable[Row], *fields: str) -> list[float]:
-    """Return the values of the given fields that are not None."""
+    """Return the values of the given fields in all rows, without None."""
     return [row[field] for row in rows for field in fields if row.get(field) is not None]
 
 
 def with_ends(rows: Sequence[Row], field: str) -> list[float]:
-    """Return the values of a field that are not None, with the ends of their intervals."""
+    """Return the values of a field in all rows and the bounds of their confidence intervals, without None."""
     known = [row for row in rows if row.get(field) is not None]
     return finite(known, field, f"{field}_low", f"{field}_high")

@@ -1,4 +1,4 @@
-"""Figures against device count: time, speed-up and efficiency, meshes, and plans with measurements."""
+"""Figures against device count: time, speed-up, efficiency, device meshes, and predicted times of plans."""
 
 import itertools
 import math
@@ -32,8 +32,8 @@ from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import GRID, GROUND, MUTED, LineStyle, line_styles
 
-MOST_LINES = 8  # the most lines in one panel
-MOST_PLANS = 8  # the most panels of a plan
+MOST_LINES = 8  # in one panel
+MOST_PLANS = 8  # panels of a plan
 TITLES = {
     "strong": "Strong scaling: the same problem on more devices",
     "weak": "Weak scaling: as many points for each device",
@@ -44,15 +44,12 @@ _RATIOS = {
     "efficiency": "efficiency",
     "against_jit": "speed-up over the best one-device program",
 }
-_FEWER = " Of the many layouts of a mode the one that is fastest on the most devices is drawn."
+_LIMITED = " Of the many layouts of a mode the one that is fastest on the most devices is drawn."
 AnyCurve = TypeVar("AnyCurve", Curve, PredictedCurve)
 
 
-def _fewer(curves: Sequence[AnyCurve]) -> list[AnyCurve]:
-    """Return all curves, or the fastest curve of each method if there are too many for one panel.
-
-    The fastest curve is the one with the least time on the most devices.
-    """
+def _limit_curves(curves: Sequence[AnyCurve]) -> list[AnyCurve]:
+    """Return the curves or, if there are more than MOST_LINES, each method's fastest on the most devices."""
     if len(curves) <= MOST_LINES:
         return list(curves)
     best: dict[Method, AnyCurve] = {}
@@ -62,11 +59,11 @@ def _fewer(curves: Sequence[AnyCurve]) -> list[AnyCurve]:
 
 
 def line_name(case: Case) -> str:
-    """Return the legend entry of a curve: its method and its transformation."""
+    """Return the legend entry of a case, such as 'jacrev (vmap), shard_map, points split'."""
     return f"{method_of(case).name}, {describe_call(case)}"
 
 
-def _styles(curves: Iterable[Any]) -> list[LineStyle]:
+def _curve_styles(curves: Iterable[Any]) -> list[LineStyle]:
     return line_styles({line_name(curve.case): curve.case for curve in curves})
 
 
@@ -76,17 +73,17 @@ def _title(findings: Findings, curve: Curve, *words: str) -> tuple[str, ...]:
 
 
 def draw_times(findings: Findings) -> Figure | None:
-    """Return a figure of time and of speed-up against devices for the largest problems, or None.
+    """Return a figure of time and speed-up against device count, or None if there is no strong scaling curve.
 
-    The speed-up is relative to the best plain jit program on one device.
+    It shows the largest problem of each function. Speed-ups are over the best jit program on one device.
     """
     found = curve_selection.curves_of_largest_problems(
         curve for curve in findings.curves if curve.kind == "strong"
     )
-    groups = [_fewer(row) for row in found[: marks.MOST_PANELS]]
-    styles, panels = _styles(itertools.chain(*groups)), []
+    groups = [_limit_curves(row) for row in found[: marks.MOST_PANELS]]
+    styles, panels = _curve_styles(itertools.chain(*groups)), []
     for group in groups:
-        rows = _point_rows(group)
+        rows = _measurement_rows(group)
         panels.append(Panel(_title(findings, group[0]), _draw_seconds(group, rows, styles)))
         if any(row["against_jit_low"] is not None for row in rows):
             title = _title(findings, group[0], "speed-up over the best one-device program")
@@ -98,7 +95,7 @@ def draw_times(findings: Findings) -> Figure | None:
         "lower is faster. Right: every mode against one and the same program, the fastest plain jit program "
         f"on one device that is not written by hand. {_UNDETERMINED}"
     )
-    caption += _FEWER if any(len(row) > MOST_LINES for row in found) else ""
+    caption += _LIMITED if any(len(row) > MOST_LINES for row in found) else ""
     caption += marks.describe_omission(len(groups), len(found), "families are drawn; the tables have all")
     return Figure("devices", "Time and speed-up against devices", caption, tuple(panels), tuple(styles))
 
@@ -114,17 +111,16 @@ def _draw_seconds(
     return (*marks.draw_guide(ideal, x, y, "ideal"), *marks.draw_series(rows, x, y, styles))
 
 
-def _point_rows(curves: Iterable[Curve]) -> list[Row]:
-    """Return a row for each measurement of the curves, with its time and its ratios."""
+def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
     return [
-        _point_row(curve, point, timing)
+        _measurement_row(curve, point, timing)
         for curve in curves
         for point, timing in zip(curve.points, curve.timings, strict=True)
     ]
 
 
-def _point_row(curve: Curve, point: CurvePoint, timing: Timing) -> Row:
-    """Return the row of one measurement. An undetermined ratio is None, so that it is not drawn."""
+def _measurement_row(curve: Curve, point: CurvePoint, timing: Timing) -> Row:
+    """Return the figure data of one measurement. A ratio without a determined value is None."""
     words, fields = list[str](), Row()
     for field, word in _RATIOS.items():
         value, low, high = (getattr(point, f"{field}{end}") for end in ("", "_low", "_high"))
@@ -135,22 +131,21 @@ def _point_row(curve: Curve, point: CurvePoint, timing: Timing) -> Row:
 
 
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
-    """Return a figure of speed-up and efficiency against devices, or None if there is no curve.
+    """Return a figure of speed-up and efficiency against device count, or None if there is no curve.
 
     Args:
-        kind: 'strong' or 'weak'.
-        findings: the findings.
-        curves: the curves to draw. By default those of the largest problem of each family are drawn.
+        kind: The kind of scaling, 'strong' or 'weak'.
+        curves: The scaling curves to choose from, by default all.
     """
     drawable = curve_selection.multi_point_curves(c for c in curves or findings.curves if c.kind == kind)
     rows = curve_selection.curves_of_largest_problems(drawable)
     if not rows:
         return None
     laws = {id(curve): law for curve, fitted in findings.scaling_fits for law in fitted if law.best}
-    groups = [_fewer(row) for row in rows[: marks.MOST_PANELS]]
-    styles, panels = _styles(itertools.chain(*groups)), []
+    groups = [_limit_curves(row) for row in rows[: marks.MOST_PANELS]]
+    styles, panels = _curve_styles(itertools.chain(*groups)), []
     for group in groups:
-        drawn = _point_rows(group)
+        drawn = _measurement_rows(group)
         for field in ("speedup", "efficiency"):
             title = _RATIOS[field] + (" (scaled)" if (kind, field) == ("weak", "speedup") else "")
             layers = _draw_ratios(group, drawn, styles, field, title + group[0].relative, laws)
@@ -167,7 +162,6 @@ def _draw_ratios(
     title: str,
     laws: Mapping[int, ScalingFit] = MappingProxyType({}),
 ) -> tuple[Spec, ...]:
-    """Return the layers of a ratio against devices, with the ideal and the best fitted law."""
     counts, base = sorted({row["devices"] for row in rows}), group[0].baseline_devices
     efficiency = field == "efficiency"
     ideal = [(count, 1.0 if efficiency else count / base) for count in counts]
@@ -188,7 +182,7 @@ def _draw_ratios(
 
 
 def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
-    """Return rows of the fitted law along the devices, relative to the measured time on the baseline."""
+    """Return the figure data of a fitted law over device counts, scaled to the measured baseline time."""
     base = curve.points[0]
     scale = base.seconds / law.seconds / (base.devices if curve.kind == "weak" else 1)
     return [
@@ -202,23 +196,22 @@ def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
 
 
 def _describe_scaling(kind: str, drawable: Sequence[Curve], rows: Sequence[Sequence[Curve]]) -> str:
-    shown, left_out = rows[: marks.MOST_PANELS], rows[marks.MOST_PANELS :]
+    shown, omitted = rows[: marks.MOST_PANELS], rows[marks.MOST_PANELS :]
     bases = " or ".join(dict.fromkeys(row[0].baseline for row in shown))
     of = bases + (", as many points for each device" if kind == "weak" else "")
-    chosen = _describe_chosen(drawable, shown)
-    caption = f"Speed-up and efficiency against the same program on {of}. {_UNDETERMINED} {chosen}"
+    selection = _describe_selection(drawable, shown)
+    caption = f"Speed-up and efficiency against the same program on {of}. {_UNDETERMINED} {selection}"
     caption += " The broad pale line is the law that fits best."
     if any(curve.case.split == "both" for row in shown for curve in row):
         caption += " A split over both axes is drawn with the mesh that is fastest on each number of devices."
-    caption += _FEWER if any(len(row) > MOST_LINES for row in shown) else ""
-    if left_out:
-        names = "; ".join(family_name(row[0].case) for row in left_out)
+    caption += _LIMITED if any(len(row) > MOST_LINES for row in shown) else ""
+    if omitted:
+        names = "; ".join(family_name(row[0].case) for row in omitted)
         caption += f" Left out, but in the tables: {names}."
     return caption
 
 
-def _describe_chosen(drawable: Iterable[Curve], rows: Iterable[Sequence[Curve]]) -> str:
-    """Return a sentence for the caption on which problems are drawn."""
+def _describe_selection(drawable: Iterable[Curve], rows: Iterable[Sequence[Curve]]) -> str:
     families = group_by(drawable, _family)
     largest = {of: max(problem_size(curve.case) for curve in same) for of, same in families.items()}
     if all(problem_size(row[0].case) == largest[_family(row[0])] for row in rows):
@@ -234,7 +227,7 @@ def _family(curve: Curve) -> tuple:
 
 
 def draw_meshes(findings: Findings) -> Figure | None:
-    """Return a figure of time against mesh for the largest problem of each family, or None."""
+    """Return a figure of time against device mesh, such as '2x4', or None if no meshes were compared."""
     honest = (mesh for mesh in findings.mesh_comparisons if mesh.honest)
     families = group_by(honest, lambda mesh: (mesh.environment, *family_key(mesh.case)))
     groups = []
@@ -289,18 +282,18 @@ def _draw_mesh(group: Sequence[SettingComparison], styles: Sequence[LineStyle], 
 
 
 def draw_plan(forecast: Forecast, stem_name: str, curves: Sequence[Curve]) -> Figure | None:
-    """Return a figure of predicted time against devices for the largest problem of each family, or None.
+    """Return a figure of predicted time against device count, or None if the plan has no scaling curve.
 
-    The largest problem comes first.
+    It shows the largest problem of each function, with measurements from `curves` on the same hardware.
     """
     groups = _largest_planned(curve for curve in forecast.curves if len(curve.points) > 1)
     if not groups:
         return None
     kinds = {record.environment.get("device_kind") for record in forecast.records}
     same_kind = [c for c in curves if c.timings[0].records[0].environment.get("device_kind") in kinds]
-    shown = [_fewer(group) for group in groups[:MOST_PLANS]]
+    shown = [_limit_curves(group) for group in groups[:MOST_PLANS]]
     measured = [_measured_curves(group, same_kind) for group in shown]
-    styles = _styles(itertools.chain(*shown))
+    styles = _curve_styles(itertools.chain(*shown))
     panels = [_draw_predictions(group, known, styles) for group, known in zip(shown, measured, strict=True)]
     caption = (
         "Predicted, not measured: the line is the median of the prediction, the band its 95 % interval. "
@@ -309,7 +302,7 @@ def draw_plan(forecast: Forecast, stem_name: str, curves: Sequence[Curve]) -> Fi
     )
     if any(measured):
         caption += " Heavy lines with large marks were measured on such devices."
-    caption += _FEWER if any(len(group) > MOST_LINES for group in groups) else ""
+    caption += _LIMITED if any(len(group) > MOST_LINES for group in groups) else ""
     if left_out := groups[MOST_PLANS:]:
         names = "; ".join(family_name(group[0].case) for group in left_out)
         caption += f" {count_of(len(left_out), 'workload')} left out, but in the table: {names}."
@@ -320,12 +313,12 @@ def draw_plan(forecast: Forecast, stem_name: str, curves: Sequence[Curve]) -> Fi
 def _largest_planned(curves: Iterable[PredictedCurve]) -> list[list[PredictedCurve]]:
     families = group_by(curves, lambda curve: family_key(curve.case)).values()
     problems = (group_by(f, lambda c: problem(stem(c.case, c.kind))).values() for f in families)
-    groups = [max(some, key=lambda same: problem_size(same[0].case)) for some in problems]
+    groups = [max(several, key=lambda same: problem_size(same[0].case)) for several in problems]
     return sorted(groups, key=lambda group: (group[0].case.ad_mode.is_value, -problem_size(group[0].case)))
 
 
 def _measured_curves(group: Sequence[PredictedCurve], curves: Iterable[Curve]) -> list[Curve]:
-    """Return the measured curves of the same cases as the predicted curves."""
+    """Return those of the measured `curves` that have the same cases as a predicted curve of `group`."""
     planned = {(curve.kind, stem(curve.case, curve.kind)) for curve in group}
     return [curve for curve in curves if (curve.kind, stem(curve.case, curve.kind)) in planned]
 
@@ -335,12 +328,12 @@ def _draw_predictions(
 ) -> Panel:
     colours = {style.name: style.colour for style in styles}
     rows = [_predicted_row(curve, point, colours) for curve in group for point in curve.points]
-    known = _point_rows(measured)
+    known = _measurement_rows(measured)
     counts = sorted({row["devices"] for row in (*rows, *known)})
     x = marks.count_axis("devices", "devices", counts)
     y = marks.log_axis("seconds", "time", marks.with_ends([*rows, *known], "seconds"), "s")
     compiled, formula = ([row for row in rows if row["by_formula"] is by] for by in (False, True))
-    last = {row["line"]: row for row in compiled}  # the start of the dotted line of extrapolated predictions
+    last = {row["line"]: row for row in compiled}  # where the dotted lines of extrapolation start
     beyond = [*(row for line, row in last.items() if line in {r["line"] for r in formula}), *formula]
     first, weak = min((c.points[0] for c in group), key=lambda p: p.devices), group[0].kind == "weak"
     ideal = [(n, first.seconds * (1 if weak else first.devices / n)) for n in counts if n >= first.devices]
@@ -354,7 +347,7 @@ def _draw_predictions(
         marks.draw_lines(known, x, y, styles, strokeWidth=3.2),
         marks.draw_intervals(known, x, y, styles),
         marks.draw_points(known, x, y, styles, size={"value": 150}),
-        *_mark_formula(compiled, formula, x),
+        *_draw_formula_divider(compiled, formula, x),
     )
     size = size_name(stem(group[0].case, group[0].kind)) + (" for each device" if weak else "")
     return Panel(marks.panel_title(group[0].case, size, ""), layers)
@@ -373,8 +366,7 @@ def _predicted_row(curve: PredictedCurve, point: PredictedPoint, colours: Mappin
     }  # fmt: skip
 
 
-def _mark_formula(compiled: Sequence[Row], formula: Sequence[Row], x: marks.Axis) -> list[Spec]:
-    """Return the layers of a divider between compiled and extrapolated predictions."""
+def _draw_formula_divider(compiled: Sequence[Row], formula: Sequence[Row], x: marks.Axis) -> list[Spec]:
     if not formula:
         return []
     first = min(row["devices"] for row in formula)

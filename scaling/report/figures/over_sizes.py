@@ -1,4 +1,4 @@
-"""Figures against problem size: time with growth exponents, and the map of the fastest mode (crossover)."""
+"""Figures against problem size: time with growth exponents, and maps of the fastest AD mode (crossover)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,10 +18,7 @@ _SURE, _UNSURE = 0.42, 0.12  # opacity of a cell whose fastest mode is or is not
 
 
 def draw_sizes(findings: Findings) -> Figure | None:
-    """Return a figure of time against size, or None if there is no sweep.
-
-    It shows the sweeps with the most methods and sizes, alternating between families.
-    """
+    """Return a figure of time against problem size, or None if no size was varied."""
     shown = rank_sweeps(findings.size_sweeps)[: marks.MOST_PANELS]
     if not shown:
         return None
@@ -50,9 +47,9 @@ def draw_sizes(findings: Findings) -> Figure | None:
 
 
 def rank_sweeps(sweeps: Sequence[SizeSweep]) -> list[SizeSweep]:
-    """Return the sweeps in order of their number of methods and measurements, alternating between families.
+    """Sort sweeps of times over sizes by their numbers of methods and measurements, alternating functions.
 
-    Sweeps of value computations come last. A sweep with two sizes is omitted if its family has one with more.
+    Computations of plain values come last. A sweep of two sizes is omitted if its function has a longer one.
     """
     counts = {id(s): len({size for line in s.lines.values() for size, _ in line}) for s in sweeps}
     most = {of: max(counts[id(sweep)] for sweep in same) for of, same in group_by(sweeps, _family).items()}
@@ -68,10 +65,7 @@ def _family(of: SizeSweep | FastestModeMap) -> tuple:
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
-    """Return a figure with maps of the fastest mode over sizes and device counts, or None.
-
-    The maps with the most cells come first, alternating between families.
-    """
+    """Return a figure with maps of the fastest AD mode over sizes and device counts, or None without a map."""
     filled = sorted((each for each in findings.fastest_mode_maps if each.cells), key=lambda m: -len(m.cells))
     shown = interleave_groups(filled, _family)[: marks.MOST_PANELS]
     if not shown:
@@ -99,11 +93,11 @@ def draw_crossover(findings: Findings) -> Figure | None:
     return Figure("crossover", heading, caption, tuple(panels), tuple(styles))
 
 
-def _draw_map(of: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, ...]:
-    row, column = ({value: at for at, value in enumerate(values)} for values in (of.sizes, of.devices))
-    cells = [_cell_row(cell, column[d], row[size]) for (size, d), cell in of.cells.items()]
-    x = _index_axis("column", "devices", [f"{count:,}" for count in of.devices])
-    y = _index_axis("row", of.swept, [format_size(size) for size in of.sizes])
+def _draw_map(grid: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, ...]:
+    row, column = ({value: at for at, value in enumerate(values)} for values in (grid.sizes, grid.devices))
+    cells = [_cell_row(cell, column[d], row[size]) for (size, d), cell in grid.cells.items()]
+    x = _index_axis("column", "devices", [f"{count:,}" for count in grid.devices])
+    y = _index_axis("row", grid.swept, [format_size(size) for size in grid.sizes])
     edges: dict[str, Spec] = {
         "x2": {"field": "right"},
         "y2": {"field": "top"},
@@ -119,7 +113,7 @@ def _draw_map(of: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, ..
             "left": column[flip.devices] - 0.5, "right": column[flip.devices] + 0.5, "sure": flip.sure,
             "row": (row[flip.below] + row[flip.above]) / 2,
         }
-        for flip in of.crossovers
+        for flip in grid.crossovers
     ]  # fmt: skip
     dash = {"condition": {"test": "datum.sure", "value": [1, 0]}, "value": [4, 3]}
     ends = {"x": x.channel("left"), "x2": {"field": "right"}, "y": y.channel(), "strokeDash": dash}
@@ -141,7 +135,7 @@ def _cell_row(cell: FastestMethod, column: int, row: int) -> Row:
 
 
 def _index_axis(field: str, title: str, names: Sequence[str]) -> marks.Axis:
-    """Return an axis of cells: cell i extends from i - 0.5 to i + 0.5 and is labeled with the i-th name."""
+    """Return an axis whose i-th cell extends from i - 0.5 to i + 0.5 and is labeled with the i-th name."""
     quoted = ",".join(f"'{name}'" for name in names)  # names contain digits and SI prefixes only
     axis = {"values": list(range(len(names))), "labelExpr": f"[{quoted}][datum.value]"}
     options: Mapping = {"axis": axis | {"grid": False, "ticks": False}}
@@ -150,7 +144,7 @@ def _index_axis(field: str, title: str, names: Sequence[str]) -> marks.Axis:
 
 
 def format_size(value: float) -> str:
-    """Return an abbreviated size, such as 8,192, 262,144, 100 k, 10 M or 1.05 M."""
+    """Return a size as short text, such as '8,192', '100 k' or '1.05 M'."""
     if value < 1e6 and (value < 1e5 or value % 1000):
         return f"{round(value):,}"
     steps = ((1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -23,7 +23,7 @@ _ENGINE_COLOURS = {
     "torch": "#882255", "autograd": "#117733", "numpy": "#77772a", "casadi": "#332288", "enzyme": "#661100",
     "julia": "#8e3391",
 }  # fmt: skip
-_DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3), (10, 2), (4, 2, 1, 2, 1, 2))  # of variants of a mode
+_DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3), (10, 2), (4, 2, 1, 2, 1, 2))  # for lines of one color
 _DARK = {
     INK: "#e6e8eb", ON_COLOUR: "#101216", GROUND: "#16181c", MUTED: "#a2a8b1", GRID: "#363a42",
     BLUE: "#56a8de", VERMILION: "#ff8a3d", GREEN: "#2cc59a", PURPLE: "#e39cc6", OCHRE: "#f0b429",
@@ -53,7 +53,7 @@ CONFIG: dict[str, Any] = {
 
 
 class LineStyle(NamedTuple):
-    """A legend entry: its name, color, marker shape and dash. A filled patch has no shape and no dash."""
+    """A legend entry: its name, color, marker shape and dash. A filled rectangle has no shape and no dash."""
 
     name: str
     colour: str
@@ -62,14 +62,14 @@ class LineStyle(NamedTuple):
 
 
 def method_colour(method: Method) -> str:
-    """Return the color of a mode. Each other engine has one color for all its modes."""
+    """Return the hexadecimal color of an AD mode of JAX, or of the other library that computes the derivative."""
     if method.engine == "jax":
         return _MODES.get(method.mode, (SKY, ""))[0]
     return _ENGINE_COLOURS.get(method.engine.split("/")[0], OLIVE)
 
 
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
-    """Return the style of each named line: color and shape by mode, and a dash for each variant of it."""
+    """Return the style of each named line: color and shape by AD mode, and a dash that distinguishes others."""
     styles, variants = [], Counter[str]()
     for name, case in sorted(cases.items()):
         colour, shape = method_colour(method_of(case)), _MODES.get(case.mode, ("", "cross"))[1]
@@ -79,14 +79,14 @@ def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
 
 
 def to_css_variable(colour: str) -> str:
-    """Return the CSS variable of a theme color. Any other text is returned unchanged."""
-    return f"var({_variable(colour)})" if colour in _DARK else colour
+    """Return a theme color as CSS, such as 'var(--x0072b2)', and any other text unchanged."""
+    return f"var({_css_name(colour)})" if colour in _DARK else colour
 
 
 def style_sheet(dark: bool) -> str:
-    """Return the definitions of the CSS variables for a light or a dark page."""
-    return " ".join(f"{_variable(light)}: {shade if dark else light};" for light, shade in _DARK.items())
+    """Return the CSS definitions of all color variables for a light or a dark page."""
+    return " ".join(f"{_css_name(light)}: {shade if dark else light};" for light, shade in _DARK.items())
 
 
-def _variable(light: str) -> str:
+def _css_name(light: str) -> str:
     return f"--x{light[1:]}"
