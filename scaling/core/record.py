@@ -1,4 +1,4 @@
-"""The record of one attempt at a case: its fields, its statuses and reasons, and its form as a line of JSON.
+"""Define the record of one run of a case: its fields, statuses and reasons, and its form as a line of JSON.
 
 The name of a field ends in its unit. Depends on neither JAX nor the file system.
 """
@@ -44,9 +44,9 @@ _MAX_FLOAT = 1e30
 
 @dataclass(frozen=True)
 class Record:
-    """One attempt at one case. Samples are in seconds per call, and every one is kept, in order.
+    """The measurements and the outcome of one run of a case, with all timing samples, in seconds per call.
 
-    A field is None if it does not apply to the case or is not known.
+    A field is None if it does not apply to the case or is unknown.
     """
 
     case: Case
@@ -112,39 +112,39 @@ class Record:
 
     @functools.cached_property
     def key(self) -> str:
-        """The key of the case, cached because it is read often from thousands of records."""
+        """The hash that identifies the case, cached because it is read often from thousands of records."""
         return self.case.key
 
     @property
     def setting(self) -> str:
-        """The digest of the environment without the versions of a peer; equal for comparable records."""
+        """The hash of the environment without the versions of a peer, equal for comparable records."""
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """Equal for attempts at the same measurement: (key, environment digest, replicate)."""
+        """The key (key, environment hash, replicate) that all attempts at the same measurement share."""
         return self.key, self.environment["digest"], self.replicate
 
     @property
     def compulsory(self) -> int | None:
-        """The compulsory bytes of a device; for an old record without them, its input and output bytes."""
+        """The least bytes that each device must transfer; for old records, the input and output bytes."""
         if self.compulsory_bytes is not None or self.argument_bytes is None or self.output_bytes is None:
             return self.compulsory_bytes
         return self.argument_bytes + self.output_bytes
 
     @property
     def good(self) -> bool:
-        """Whether the case does not have to run again: it is ok, skipped or planned."""
+        """Whether the case need not run again, because its status is ok, skipped or planned."""
         return self.status != "failed"
 
     @property
     def of_plan(self) -> bool:
-        """Whether `scaling plan` wrote the record, so that nothing ran."""
+        """Whether `scaling plan` wrote the record as a prediction, so that nothing ran."""
         return "hardware" in self.environment
 
     @property
     def honest(self) -> bool:
-        """Whether its times may be shown as scaling: each CPU device had a core of its own."""
+        """Whether its times may be shown as scaling, because each CPU device had a core of its own."""
         cores = self.environment.get("cores")
         return self.environment.get("platform") != "cpu" or (
             isinstance(cores, list) and len(cores) == self.case.devices
@@ -152,7 +152,7 @@ class Record:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a finite number within the limits of a record."""
+    """Return whether a value is an int or float within the limits of a record; False for NaN and infinity."""
     if isinstance(value, bool):
         return False
     if isinstance(value, int):
@@ -161,7 +161,7 @@ def is_number(value: Any) -> bool:
 
 
 def to_line(record: Record) -> str:
-    """Return a record as one line of strict JSON; NaN, infinity and numbers beyond the limits become null."""
+    """Return a record as one line of strict JSON. NaN, infinity and numbers beyond the limits become null."""
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "case"}
     fields = _finite(fields) | {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
     return json.dumps(fields, allow_nan=False)

@@ -1,4 +1,4 @@
-"""Time the stages of a program, and sample its run time in turns until the median is known well enough.
+"""Time the compilation stages of a program, and sample its run time until its median is known well enough.
 
 Depends on functions and clocks, and on the exchange of floats with other processes. All times are in seconds.
 """
@@ -26,7 +26,7 @@ Gather = Callable[[list[float]], list[list[float]]]  # floats of this process ->
 
 @dataclass(frozen=True)
 class Sampling:
-    """When sampling stops: when the median is known to `width` on either side, or at a limit."""
+    """When sampling stops: when the interval of the median is within `width` (relative), or at a limit."""
 
     width: float = 0.02
     least: int = 7  # minimum number of samples; the interval of a speed-up needs seven
@@ -39,13 +39,13 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Samples:
-    """All samples in order. With several processes, a sample takes as long as its slowest process.
+    """All timing samples in seconds per call. With several processes, a sample is the time of the slowest.
 
-    stop_reason: "width", "most" or "seconds", see `Sampling`; None while sampling continues.
-    seconds_min: the seconds of the fastest process, by sample.
-    slowest: the rank of the slowest process, by sample.
-    turns: the number of samples in each turn.
-    marked: a dict from a disturbance, such as "throttled", to the indices of the turns with it.
+    Attributes:
+        stop_reason: "width", "most" or "seconds", see `Sampling`; None while sampling continues.
+        seconds_min, slowest: the seconds of the fastest process and the rank of the slowest, by sample.
+        turns: the number of samples in each turn, a period in which other cases do not run.
+        marked: a dict from a disturbance, such as "throttled", to the indices of the disturbed turns.
     """
 
     seconds: list[float]
@@ -59,7 +59,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Stages:
-    """A compiled program and the seconds of each stage; a stage that does not exist is None."""
+    """A compiled program and the seconds of each compilation stage, None for a stage that does not exist."""
 
     call: Callable[..., Any]
     compiled: Any
@@ -70,17 +70,17 @@ class Stages:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """Return the values of the only process; a `Gather`."""
+    """Return a list with the values of the only process, as other `Gather` functions do for several."""
     return [values]
 
 
 def gather_maximum(gather: Gather, value: float) -> float:
-    """Return the largest value of all processes."""
+    """Return the maximum of a value over all processes."""
     return max(values[0] for values in gather([value]))
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Return the text of each process by rank, without trailing blanks."""
+    """Return a list with the text of each process by rank, without trailing blanks."""
     content = text.encode()
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
@@ -91,7 +91,7 @@ def compile_stages(
 ) -> Stages:
     """Trace, lower and compile a function, and time each stage.
 
-    An uncompiled function has no stages, and `jax.pmap` has no separate tracing stage.
+    A function without `jax.jit` has no stages, and `jax.pmap` has no separate tracing stage.
 
     Args:
         arguments: arrays, or abstract values with a shape and a dtype.
@@ -129,7 +129,6 @@ def require_addressable(jaxpr: Any) -> None:
 
 
 def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: int) -> float:
-    """Return the seconds of `count` calls, each followed by `wait` if given."""
     if wait is None:
         began = time.perf_counter()
         for _ in itertools.repeat(None, count):
@@ -161,7 +160,7 @@ def sample_turns(
     gather: Gather = single_process,
     start_turn: Callable[[], Callable[[], list[str]]] = lambda: list,
 ) -> Iterator[Samples]:
-    """Yield all samples so far after each turn, endlessly; stop when their `stop_reason` is not None.
+    """Yield all timing samples so far after each turn, endlessly. The caller stops at a `stop_reason`.
 
     A sample is the time of one call, or of several short calls, after a barrier between the processes. Other
     cases may take turns between two turns of this one.
@@ -169,7 +168,7 @@ def sample_turns(
     Args:
         wait: blocks until the result of a call is ready; None if `call` itself blocks.
         floor_seconds: the seconds of an empty call.
-        start_turn: called before a turn; returns a function that is called after it and returns its marks.
+        start_turn: starts to monitor a turn. It returns a function that returns the disturbances after it.
     """
     timed = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(timed, sampling.warm_up, gather), 1e-9)
@@ -225,7 +224,7 @@ def _add_turn(
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
     """Call until the later half of the calls is no faster than the earlier half; return its median seconds.
 
-    least: the minimum seconds of the warm-up. It ends after ten times that.
+    The warm-up takes at least `least` seconds, and ends after ten times that.
     """
     seconds: list[float] = []
     total = 0.0
@@ -242,7 +241,7 @@ def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> flo
 
 
 def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | None:
-    """Return why sampling stops, or None if it continues."""
+    """Return why sampling stops, "width", "most" or "seconds", or None if it continues."""
     seconds = samples.seconds
     if len(seconds) >= sampling.most:
         return "most"

@@ -3,7 +3,8 @@
 It is taken from a forum thread on Julia and JAX. The thread uses K(x, y) = exp(-(x + y - 2xy) / 2), without
 squares, which is the default. The variant `squared` is the intended kernel exp(-|x - y|^2 / 2) in d
 dimensions. Each has two formulations: `product` with a matrix product, as in the thread, and `rowwise`
-without. A point is an x_j, and the support is shared. In the thread, both are linspace(-1, 1, n).
+without. A point (batch element) is an x_j. The support, the m points y, is shared. In the thread, both are
+linspace(-1, 1, n).
 """
 
 import functools
@@ -75,7 +76,7 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return the handwritten derivative with respect to x of a batch: (points, m, d), or summed over m."""
+    """Return the handwritten derivative of a batch with respect to x: (points, m, d), or summed over m."""
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
         if summed:  # sum_y (y - x) k, without the (points, m, d) array
@@ -87,7 +88,7 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return the handwritten derivative with respect to x of one point: (m, d), or (d,) if summed."""
+    """Return the handwritten derivative of one point with respect to x: (m, d), or (d,) if summed."""
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))
@@ -98,7 +99,7 @@ def _analytic_point(variant: str, summed: bool, x, support):
 
 
 def _linspace(count: int) -> InputSpec:
-    """Return an input with one element per point, linspace(-1, 1, count)."""
+    """Return an input with one element per point, the values linspace(-1, 1, count)."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 
