@@ -96,7 +96,7 @@ class Case:
     reduce: str | None = _field("problem", None)
     block: int | None = _field("memory", None)  # points per step on each device: None takes all in one step
     memory_limit: int | None = _field("memory", None)  # bytes per device: None allows all of its memory
-    # Where the per-point inputs and the result are kept. From the host they are copied block by block.
+    # The memory that contains the per-point inputs and the result: "device", or "host", copied in steps.
     storage: str | None = _field("memory", None)
     # A policy of jax.checkpoint for reverse mode: None does not checkpoint.
     remat: str | None = _field("method", None)

@@ -35,10 +35,10 @@ from scaling.core.shape import DerivativeShape
 from scaling.core.tolerances import at_least, least_scale, reduce_jacobians, relative_error
 from scaling.core.workload import Workload
 
-_SCANNED_NUMBERS = 2**16  # checked for NaN at a time, because a result may fill half the memory
-_REEVALUATED_POINTS = 64  # of a sum over points
-_REEVALUATED_NUMBERS = 2**24  # in all suspects together
-_MAX_UNDECIDED = 0.01  # of all entries, that rounding may leave undecided
+_SCANNED_NUMBERS = 2**16  # elements checked for NaN at a time, as a result may fill half the memory
+_REEVALUATED_POINTS = 64  # points of a sum that are evaluated again
+_REEVALUATED_NUMBERS = 2**24  # array elements in all suspects together
+_MAX_UNDECIDED = 0.01  # of all entries: more may not be undecided because of rounding
 
 
 class Verdict(NamedTuple):
@@ -177,13 +177,13 @@ def verdict(
     _require_shape(spec, result)
     if (bad := _first_not_finite(result)) is not None:
         return Verdict(None, spec.tolerance, "not_finite", f"the result is not finite at {_unit(spec)} {bad}")
-    if reason := _why_not_checkable(spec):
+    if reason := _reason_not_checkable(spec):
         return Verdict(None, spec.tolerance, *reason)
     progress, session = CheckProgress(spec, spec.tolerance), contextlib.nullcontext()
     if spec.computed is not None:
         session = option_modules.load("computed_reference").session(spec.computed)
     with session:
-        for points in _compare(spec, result):
+        for points in _compare_ranges(spec, result):
             progress.add(points)
     if progress.suspects:
         option_modules.load("reevaluate").reevaluate_failures(progress)
@@ -219,7 +219,7 @@ def _first_not_finite(result: np.ndarray) -> int | None:
     return None
 
 
-def _why_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
+def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
     """Return (reason, text) if no result of the case can be proved correct, else None."""
     if spec.tolerance > spec.max_tolerance:
         terms = f"a result that adds up {spec.rounding.longest_sum} terms in {spec.case.dtype}"
@@ -232,7 +232,7 @@ def _why_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
     return None
 
 
-def _compare(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
+def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
     """Yield the comparisons of a result: one per range of points, or a single one for a sum over points."""
     if spec.reduction.sums_points:
         yield _compare_sum(spec, result)
@@ -250,7 +250,7 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
     result, note, lacking = result.astype(np.float64), "", []
     if spec.common is None and spec.pattern is not None:
         result = to_dense(spec.pattern, result[:, 0])
-    elif spec.common is not None and spec.common.has is not None:  # the detected pattern is another
+    elif spec.common is not None and spec.common.has is not None:  # the detected pattern differs
         index, has, missing = spec.common.at, spec.common.has, spec.common.lacking
         zeros = np.zeros_like(expected[..., missing])
         if zeros.size:
@@ -260,7 +260,7 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
         scale = np.where(has, scale[..., index], largest[:, None, None])
         expected = np.where(has, expected[..., index], 0.0)
     step_error = np.zeros(len(result))
-    if spec.case.ad_mode.finite_step:  # its error is one bound for all entries, so their scale is one too
+    if spec.case.ad_mode.finite_step:  # one error bound holds for all entries, so they have the same scale
         bounds = option_modules.load("finite_step").result_bounds(spec, start, stop)
         scale, step_error = largest[:, None, None], relative_error(bounds, largest)
     named = inputs.exact_inputs(spec.case, spec.workload, start, stop)

@@ -36,7 +36,7 @@ from scaling.core.workload import Workload
 
 _MAX_ARRAY_BYTES = 2**63 - 1  # XLA aborts the process for a larger array
 _MAX_INT32_SEEDS = 2**31 - 1  # JAX numbers the seeds with int32 unless the dtype is float64
-# If the seeds of a program without a tracing stage have more elements, the sizes of its arrays are checked.
+# If the seeds of a program without a tracing stage have more elements, its array sizes are checked.
 _MAX_UNCHECKED_ELEMENTS = 2**31
 
 

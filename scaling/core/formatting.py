@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 UNDETERMINED = "not determined"
 _WIDEST_RATIO = 10.0  # of the upper end of an interval to its lower end
-_BOTH_WAYS = 2.0  # an interval from below 1 / 2 to above 2 does not tell which of two times is larger
+_BOTH_WAYS = 2.0  # an interval from below 1 / 2 to above 2 does not show which of two times is larger
 _WIDEST_EXPONENT = 1.0  # width of the interval of an exponent
 _WIDEST_SHARE = 0.5  # width of the interval of a share, which lies between 0 and 1
 

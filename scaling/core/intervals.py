@@ -10,7 +10,7 @@ _TAIL = 6
 
 
 @functools.lru_cache(maxsize=4096)
-def _rank(count: int, confidence: float) -> int:
+def _enclosing_rank(count: int, confidence: float) -> int:
     """Return the largest k for which the k-th smallest and k-th largest sample enclose the median, or 0.
 
     The number of samples below the median is binomial with probability 1/2. Each probability is computed from
@@ -36,7 +36,7 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
     Both ends are samples. 95 % confidence needs at least six samples and 97.5 % needs seven. Source: the sign
     test, in any text on nonparametric statistics.
     """
-    k = _rank(len(samples), confidence)
+    k = _enclosing_rank(len(samples), confidence)
     if k < 1:
         return None
     ordered = sorted(samples)

@@ -94,7 +94,7 @@ def local_derivative(
     seeded mode returns a tuple with one entry per linear map (forward mode, reverse mode or both). With
     seeds=colored, an entry is the array of the nonzeros that the device reads.
     """
-    evaluate = functools.partial(_evaluate, case, workload, sizes)
+    evaluate = functools.partial(_value_or_slices, case, workload, sizes)
 
     def compute(points: Named, shared: Named, colorings: Colorings, position: DevicePosition) -> Any:
         with jax.default_matmul_precision(case.precision):
@@ -116,7 +116,7 @@ def local_derivative(
     return compute
 
 
-def _evaluate(
+def _value_or_slices(
     case: Case,
     workload: Workload,
     sizes: DerivativeShape,

@@ -86,7 +86,7 @@ def lay_out(
     if sparse is not None:
         indices = sparse.gather_indices(sizes, case.axes[1])
         given = indices.arguments | given
-    arguments = _arguments(case, workload, given)
+    arguments = _program_arguments(case, workload, given)
     on_device = _device_function(case, workload, sizes, list(arguments))
     wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map, "pmap": _wrap_pmap}[case.api]
     function, structs = wrap(case, on_device, arguments, devices)
@@ -106,7 +106,7 @@ def lay_out(
     return Program(function, structs, collect, pieces, sizes, given)
 
 
-def _arguments(case: Case, workload: Workload, given: Named) -> dict[str, _Argument]:
+def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str, _Argument]:
     points, shared = input_structs(case, workload)
     points_per_device = ceil_div(case.points, case.axes[0])
     arguments = {

@@ -72,7 +72,7 @@ class Record:
     floor_seconds: float | None = None  # an empty call with the same api, devices and processes
     turns: list[int] = field(default_factory=list)  # the number of samples of each turn, in order
     block: str | None = None  # equal for records whose turns alternated
-    # The further compilations: the seconds of their stages, and their number of samples.
+    # The seconds of the stages and the number of samples of each compilation after the first.
     compilations: list[dict[str, Any]] = field(default_factory=list)
     marked: dict[str, list[int]] = field(default_factory=dict)  # throttled | foreign_load -> indices of turns
     before: dict[str, Any] | None = None  # the state of the host before sampling; see host_monitor.py
@@ -80,7 +80,7 @@ class Record:
     stop_reason: str | None = None
     error: float | None = None  # the largest relative error of the result
     tolerance: float | None = None
-    # The share of the entries that were compared one by one, and of the points of which every entry was.
+    # Fractions: of the entries compared one by one, and of the points of which all entries were.
     checked: dict[str, float] | None = None
     passes: int | None = None  # JVPs or VJPs of one Jacobian
     flops: float | None = None  # per device, as traced, with all iterations of loops
@@ -99,7 +99,7 @@ class Record:
     colors: dict[str, int | None] | None = None  # the number of colors of columns and of rows
     nonzeros: int | None = None  # the number of entries of the pattern
     compulsory_bytes: int | None = None  # per device: the inputs read once and the result written once
-    # Of a plan: the properties of the program compiled for a machine, and its predicted time there.
+    # Of `scaling plan`: properties of the program compiled for a machine, and its predicted time there.
     program_flops: float | None = None  # per device, of the optimized program
     program_transcendentals: float | None = None
     kernels: list[dict[str, Any]] | None = None  # see hlo_cost.py; equal ones once, with their count

@@ -39,9 +39,9 @@ from scaling.core.tolerances import (
 )
 from scaling.core.workload import Inputs, Reference, Workload
 
-BUDGET_SECONDS = 10.0  # for the whole computed reference; if it takes longer, a sample is compared
+BUDGET_SECONDS = 10.0  # of the computed reference; if it takes longer, a sample of the entries is compared
 _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # beyond these a comparison proves nothing
-# The numbers of a range of points: its arrays fit in the cache, and malloc keeps their memory.
+# The array elements of a range of points, which fit in the processor cache, and whose memory malloc reuses.
 _RANGE_NUMBERS = 2**16
 _MAX_CACHED_BYTES = 2**26  # of an expected result
 # The reference resets the fields of `method`, `layout` and `memory`, as the result must not depend on them.
@@ -132,7 +132,7 @@ def reference_spec(
 
     `detected` is the sparsity pattern that was detected for a result with colored seeds, or None.
     """
-    reduction, workload_key = _reduction(case, workload, sizes), _workload_key(workload)
+    reduction, workload_key = _result_reduction(case, workload, sizes), _workload_key(workload)
     own_pattern = _own_pattern(case, workload, sizes)
     pattern = _result_pattern(case, sizes, detected or own_pattern)
     uses_nonzeros = _uses_nonzeros(workload, sizes, reduction, pattern)
@@ -163,7 +163,7 @@ def reference_spec(
     )  # fmt: skip
 
 
-def _reduction(case: Case, workload: Workload, sizes: DerivativeShape) -> Reduction:
+def _result_reduction(case: Case, workload: Workload, sizes: DerivativeShape) -> Reduction:
     if case.ad_mode.is_value:
         return REDUCTIONS["points"] if workload.reduce == "points" or sizes.summed else WHOLE
     return REDUCTIONS[workload.reduce or ("outputs" if sizes.summed else WHOLE.name)]
@@ -217,7 +217,7 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
         numbers = max(numbers, sizes.inputs**2)
     input_specs = (*workload.points.values(), *workload.shared.values())
     numbers += sum(math.prod(input_spec.shape) for input_spec in input_specs)
-    limit = _RANGE_NUMBERS * (16 if spec.computed else 1)  # a call of JAX is worth more points
+    limit = _RANGE_NUMBERS * (16 if spec.computed else 1)  # as a call of JAX takes longer than one of NumPy
     step = max(1, limit // numbers)
     return ((start, min(start + step, spec.case.points)) for start in range(0, spec.case.points, step))
 
@@ -242,7 +242,7 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
 
     kind = {
         "mode": "value" if case.ad_mode.is_value else "jacfwd",
-        "batch": "whole" if sizes.summed and sizes.outputs > 1 else "vmap",  # whole sums over the outputs
+        "batch": "whole" if sizes.summed and sizes.outputs > 1 else "vmap",  # whole: sums over outputs
         "seeds": "colored" if spec.common is not None else "identity",
     }
     key = (dataclasses.replace(case, **_RESET | kind), spec.rounding, spec.workload_key)
@@ -267,7 +267,7 @@ def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
     The values are (points, outputs) float64. The scale is (points,), or None if the values determine it.
     """
-    reference = _evaluate(spec, closed_form(spec.case, spec.workload), start, stop)
+    reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
@@ -278,20 +278,20 @@ def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jac
     """
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.nonzeros_pattern is not None:
-        reference = _evaluate(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
+        reference = _evaluate_form(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
         entries, floor = reference.derivative[:, 0], reference.derivative_terms
         if spec.common is None and (reduction is WHOLE or reduction.products):
             return Jacobians(to_dense(spec.nonzeros_pattern, entries)), floor
         return Jacobians(entries, spec.nonzeros_pattern), floor
     columns = sizes.outputs if spec.case.target in SECOND else sizes.inputs
-    reference = _evaluate(spec, workload.reference, start, stop, (sizes.outputs, columns))
+    reference = _evaluate_form(spec, workload.reference, start, stop, (sizes.outputs, columns))
     J, floor = reference.derivative, reference.derivative_terms
     if sizes.summed and workload.reduce is not None:  # the reduction of the derivative of a sum over outputs
         return Jacobians(J.sum(axis=1, keepdims=True)), at_least(np.abs(J), floor).sum(axis=1).max(axis=1)
     return Jacobians(J), floor
 
 
-def _evaluate(
+def _evaluate_form(
     spec: ReferenceSpec,
     form: Callable[[Inputs], Reference] | None,
     start: int,

@@ -235,7 +235,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
     if isinstance(error, TooLarge):
         return "skipped", "too_large", str(error)
     text, suffix = " ".join(str(error).split()), ""
-    if not isinstance(error, Refusal):  # whose message is a complete sentence
+    if not isinstance(error, Refusal):  # the message of a Refusal is a complete sentence
         location = user_frames.innermost_location(error)
         text, suffix = f"{type(error).__name__}: {text}", f" ({location})" if location else ""
     text = environment.scrub(text)[: 500 - len(suffix)] + suffix

@@ -249,8 +249,8 @@ def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> 
         raise TooLarge(f"the function of {case.workload} cannot be evaluated: {text}") from None
     except Exception as error:
         first_line = (str(error).strip().splitlines() or [""])[0]
-        place = user_frames.innermost_location(error)
-        text = f"{type(error).__name__}: {first_line}" + (f" ({place})" if place else "")
+        location = user_frames.innermost_location(error)
+        text = f"{type(error).__name__}: {first_line}" + (f" ({location})" if location else "")
         traced = "JAX traces it with arrays that have a shape and a dtype, but no values"
         failure = f"fails on abstract inputs ({traced}): {text}"
         raise Refusal(f"workload {case.workload!r} {failure}") from None

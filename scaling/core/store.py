@@ -186,13 +186,13 @@ def check_schemas(folder: Path) -> None:
     from scaling.core.record_reading import require_known_schema
 
     _check_manifests(folder)
-    # As this version writes it. Inside of a string, the quotes would be escaped.
+    # In this exact form a record contains its schema. Inside a string, the quotes would be escaped.
     our_schema = f'"schema": {SCHEMA},'.encode()
     for path in sorted(folder.glob("*.jsonl")):
         with contextlib.suppress(OSError):
             for line in read_file(path).split(b"\n"):
                 if b"schema" in line and our_schema not in line:
-                    require_known_schema(_parse(line), path)
+                    require_known_schema(_parse_json(line), path)
 
 
 def _check_manifests(folder: Path) -> None:
@@ -221,12 +221,12 @@ def read_file(path: Path) -> bytes:
 def read_json(path: Path) -> Any:
     """Return the value of a JSON file, or None if it does not exist or is not valid JSON."""
     try:
-        return _parse(read_file(path))
+        return _parse_json(read_file(path))
     except OSError:
         return None
 
 
-def _parse(text: bytes) -> Any:
+def _parse_json(text: bytes) -> Any:
     try:
         return json.loads(text.decode())
     except (ValueError, RecursionError):

@@ -174,7 +174,7 @@ def sample_turns(
     seconds_per_call = max(_warm_up(timed, sampling.warm_up, gather), 1e-9)
     shortest = _DISPATCHES_PER_SAMPLE * (floor_seconds or _DEFAULT_DISPATCH_SECONDS)
     calls = gather_maximum(gather, max(1, math.ceil(shortest / seconds_per_call)))
-    # Two cases that are compared mostly get the same power of two.
+    # With a power of two, compared cases usually have equally many calls per sample.
     samples, elapsed = Samples([], 2 ** math.ceil(math.log2(calls)), None), 0.0
     while True:
         find_marks = start_turn()
@@ -195,7 +195,7 @@ def _add_turn(
     least, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
     spent = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
-        timed(1)  # replaces what other cases left in the processor caches
+        timed(1)  # refills the processor caches after other cases
     samples.turns.append(0)
     gc_was_enabled = gc.isenabled()
     gc.disable()
@@ -232,7 +232,7 @@ def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> flo
         seconds.append(gather_maximum(gather, timed(1)))
         total, half = total + seconds[-1], len(seconds) // 2
         has_time = total < 10 * least
-        # The medians are compared after every few calls only.
+        # The medians are compared only after every few calls, because sorting takes time.
         if has_time and (half < 2 or total < least or len(seconds) % max(1, half // 4)):
             continue
         later = statistics.median(seconds[half:])

@@ -118,10 +118,10 @@ class Workload:
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the differentiated inputs, one per leaf of a pytree."""
-        return tuple(leaf for name in self.wrt.split("+") for leaf in _real_leaves(name, self.inputs))
+        return tuple(leaf for name in self.wrt.split("+") for leaf in _float_leaves(name, self.inputs))
 
 
-def _real_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
+def _float_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
     """Return the floating-point inputs that `name` selects: an input, or all leaves of a pytree."""
     leaves = [name] if name in inputs else [leaf for leaf in inputs if leaf.startswith(f"{name}.")]
     return [leaf for leaf in leaves if not inputs[leaf].integer]
@@ -174,7 +174,7 @@ def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workl
     """
     of_peer = case.engine != JAX and case.formulation in option_modules.load("peers").formulations(case)
     workload = make_workload(dataclasses.replace(case, formulation=None) if of_peer else case)
-    workload = _flatten(case, workload)
+    workload = _flatten_pytrees(case, workload)
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
         second_modes = workload.whole_modes if workload.second else {}
         return dataclasses.replace(workload, reference=workload.second, whole_modes=second_modes, reduce=None)
@@ -188,11 +188,11 @@ def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workl
     return dataclasses.replace(workload, whole_modes={})
 
 
-def _flatten(case: Case, workload: Workload) -> Workload:
+def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
     name = case.workload
     if not (_is_flat(workload.points) and _is_flat(workload.shared)):
         workload = option_modules.load("pytrees").flatten_inputs(name, workload)
-    if both := set(_top_level(workload.points)) & set(_top_level(workload.shared)):
+    if both := set(_top_level_names(workload.points)) & set(_top_level_names(workload.shared)):
         raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(both))}")
     if not workload.points:
         raise Refusal(f"workload {name!r} has no per-point input: `points` is empty")
@@ -230,29 +230,29 @@ def _is_flat(inputs: Any) -> bool:
     )
 
 
-def _top_level(names: Iterable[str]) -> list[str]:
+def _top_level_names(names: Iterable[str]) -> list[str]:
     """Return the distinct first parts of dotted names: the inputs to which the leaves belong."""
     return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
 def _settle_wrt(case: Case, workload: Workload) -> str:
     """Return the differentiated inputs: those of the case, else of the workload, else the first input."""
-    wrt = case.wrt or workload.wrt or _top_level(workload.inputs)[0]
-    leaves = _require_leaves(case, wrt, workload.inputs)
-    shared = _top_level(leaf for leaf in workload.shared if not workload.shared[leaf].integer)
+    wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
+    leaves = _select_leaves(case, wrt, workload.inputs)
+    shared = _top_level_names(leaf for leaf in workload.shared if not workload.shared[leaf].integer)
     if case.wrt is None and case.reduce == "points" and shared and not leaves <= set(workload.shared):
         return "+".join(shared)  # a sum over the points is differentiated by shared inputs
     return wrt
 
 
-def _require_leaves(case: Case, wrt: str, inputs: Mapping[str, InputSpec]) -> set[str]:
+def _select_leaves(case: Case, wrt: str, inputs: Mapping[str, InputSpec]) -> set[str]:
     """Return the leaves that `wrt` selects. Raise `Refusal` for an unknown or a repeated name."""
     leaves: list[str] = []
     for name in wrt.split("+"):
-        leaves += (selected := _real_leaves(name, inputs))
+        leaves += (selected := _float_leaves(name, inputs))
         if not selected:
             real = [leaf for leaf in inputs if not inputs[leaf].integer]
-            known = dict.fromkeys([*_top_level(real), *real])
+            known = dict.fromkeys([*_top_level_names(real), *real])
             raise unknown_name(f"input to differentiate {case.workload} by (wrt)", name, known)
     if len(set(leaves)) != len(leaves):
         raise Refusal(f"wrt={wrt!r} names an input twice")

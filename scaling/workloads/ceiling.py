@@ -61,7 +61,7 @@ def workload(case: Case) -> Workload:
     """Return the `Workload` of the benchmark that `case.target` names."""
     k, terms, x = case.sizes["k"], case.sizes["terms"], {"x": uniform(case.sizes["k"])}
     if case.target == "matmul":
-        # All terms are positive. Coarser roundings of the factors or of the result do not accumulate.
+        # All terms are positive. The coarser rounding of the factors or of the result does not accumulate.
         rounded_terms = 1 if case.dtype == "bfloat16" else 16 if case.precision != "highest" else k
         product = lambda inputs: _value(inputs["x"] @ inputs["w"])  # noqa: E731
         return Workload(

@@ -98,7 +98,7 @@ def _analytic_point(variant: str, summed: bool, x, support):
     return jnp.sum(terms, axis=0) if summed else terms
 
 
-def _linspace(count: int) -> InputSpec:
+def _linspace_input(count: int) -> InputSpec:
     """Return an input with one element per point, the values linspace(-1, 1, count)."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
@@ -116,10 +116,10 @@ def workload(case: Case) -> Workload:
         "analytic": lambda x, support: _analytic(variant, summed, x, support),
         "analytic_vmap": lambda x, support: jax.vmap(lambda point: at_point(point, support))(x),
     }
-    support = _linspace(m) if d == 1 else uniform(d, low=-1.0)
+    support = _linspace_input(m) if d == 1 else uniform(d, low=-1.0)
     return Workload(
         function=FUNCTIONS[variant, case.formulation or FORMULATIONS[variant][0]],
-        points={"x": _linspace(case.points) if d == 1 else uniform(d, low=-1.0)},
+        points={"x": _linspace_input(case.points) if d == 1 else uniform(d, low=-1.0)},
         shared={"support": InputSpec((m, d), lambda rng, _: support.make(rng, np.arange(m))[None])},
         wrt="x",
         reduce="outputs" if summed else None,

@@ -31,7 +31,7 @@ def residual(d, m):
     return d - (jnp.sum(d * f) / jnp.sum(f * f)) * f
 
 
-def _with_dot(d, m):
+def _residual_by_dot(d, m):
     """Return the residual by dot products, as in an early version of the thread: (21,)."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.dot(d, f) / jnp.dot(f, f)) * f
@@ -170,26 +170,26 @@ def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable
     }
 
 
-def _center(rows: np.ndarray) -> np.ndarray:
+def _centers(rows: np.ndarray) -> np.ndarray:
     """Return the center of the profile of each point, a golden-ratio sequence on (-2, 2): (points,)."""
     return 4 * ((rows * 0.6180339887498949) % 1.0) - 2
 
 
-def _profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
+def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
     """Draw the noisy profile d of each point: (points, 21)."""
-    clean = np.exp(-1.5 * (_GRID - _center(rows)[:, None]) ** 2)
+    clean = np.exp(-1.5 * (_GRID - _centers(rows)[:, None]) ** 2)
     return clean + 0.05 * rng.standard_normal(clean.shape)
 
 
 def workload(case: Case) -> Workload:
     """Return the `Workload` whose function is the residual rs, or sum(rs^2) for the variant `scalar`."""
-    variant, rs = case.variant or "vector", _with_dot if case.formulation == "dot" else residual
+    variant, rs = case.variant or "vector", _residual_by_dot if case.formulation == "dot" else residual
     names = tuple((case.wrt or "m").split("+"))
     return Workload(
         function=(lambda d, m: jnp.sum(rs(d, m) ** 2)) if variant == "scalar" else rs,
         points={
-            "d": InputSpec((_GRID.size,), _profile),
-            "m": InputSpec((), lambda rng, rows: _center(rows) + 0.3 * rng.standard_normal(len(rows))),
+            "d": InputSpec((_GRID.size,), _draw_profile),
+            "m": InputSpec((), lambda rng, rows: _centers(rows) + 0.3 * rng.standard_normal(len(rows))),
         },
         wrt="m",
         whole_modes=_analytic_modes(dataclasses.replace(case, variant=variant), names),

@@ -26,7 +26,7 @@ VALUE = "rate"
 DIFFUSION = 0.3
 
 
-def _slices(flux):
+def _by_slices(flux):
     """Return the four neighbors of each cell as slices of a padded array: (side, side) each.
 
     XLA compiles the slices into a single vectorized loop, whereas `jnp.roll` along the last axis makes
@@ -44,7 +44,7 @@ def _slices(flux):
     return shifted(-side), shifted(side), left, right
 
 
-def _rolls(flux):
+def _by_rolls(flux):
     """Return the four neighbors of each cell by `jnp.roll`: (side, side) each."""
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
@@ -123,7 +123,7 @@ def workload(case: Case) -> Workload:
         raise Refusal(
             f"sizes.side={side}: stencil needs side >= 3, because the neighbors of a cell must differ"
         )
-    neighbors = {"slices": _slices, "rolls": _rolls}[case.formulation or FORMULATIONS[0]]
+    neighbors = {"slices": _by_slices, "rolls": _by_rolls}[case.formulation or FORMULATIONS[0]]
     return Workload(
         function=lambda u: _rate(neighbors, u),
         points={"u": uniform(side, side, low=0.5, high=1.5)},
