@@ -179,10 +179,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return the values of the `problem` fields, which are equal if two cases compute the same quantity.
-
-    The shapes of their results may still differ, as they depend on `batch`, `seeds` and `split`.
-    """
+    """Return the values of the `problem` fields, which are equal if two cases compute the same quantity."""
     fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
     return (*fields, *case.sizes.items())
 

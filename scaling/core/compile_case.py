@@ -163,10 +163,7 @@ def compile_case(
     settings: CompileSettings,
     sizes: DerivativeShape | None = None,
 ) -> CompiledCase:
-    """Return a compiled case that fits into memory. Raise `TooLarge` if no choice of block and chunk fits.
-
-    `sizes` is the result of `settle_shape`, which is called if it is None.
-    """
+    """Return a compiled case that fits into memory. Raise `TooLarge` if no choice of block and chunk fits."""
     sizes = sizes or settle_shape(case, workload, settings.describe_shortage)
 
     def compile_(case: Case) -> CompiledCase:
@@ -216,10 +213,8 @@ def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = N
 
 
 def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
-    """Return the jaxpr of the program of a case.
-
-    `jax.pmap` cannot be traced over several processes. `jax.shard_map`, with equal work, replaces it.
-    """
+    """Return the jaxpr of the program of a case."""
+    # `jax.pmap` cannot be traced over several processes. `jax.shard_map` does the same work.
     program = _lay_out(compiled, devices, "shard_map" if compiled.case.api == "pmap" else None)
     return jax.make_jaxpr(program.function)(*program.arguments.values())
 

@@ -160,10 +160,7 @@ def processor() -> str:
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of the given cores (default: all of the process), such as "performance".
-
-    Several are joined by "+". Return None if none is known.
-    """
+    """Return the frequency governors of the cores (None: all of the process), joined by "+", if known."""
     cores = bound_to or sorted(os.sched_getaffinity(0))
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None

@@ -74,7 +74,7 @@ def _require_finite(function: str, **parameters: Any) -> None:
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
     """Return an input with a uniform distribution on the open interval (low, high).
 
-    The shape is given as sizes, such as `uniform(2, 3)`, or as one tuple.
+    The shape is given as sizes, such as `uniform(2, 3)`, or as a tuple.
     """
     hint = "; the interval is given by name, such as uniform(3, low=0.5, high=2.0)"
     shape = _parse_shape("uniform", shape, hint)
@@ -87,10 +87,7 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
-    """Return an input with a normal distribution of the given mean and standard deviation.
-
-    The shape is given as sizes, such as `normal(2, 3)`, or as one tuple.
-    """
+    """Return an input with a normal distribution. Its shape is given as sizes, `normal(2, 3)`, or a tuple."""
     hint = "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
     shape = _parse_shape("normal", shape, hint)
     _require_finite("normal", mean=mean, deviation=deviation)

@@ -164,10 +164,7 @@ def apply_linear_map(
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Return the rows or columns of the Jacobian of a function that a device computes.
-
-    `colors` are the colors of the columns or rows, or None if the seed matrix is the identity.
-    """
+    """Return the rows or columns of the Jacobian that a device computes, compressed by `colors` if given."""
     x, mode = tuple(inputs[name] for name in part.names), MODES[part.mode]
 
     def f(*z: Any) -> Any:

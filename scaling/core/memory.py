@@ -25,10 +25,7 @@ def is_out_of_memory(text: str) -> bool:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return the "argument_bytes", "temp_bytes" and "output_bytes" of a program on a device as a dict.
-
-    A value is None if it is unknown.
-    """
+    """Return the argument_bytes, temp_bytes and output_bytes of a program per device, None if unknown."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     names = ("argument", "temp", "output")
     return {f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None) for name in names}

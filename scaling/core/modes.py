@@ -126,11 +126,8 @@ def rev_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def rev_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> H v, with H the Hessian of f at x: the VJP of the reverse-mode gradient.
-
-    Since a Hessian is symmetric, its rows are its columns.
-    """
-    vjp = jacrev(_gradient(f), x)
+    """Return the function v -> H v, with H the Hessian of f at x: the VJP of the reverse-mode gradient."""
+    vjp = jacrev(_gradient(f), x)  # a row of H, which is a column by symmetry
     return lambda v: ravel(vjp(ravel(v)))
 
 

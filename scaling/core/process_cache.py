@@ -41,7 +41,7 @@ def fingerprint(value: Any) -> Hashable:
     """Return a cache key that is equal for functions with the same code and the same captured values.
 
     Each case creates the functions of its workload anew, so that the functions themselves never compare
-    equal. A value that is not hashable is compared by identity.
+    equal. Other values are compared by equality, or by identity if they are not hashable.
     """
     if isinstance(value, tuple | list):
         return (type(value), *map(fingerprint, value))

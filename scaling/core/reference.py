@@ -128,10 +128,7 @@ class ReferenceSpec:
 def reference_spec(
     case: Case, workload: Workload, sizes: DerivativeShape, platform: str, detected: Pattern | None
 ) -> ReferenceSpec:
-    """Select the method that computes the reference of a case, and its tolerance.
-
-    `detected` is the sparsity pattern that was detected for a result with colored seeds, or None.
-    """
+    """Select how the reference of a case is computed, given the detected sparsity pattern (None if dense)."""
     reduction, workload_key = _result_reduction(case, workload, sizes), _workload_key(workload)
     own_pattern = _own_pattern(case, workload, sizes)
     pattern = _result_pattern(case, sizes, detected or own_pattern)
@@ -298,10 +295,7 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Evaluate a closed form at the points `start` to `stop`.
-
-    Raise `Refusal` for a wrong shape, NaN or infinity. No derivative is needed without `derivative_shape`.
-    """
+    """Evaluate a closed form at a range of points. Raise `Refusal` for a wrong shape, NaN or infinity."""
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.sizes.values)}
@@ -333,9 +327,6 @@ def reduce_reference(
 
 
 def flatten_inputs(names: Iterable[str], per_point: Container[str], named: Arrays, points: int) -> np.ndarray:
-    """Concatenate the named inputs, or directions in input space, of each point: (points, inputs).
-
-    Inputs that are not in `per_point` have no axis of points and are repeated.
-    """
+    """Concatenate the named inputs of each point, repeating those that all points share: (points, inputs)."""
     rows = [named[name].reshape(points if name in per_point else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

@@ -372,10 +372,7 @@ def _prepare_peer(case: Case, built: Workload, group: ProcessGroup, note: Note) 
 def _make_result_check(
     case: Case, built: Workload, group: ProcessGroup, program: PlacedProgram, note: Note
 ) -> Callable[[Any], None]:
-    """Return a function that raises `CaseEnded` if a result is wrong.
-
-    A result that equals a correct one bit for bit is not compared again.
-    """
+    """Return a function that raises `CaseEnded` if a result is wrong. It compares equal results only once."""
     pattern = program.sizes.coloring.pattern if program.sizes.coloring else None
     correct_digests: list[bytes] = []
     seconds = 0.0
@@ -411,22 +408,17 @@ def _digest_array(array: np.ndarray) -> bytes:
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:
-    """Return the fastest function that blocks until a result like `example` is ready.
-
-    `jax.block_until_ready` takes 1 us more than the methods of the arrays.
-    """
+    """Return the fastest function that blocks until a result like `example` is ready."""
     leaves = example if isinstance(example, list | tuple) else ()
     if leaves and all(hasattr(leaf, "block_until_ready") for leaf in leaves):
         return lambda result: [leaf.block_until_ready() for leaf in result]
+    # `jax.block_until_ready` takes 1 us more than the methods of the arrays.
     wait: Callable[[Any], Any] = getattr(type(example), "block_until_ready", jax.block_until_ready)
     return wait
 
 
 def _sample_one_turn(attempt: Attempt) -> bool:
-    """Take the samples of one turn. Return whether the samples of all compilations are complete.
-
-    If the samples of one compilation are complete and further compilations are requested, compile again.
-    """
+    """Take the samples of one turn, and compile again if required. Return whether sampling is complete."""
     case, group, monitor = attempt.record.case, attempt.group, option_modules.load("host_monitor")
     if attempt.record.before is None:
         attempt.note(before=monitor.read_host(group.platform, group.cores))

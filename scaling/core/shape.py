@@ -23,10 +23,7 @@ Named = Mapping[str, Any]  # arrays or abstract arrays by name
 
 
 class TooLarge(Exception):
-    """A case needs more memory than is available.
-
-    `needs` are the bytes per device that the case needs, by field of a record such as "temp_bytes".
-    """
+    """A case needs more memory than is available. `needs` are its bytes per device by field of a record."""
 
     def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(text)
@@ -134,12 +131,7 @@ def _linear_maps(
     input_sizes: Mapping[str, int],
     result_size: int,
 ) -> tuple[LinearMapPart, ...]:
-    """Return the linear maps of a seeded mode: one in forward mode, one in reverse mode, or both.
-
-    Args:
-        input_sizes: a dict from the name of each differentiated input to its number of elements.
-        result_size: the number of elements of the function's result.
-    """
+    """Return the linear maps of a seeded AD mode: one in forward mode, one in reverse mode, or both."""
     names, mode = workload.names, case.ad_mode
     forward_mode, reverse_mode = mode.parts or (mode.name, mode.name)
     if coloring is not None:

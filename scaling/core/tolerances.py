@@ -47,10 +47,7 @@ _UNDERFLOW_MARGIN = 2.0**10  # times the smallest normal number, below which a p
 
 
 def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
-    """Return the unit roundoff of the least exact operation, such as 2**-24 for float32.
-
-    `inner_roundoff` is that of the narrowest dtype inside the function, or 0.
-    """
+    """Return the unit roundoff of the least exact operation of a case, and at least `inner_roundoff`."""
     roundoff = ROUNDOFF[case.dtype]
     if case.dtype == "float32":
         roundoff = max(roundoff, PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0))

@@ -149,10 +149,7 @@ def module(name: str) -> ModuleType:
 
 
 def digest(name: str) -> str | None:
-    """Return a hash of the source file of a user's workload, or None for a built-in workload.
-
-    The version of the package identifies the built-in workloads.
-    """
+    """Return a hash of the source file of a user's workload, or None for a built-in workload."""
     if name in built_in("workloads"):
         return None
     file = getattr(module(name), "__file__", None)
