@@ -43,7 +43,7 @@ ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
 
 
 class Refusal(ValueError):
-    """Invalid input. The message is one line with the value, the alternatives and the fix."""
+    """An error for invalid input. The message is one line with the value, the alternatives and the fix."""
 
 
 def unknown_name(what: str, value: Any, known: Iterable[str]) -> Refusal:
@@ -139,7 +139,7 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """The way to differentiate, as a `Mode`."""
+        """The AD mode, such as jacfwd, as a `Mode`."""
         return MODES[self.mode]
 
     @property
@@ -179,7 +179,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return the values of the `problem` fields, which are equal if two cases compute the same quantity."""
+    """Return a hashable tuple of the fields that define what is differentiated."""
     fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
     return (*fields, *case.sizes.items())
 

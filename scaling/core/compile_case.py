@@ -91,7 +91,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """The known bytes per device by field of a record. Without a program the temporaries are unknown."""
+        """The known bytes per device as a dict of record fields. Without a program, "temp_bytes" is unknown."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
@@ -255,7 +255,7 @@ def _no_program(*_: Any) -> Any:
 
 
 def _seed_elements(case: Case, sizes: DerivativeShape) -> int:
-    """Return the number of elements of the seeds that a device stores at a time, for one block of points."""
+    """Return the number of elements of the seeds (tangents or cotangents) that a device stores at a time."""
     point_devices, seed_devices = case.axes
     points = 1
     if case.batch != "whole":

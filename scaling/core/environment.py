@@ -99,7 +99,7 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether two environments agree in all fields of the digest that `planned` knows."""
+    """Return whether a run has the environment that was planned for it, in all fields that the plan knows."""
     known = set(_DIGEST_FIELDS) - set(planned.get("untold", ()))
     return all(planned.get(name) == actual.get(name) for name in known)
 
@@ -128,7 +128,7 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the last commit of this package and whether files differ from it; (None, None) without git."""
+    """Return the git hash of the last commit of this package and whether files differ from it, or Nones."""
     in_package = ("-C", str(_PACKAGE))
     if value := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return value.removesuffix("+dirty"), value.endswith("+dirty")

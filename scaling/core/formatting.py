@@ -38,19 +38,19 @@ def _format_interval(low: float | None, high: float | None) -> str:
 
 
 def is_ratio_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval (low, high) of a ratio is narrow enough to report the ratio, or unknown."""
+    """Return whether the interval (low, high) of a ratio is narrow enough to report; True if unknown."""
     if low is None or high is None:
         return True
     return high <= _WIDEST_RATIO * low and not low < 1 / _BOTH_WAYS < _BOTH_WAYS < high
 
 
 def is_exponent_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval (low, high) of an exponent is narrow enough to report it, or unknown."""
+    """Return whether the interval (low, high) of an exponent is narrow enough to report; True if unknown."""
     return low is None or high is None or high - low <= _WIDEST_EXPONENT
 
 
 def is_share_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval (low, high) of a fraction is narrow enough to report it, or unknown."""
+    """Return whether the interval (low, high) of a fraction is narrow enough to report; True if unknown."""
     return low is None or high is None or high - low <= _WIDEST_SHARE
 
 

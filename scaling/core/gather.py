@@ -140,7 +140,7 @@ def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
 def _gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return sums over the seeds, completed over the seed devices."""
+    """Add up the partial sums over seeds that devices computed: arrays (points, outputs', inputs')."""
     if part.along_point or case.axes[1] == 1:
         arrays = [x[:, 0] for x in arrays]
     else:
@@ -152,7 +152,7 @@ def _gather_sums(
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether the host adds up the results of a linear map over the seed devices."""
+    """Return whether the host adds up the results of a linear map over the devices that share its seeds."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along_point and step.sums_seeds
 

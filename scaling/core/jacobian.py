@@ -125,7 +125,7 @@ def _value_or_slices(
     colorings: Colorings,
     position: DevicePosition,
 ) -> Any:
-    """Return the value of a function, or a tuple of the reduced slices of its Jacobian by linear map."""
+    """Return a function's value, or a tuple with the reduced slices of its Jacobian per linear map."""
     if case.ad_mode.is_value:
         return function(**inputs)
     batch = case.points if case.batch == "whole" and not sizes.summed else None
@@ -215,7 +215,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of a function over all seeds. `sum_of` maps an array of seed indices to their sum."""
+    """Return the sum of a function over all seeds. `sum_of` maps seed indices to its sum over them."""
     if seeds.is_one_chunk:
         return sum_of(seeds.numbers)
     chunk = seeds.chunk or seeds.count
@@ -248,7 +248,7 @@ def reduce_slices(
 
 
 def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: int | None) -> Any:
-    """Return the columns with the seeds on the last axis, their sum, or their products with all columns."""
+    """Return the columns (seeds last), their sum or their products with all columns, as `reduction` requires."""
     shape = (-1,) if batch is None else (batch, -1)
     column = lambda number: slices.compute(number).reshape(shape)  # noqa: E731
     step, seeds = reduction.columns, slices.seeds
@@ -284,7 +284,7 @@ def _multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: in
 
 
 def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int | None) -> Any:
-    """Return the rows with the seeds on the first axis, one array per input, their sum, or their products."""
+    """Return the rows (seeds first) by input, their sum or their products, as `reduction` requires."""
     step, seeds = reduction.rows, slices.seeds
     if step.products:
         return sum_over_seeds(lambda numbers: _multiply_rows(jax.vmap(slices.compute)(numbers)), seeds)
@@ -303,7 +303,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the sum of the rows of each point of a batch. Seed k belongs to the point k // outputs."""
+    """Sum the rows of each point of a batch. The seed k belongs to the point k // outputs."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.numbers)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

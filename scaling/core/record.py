@@ -122,7 +122,7 @@ class Record:
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """The key (key, environment hash, replicate) that all attempts at the same measurement share."""
+        """The tuple (case key, environment hash, replicate), equal for attempts at one measurement."""
         return self.key, self.environment["digest"], self.replicate
 
     @property

@@ -211,7 +211,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """If an exception is raised, end the attempt without samples and describe the exception in its record."""
+    """Context manager that ends the attempt without samples, and records the exception, if one is raised."""
     try:
         yield
     except Exception as error:
@@ -244,7 +244,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
 
 @contextlib.contextmanager
 def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
-    """Raise an exception of one process in all of them, so that none waits for a process that failed."""
+    """Context manager that raises an exception of one process in all processes, so that none waits for it."""
     error = None
     try:
         yield

@@ -23,7 +23,7 @@ Named = Mapping[str, Any]  # arrays or abstract arrays by name
 
 
 class TooLarge(Exception):
-    """A case needs more memory than is available. `needs` are its bytes per device by field of a record."""
+    """A case needs more memory than is available. `needs` maps fields of a record to bytes per device."""
 
     def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(text)

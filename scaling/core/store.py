@@ -234,7 +234,7 @@ def _parse_json(text: bytes) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file atomically by one with the given value."""
+    """Write a value to a JSON file atomically."""
     replace_file(path, (json.dumps(value, indent=1) + "\n").encode())
 
 

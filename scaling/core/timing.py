@@ -26,7 +26,7 @@ Gather = Callable[[list[float]], list[list[float]]]  # floats of this process ->
 
 @dataclass(frozen=True)
 class Sampling:
-    """When sampling stops: when the interval of the median is within `width` (relative), or at a limit."""
+    """The stopping rule of sampling: the relative half-width of the median's interval, and limits."""
 
     width: float = 0.02
     least: int = 7  # minimum number of samples; the interval of a speed-up needs seven
@@ -70,7 +70,7 @@ class Stages:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """Return a list with the values of the only process, as other `Gather` functions do for several."""
+    """Return [values], the floats of each process by rank, for a single process."""
     return [values]
 
 
@@ -148,7 +148,7 @@ def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int = 100) -> float:
-    """Return the median seconds of a call of an empty program."""
+    """Return the median seconds of a call of an empty program over `calls` calls."""
     return statistics.median(_time_calls(call, wait, 1) for _ in range(calls))
 
 

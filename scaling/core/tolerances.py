@@ -55,12 +55,12 @@ def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
 
 
 def tolerance(roundoff: float, terms: int) -> float:
-    """Return the relative error that rounding may cause in a sum of `terms` numbers, as in a random walk."""
+    """Return the relative error that rounding may cause in a sum of `terms` numbers (random-walk model)."""
     return ROUNDINGS * roundoff * float(np.sqrt(terms))
 
 
 def least_scale(case: Case) -> float:
-    """Return the smallest scale of a comparison, below which numbers of the dtype underflow."""
+    """Return the smallest divisor of a relative error, below which numbers of the dtype underflow."""
     return _UNDERFLOW_MARGIN * float(jax.numpy.finfo(case.dtype).tiny) / ROUNDOFF[case.dtype]
 
 
@@ -72,7 +72,7 @@ def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """Return the elementwise maximum of scales, (points, ...), and the floor of their point, (points,)."""
+    """Return the elementwise maximum of scales, (points, ...), and a floor per point, (points,), if given."""
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
 
 
@@ -90,11 +90,11 @@ class Rounding:
 
     @property
     def longest_sum(self) -> int:
-        """The number of terms N for which the tolerance is computed."""
+        """The number of terms of the longest sum in the result, which determines the tolerance."""
         return max(self.terms, self.added)
 
     def scale(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
-        """Return the scale whose tolerance covers the rounding of the entries of J and of their sum."""
+        """Return the divisor of errors whose tolerance covers the rounding of entries and of their sum."""
         of_entries = influence * np.sqrt(self.terms / self.longest_sum)
         of_sum = magnitude * np.sqrt(self.added / self.longest_sum)
         return np.asarray(np.maximum(of_entries, of_sum))
@@ -145,7 +145,7 @@ def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarr
 
 @dataclass(frozen=True, kw_only=True)
 class SizedEntries(Jacobians):
-    """Jacobians with the magnitude of each entry, and its scale (`size`), to which its error is relative.
+    """Jacobians with the magnitude of each entry, and its scale (`size`), by which its error is divided.
 
     `x` are the points themselves, (points, inputs), if the reduction multiplies by them, otherwise None.
     """

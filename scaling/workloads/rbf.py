@@ -25,24 +25,24 @@ VALUE = "kernel"
 
 
 def _source_product(x, support):
-    """Return exp(-(x + y - 2xy) / 2) for each y of the support by a matrix product: (m,)."""
+    """Return exp(-(x + y - 2xy) / 2) for the m support points y by a matrix product: (m,)."""
     row, column = x.reshape(-1, 1), support.reshape(-1, 1)
     return jnp.exp(-0.5 * jnp.squeeze((-2 * row @ column.T) + (row + column.T), 0))
 
 
 def _source_rowwise(x, support):
-    """Return exp(-(x + y - 2xy) / 2) for each y of the support without a matrix product: (m,)."""
+    """Return exp(-(x + y - 2xy) / 2) for the m support points y without a matrix product: (m,)."""
     y = support[:, 0]
     return jnp.exp(-0.5 * ((-2 * x[0] * y) + (x[0] + y)))
 
 
 def _squared_rowwise(x, support):
-    """Return exp(-|x - y|^2 / 2) for each y of the support: (m,)."""
+    """Return exp(-|x - y|^2 / 2) for the m support points y in d dimensions: (m,)."""
     return jnp.exp(-0.5 * jnp.sum((x - support) ** 2, axis=-1))
 
 
 def _squared_product(x, support):
-    """Return exp(-|x - y|^2 / 2) by a matrix product, with |x - y|^2 = |x|^2 + |y|^2 - 2 x y: (m,)."""
+    """Return exp(-|x - y|^2 / 2) for the m support points y by a matrix product: (m,)."""
     return jnp.exp(support @ x - 0.5 * (jnp.sum(x**2) + jnp.sum(support**2, axis=-1)))
 
 

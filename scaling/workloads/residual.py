@@ -32,7 +32,7 @@ def residual(d, m):
 
 
 def _residual_by_dot(d, m):
-    """Return the residual by dot products, as in an early version of the thread: (21,)."""
+    """Return the residual d - (d.f / f.f) f by dot products, with the shape f of center m: (21,)."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.dot(d, f) / jnp.dot(f, f)) * f
 
