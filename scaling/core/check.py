@@ -64,8 +64,8 @@ class EntryComparison:
     """Entries of a result and the expected entries at some points, two arrays (points, ...) of equal shape.
 
     `scale` is the divisor of a difference and broadcasts with the entries. `measure` is a function
-    (evaluation, inputs, points=indices) that evaluates the same entries at other inputs, or None if it is the
-    function itself.
+    (evaluation, inputs, points=indices) that evaluates the same entries at other inputs, or None for entries
+    of the result itself.
     """
 
     result: np.ndarray
@@ -195,7 +195,6 @@ def _unit(spec: ReferenceSpec) -> str:
 
 
 def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
-    """Raise `Refusal` if a result does not have exactly its expected shape. No axis is broadcast."""
     sizes, case = spec.sizes, spec.case
     if case.ad_mode.is_value:
         expected = (1, 1) if spec.reduction.sums_points else (sizes.values, 1)
@@ -288,7 +287,7 @@ def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 
 
 def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the term of each point in a sum over points and the scale of its error, both (points, inputs)."""
+    """Return the term of each point in a sum over points and the divisor of its error: (points, inputs) each."""
     if spec.case.ad_mode.is_value:
         value, floor = reference_values(spec, start, stop)
         scale = at_least(np.abs(value), floor)

@@ -71,7 +71,7 @@ class CompiledCase:
             program they are a lower bound, the bytes of the inputs and the result.
         plan: the steps with storage=host, otherwise None.
         overflow: why there is no program, or None.
-        blocks: with chunk=auto, the `block` and `chunk` that were tried, as a field of a record.
+        blocks: with chunk=auto, the `block` and `chunk` that fit and those that were tried.
     """
 
     case: Case
@@ -91,7 +91,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """The known bytes per device as a dict of record fields. Without a program, "temp_bytes" is unknown."""
+        """The known bytes per device by record field. Without a program, "temp_bytes" is unknown."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}

@@ -57,10 +57,7 @@ def is_share_determined(low: float | None, high: float | None) -> bool:
 def format_ratio(
     value: float | None, low: float | None = None, high: float | None = None, sign: str = "x"
 ) -> str:
-    """Format a ratio with its confidence interval if it is known: '1.77x (1.70 to 1.81)'. Return "" for None.
-
-    A value with a wide interval is replaced: 'not determined (0.59 to 37.2)'.
-    """
+    """Format a ratio with its interval: '1.77x (1.70 to 1.81)', or if wide 'not determined (0.6 to 37)'."""
     if value is None:
         return ""
     text = f"{format_number(value)}{sign}" if is_ratio_determined(low, high) else UNDETERMINED

@@ -57,10 +57,7 @@ def _gather_unseeded(
 
 
 def _sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Sum x, (point devices, seed devices, ...), over its first axis; the result has shape (1, ...).
-
-    With split=data, return the copies of the sum that all devices have after an all-reduce: (copies, ...).
-    """
+    """Sum x, (point devices, seed devices, ...), over point devices. Keep all copies of an all-reduce."""
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
 

@@ -46,7 +46,6 @@ class InputSpec:
 
 
 def _parse_shape(function: str, sizes: tuple[Any, ...], hint: str = "") -> tuple[int, ...]:
-    """Return a shape, given as several sizes or as one tuple. Raise `Refusal` for an invalid size."""
     if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
         sizes = tuple(sizes[0])
     shape = []

@@ -248,7 +248,7 @@ def reduce_slices(
 
 
 def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: int | None) -> Any:
-    """Return the columns (seeds last), their sum or their products with all columns, as `reduction` requires."""
+    """Return the columns (seeds last), their sum or their products with all columns, by `reduction`."""
     shape = (-1,) if batch is None else (batch, -1)
     column = lambda number: slices.compute(number).reshape(shape)  # noqa: E731
     step, seeds = reduction.columns, slices.seeds

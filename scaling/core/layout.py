@@ -75,7 +75,7 @@ def lay_out(
 ) -> Program:
     """Return the program of a case, partitioned over its devices.
 
-    `has_start` adds the index of the first seed as an argument, for a program that runs once per range of
+    With `has_start`, the index of the first seed is an argument, so that the program can run per range of
     seeds.
     """
     if len(devices) != case.devices:
@@ -123,10 +123,7 @@ def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str
 def _device_function(
     case: Case, workload: Workload, sizes: DerivativeShape, names: Sequence[str]
 ) -> OnDevice:
-    """Return a function (position, arrays) that computes the result of one device.
-
-    `position` is that of the device in the mesh. `arrays` are the arguments in the order of `names`.
-    """
+    """Return a function (position in the mesh, arrays in the order of `names`) -> result of one device."""
     compute = local_derivative(case, workload, sizes)
 
     def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:

@@ -32,10 +32,7 @@ def program_bytes(compiled: Any) -> dict[str, int | None]:
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes that a program needs on each device while it runs, or None if unknown.
-
-    `needs` is as `program_bytes` returns it. `results` is the number of results that are stored at a time.
-    """
+    """Return the bytes that a program needs on each device to store `results` results, or None if unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None

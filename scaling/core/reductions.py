@@ -37,10 +37,9 @@ class SliceStep:
     """The operation that a device applies to its slices (columns or rows) of J.
 
     Attributes:
-        function: maps one slice to its contribution, or None to keep the slice. A column is an array (...,
-            outputs). A row is a tuple of arrays, one per input, followed by the tuple of inputs.
-        sums_seeds: whether the contributions are summed over the seeds, first on each device, then on the
-            host.
+        function: maps a column (..., outputs), or a row and the tuple of inputs, to its contribution. A row
+            is a tuple of arrays, one per input. None keeps the slice.
+        sums_seeds: whether the contributions are summed over the seeds, on each device, then on the host.
         products: whether the contributions are the inner products of all pairs of columns of J.
     """
 

@@ -220,11 +220,10 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
 
 
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected result of the points `start` to `stop`, and the scale of its tolerance.
+    """Return the expected result of the points `start` to `stop`, and the scale by which errors are divided.
 
     Both are float64 and broadcast to (points, outputs', inputs'), the shape of the reduced result, or to
-    (points, 1, nonzeros). A small result is cached for all cases that differ in method, layout or memory
-    only.
+    (points, 1, nonzeros). A small result is cached for cases that differ in method, layout or memory only.
     """
     case, sizes = spec.case, spec.sizes
     numbers = spec.reduction.degree * spec.reduction.numbers(sizes.outputs, max(sizes.inputs, 1))
@@ -260,18 +259,18 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values of the points `start` to `stop`, and the smallest scale of their tolerance.
+    """Return the function values of the points `start` to `stop`, and the smallest divisor of their errors.
 
-    The values are (points, outputs) float64. The scale is (points,), or None if the values determine it.
+    The values are (points, outputs) float64. The divisor is (points,), or None if the values determine it.
     """
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians of the points `start` to `stop`, and the smallest scale of their tolerance.
+    """Return the Jacobians of the points `start` to `stop`, and the smallest divisor of errors of entries.
 
-    The scale is (points,), or None if the entries themselves determine it.
+    The divisor is (points,), or None if the entries themselves determine it.
     """
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.nonzeros_pattern is not None:
@@ -313,9 +312,9 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, named: Arrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduction of Jacobians, (points, outputs', inputs'), and the scale of its tolerance.
+    """Return the reduction of Jacobians, (points, outputs', inputs'), and the divisor of its errors.
 
-    `floor` is the smallest scale of an entry, (points,). `named` maps the name of an input to its array.
+    `floor` is the smallest divisor for an entry, (points,). `named` maps the name of an input to its array.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)

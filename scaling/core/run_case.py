@@ -115,10 +115,9 @@ class CheckedProgram(NamedTuple):
 
 @dataclass
 class Attempt:
-    """A run of a case between its start and its record.
+    """A run of a case between its start and its record, whose status is "ok" until the run fails.
 
     Attributes:
-        record: the fields that are known so far. Its status is "ok" until the attempt fails.
         program: None after the attempt ended.
         turns: yields the samples of the current compilation after each turn; None before the first turn.
         earlier_samples: the samples of each previous compilation.

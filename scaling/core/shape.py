@@ -35,7 +35,6 @@ class LinearMapPart:
     """One of the linear maps, in forward or reverse mode, that together compute a derivative.
 
     Attributes:
-        mode: the name of its AD mode.
         names: the inputs that it differentiates with respect to.
         seeds: the number of its seeds (tangents or cotangents).
         along_point: whether its only seed is the point x itself, which yields J x.
@@ -223,11 +222,7 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 
 
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of the result of a function.
-
-    Raise `Refusal` if the function fails or does not return real numbers. Raise `TooLarge` if an array in it
-    is larger than the memory of the host.
-    """
+    """Return the shape and dtype of the result of a function. Raise `Refusal` if it cannot be evaluated."""
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))
     except Refusal:

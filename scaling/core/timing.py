@@ -89,9 +89,7 @@ def gather_text(gather: Gather, text: str) -> list[str]:
 def compile_stages(
     function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
 ) -> Stages:
-    """Trace, lower and compile a function, and time each stage.
-
-    A function without `jax.jit` has no stages, and `jax.pmap` has no separate tracing stage.
+    """Trace, lower and compile a function, and time each stage. Without `jax.jit` there are no stages.
 
     Args:
         arguments: arrays, or abstract values with a shape and a dtype.
@@ -222,10 +220,7 @@ def _add_turn(
 
 
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call until the later half of the calls is no faster than the earlier half; return its median seconds.
-
-    The warm-up takes at least `least` seconds, and ends after ten times that.
-    """
+    """Call for at least `least` seconds, until calls get no faster; return the median of the later calls."""
     seconds: list[float] = []
     total = 0.0
     while True:
@@ -241,7 +236,6 @@ def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> flo
 
 
 def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | None:
-    """Return why sampling stops, "width", "most" or "seconds", or None if it continues."""
     seconds = samples.seconds
     if len(seconds) >= sampling.most:
         return "most"

@@ -108,16 +108,13 @@ class Jacobians:
     pattern: Pattern | None = None
 
     def by_input(self, values: np.ndarray) -> np.ndarray:
-        """Sum an array of the shape of the Jacobians over the outputs: (points, inputs)."""
+        """Sum a Jacobian-shaped array over the outputs: (points, inputs)."""
         if self.pattern is None:
             return np.asarray(values.sum(axis=1))
         return _sum_by_index(self.pattern.cols, self.pattern.inputs, values)
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Sum an array of the shape of the Jacobians over the inputs, with the weights x: (points, outputs).
-
-        The weights x are (points, inputs), or None for weights of 1.
-        """
+        """Sum a Jacobian-shaped array over the inputs, weighted by x, (points, inputs): (points, outputs)."""
         if self.pattern is None:
             return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
         weighted = values if x is None else values * x[:, self.pattern.cols]
@@ -186,13 +183,13 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduction of Jacobians, (points, outputs', inputs'), and the scale of its tolerance.
+    """Return the reduction of Jacobians, (points, outputs', inputs'), and the divisor of its errors.
 
-    Both broadcast with each other. A sum over points is returned as the terms of each point. WHOLE and J^T J
-    need dense Jacobians.
+    The divisor broadcasts with the result. A sum over points is returned as the terms of each point. WHOLE
+    and J^T J need dense Jacobians.
 
     Args:
-        floor: the smallest scale of an entry, (points,).
+        floor: the smallest divisor for an entry, (points,).
         x: the points themselves, (points, inputs).
     """
     magnitude = np.abs(J.values)

@@ -10,7 +10,6 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/")
 
 
 def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the traceback frames of an exception that are in the user's code, the innermost last."""
     return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)

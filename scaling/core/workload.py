@@ -210,10 +210,7 @@ def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
 
 
 def _call_and_join(function: Callable[..., Any], how: tuple[Any, ...], /, *inputs: Any, **named: Any) -> Any:
-    """Call a function and return its result, an array or a pytree of arrays, as one array.
-
-    `how` is the name of the function in options/pytrees.py that joins a pytree, and its further arguments.
-    """
+    """Call a function and join its result, an array or a pytree of arrays, to one array."""
     result = function(*inputs, **named)
     if hasattr(result, "shape"):
         return result

@@ -26,10 +26,7 @@ def _function(x):
 
 
 def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and the column index of each nonzero in row-major order: (3 n - 2,) int32 each.
-
-    The first row has n nonzeros and each other row has two.
-    """
+    """Return the row and the column index of each nonzero in row-major order: (3 n - 2,) int32 each."""
     index = np.arange(1, n, dtype=np.int32)
     pairs = np.stack([np.zeros_like(index), index], axis=1)
     rows = np.concatenate([np.zeros(n, np.int32), np.repeat(index, 2)])
