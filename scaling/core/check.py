@@ -287,7 +287,7 @@ def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 
 
 def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the term of each point in a sum over points and the divisor of its error: (points, inputs) each."""
+    """Return the term of each point in a sum over points, (points, inputs), and the divisor of its error."""
     if spec.case.ad_mode.is_value:
         value, floor = reference_values(spec, start, stop)
         scale = at_least(np.abs(value), floor)

@@ -1,4 +1,4 @@
-"""Describe the environment of a run: versions, hardware, settings, and a digest that is equal if comparable.
+"""Describe the environment of a run (versions, hardware, settings), with a digest to tell comparable runs.
 
 Also removes secrets and absolute paths from texts. Does not import JAX.
 """
