@@ -13,9 +13,9 @@ __version__ = "0.1.0"
 
 
 def load(folder: str | PathLike[str], samples: bool = False) -> "pandas.DataFrame":
-    """Return a results folder as a pandas DataFrame: a row for each record, or for each sample.
+    """Return the results in a folder as a pandas DataFrame with one row per run, or per timing if `samples`.
 
-    The columns are documented in docs/notebook.md. ValueError where the folder holds no results.
+    The columns are documented in docs/notebook.md. Raise ValueError if the folder contains no results.
     """
     from scaling.analysis import dataframe
 

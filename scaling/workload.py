@@ -1,4 +1,4 @@
-"""Public API for user-defined workloads: `Workload`, `Reference`, and the input distributions.
+"""Public API for user-defined workloads (functions to differentiate): `Workload`, `Reference`, distributions.
 
 See docs/adding_a_workload.md.
 """

@@ -1,1 +1,1 @@
-"""The complete path from a case on one machine to a record."""
+"""Run one case (a function, a differentiation method and devices): compile, check and time it."""

@@ -1,4 +1,4 @@
-"""The `Case` dataclass: the settings of one run, their valid values, and their dict, hash and text forms.
+"""Define `Case`, the settings of one run, with their valid values and their dict, hash and text forms.
 
 Depends on the tables of AD modes and reductions only. Imports neither JAX nor a workload.
 """
@@ -43,11 +43,11 @@ ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
 
 
 class Refusal(ValueError):
-    """Invalid input. The message is one line with the value, the alternatives and the fix."""
+    """An error for invalid input. The message is one line with the value, the alternatives and the fix."""
 
 
 def unknown_name(what: str, value: Any, known: Iterable[str]) -> Refusal:
-    """Return the error for a name that is not in `known`, with the most similar valid name."""
+    """Return a `Refusal` for a name that is not in `known`. Its message suggests the most similar name."""
     names = [str(name) for name in known]
     similar = difflib.get_close_matches(str(value), names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""
@@ -55,18 +55,18 @@ def unknown_name(what: str, value: Any, known: Iterable[str]) -> Refusal:
 
 
 def _field(view: str, default: Any) -> Any:
-    """Declare a field of `Case` with a default, as a member of one of the groups in `VIEWS`."""
+    """Declare a field of `Case` with a default value and the group of `VIEWS` that it belongs to."""
     return field(default=default, metadata={"view": view})
 
 
 @dataclass(frozen=True)
 class Case:
-    """The settings of one run, one cell of a study.
+    """The settings of one run: one function, one way to differentiate it, and the devices.
 
-    The fields are flat, as on disk. Each belongs to one of the groups in `VIEWS`: `problem` (what is
-    differentiated), `method` (how), `layout` (on which devices) or `memory` (how much at a time, and where).
-    The reference of the correctness check ignores `method` (except `formulation`), `layout` and `memory`.
-    `None` in `target`, `variant`, `wrt` or `formulation` selects the default of the workload.
+    The fields are flat, as on disk. Each belongs to one group of `VIEWS`: `problem` (what is differentiated),
+    `method` (how), `layout` (on which devices) or `memory` (how much at a time, and where). The reference
+    result of the correctness check depends on `problem` and `formulation` only. `None` in `target`,
+    `variant`, `wrt` or `formulation` selects the default of the workload.
     """
 
     workload: str = field(metadata={"view": "problem"})
@@ -96,7 +96,7 @@ class Case:
     reduce: str | None = _field("problem", None)
     block: int | None = _field("memory", None)  # points per step on each device: None takes all in one step
     memory_limit: int | None = _field("memory", None)  # bytes per device: None allows all of its memory
-    # Where the per-point inputs and the result are kept. From the host they are copied block by block.
+    # The memory that contains the per-point inputs and the result: "device", or "host", copied in steps.
     storage: str | None = _field("memory", None)
     # A policy of jax.checkpoint for reverse mode: None does not checkpoint.
     remat: str | None = _field("method", None)
@@ -139,24 +139,24 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """The AD mode."""
+        """The AD mode, such as jacfwd, as a `Mode`."""
         return MODES[self.mode]
 
     @property
     def kind(self) -> str:
-        """The kind of the record: `case`, or a peak rate (`ceiling`) or latency (`floor`) of the machine."""
+        """The kind of measurement: "case", "ceiling" (a peak rate of the machine) or "floor" (a latency)."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
     def axes(self) -> tuple[int, int]:
-        """The shape of the device mesh: (devices over points, devices over seeds)."""
+        """The shape of the device mesh: (devices over points of the batch, devices over seeds)."""
         if self.mesh is not None:
             return _parse_mesh(self.mesh)
         return (1, self.devices) if self.split == "seeds" else (self.devices, 1)
 
     @property
     def key(self) -> str:
-        """A short hash of the non-default fields, which does not change when `Case` gets a new field."""
+        """A hash of the non-default fields, 16 hex digits, which is stable if `Case` gets a new field."""
         return hashlib.sha256(json.dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -179,28 +179,24 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return the values of the `problem` fields, which are equal if two cases compute the same quantity.
-
-    The result may still have another shape, depending on `batch`, `seeds` and `split`.
-    """
+    """Return a hashable tuple of the fields that define what is differentiated."""
     fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
     return (*fields, *case.sizes.items())
 
 
 def defaults(names: Iterable[str]) -> dict[str, Any]:
-    """Return the default values of the named fields."""
+    """Return a dict from each of the given fields of `Case` to its default value."""
     return {name: _DEFAULTS[name] for name in names}
 
 
 def _require_integer(name: str, value: Any, minimum: int) -> None:
-    """Raise `Refusal` unless a value is an integer of at least `minimum`, 0 or 1."""
     kind = "a positive integer" if minimum else "an integer, zero or more"
     if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
         raise Refusal(f"{name} must be {kind}, not {value!r}")
 
 
 def _parse_mesh(mesh: Any) -> tuple[int, int]:
-    """Return a mesh such as "2x4" as (devices over points, devices over seeds)."""
+    """Return (devices over points, devices over seeds) of a mesh such as "2x4"."""
     match = re.fullmatch(r"0*([1-9][0-9]{0,15})x0*([1-9][0-9]{0,15})", str(mesh))
     counts = (int(match[1]), int(match[2])) if match else (0, 0)
     if match is None or max(counts) > LARGEST:
@@ -209,17 +205,17 @@ def _parse_mesh(mesh: Any) -> tuple[int, int]:
 
 
 def to_dict(case: Case) -> dict[str, Any]:
-    """Return the fields of a case as plain JSON values."""
+    """Return the fields of a case as a dict of JSON values."""
     return {name: getattr(case, name) for name in FIELDS} | {"sizes": dict(case.sizes)}
 
 
 def non_default_fields(case: Case) -> dict[str, Any]:
-    """Return the fields that differ from their defaults as plain JSON values."""
+    """Return the fields of a case that differ from their defaults as a dict of JSON values."""
     return {name: value for name, value in to_dict(case).items() if value != _DEFAULTS[name]}
 
 
 def from_dict(fields: Mapping[str, Any]) -> Case:
-    """Return the case with these fields. Raise `Refusal` for an unknown field or an invalid value."""
+    """Return the case with the given fields. Raise `Refusal` for an unknown field or an invalid value."""
     for name in fields:
         if name not in FIELDS:
             raise unknown_name("field", name, FIELDS)
@@ -228,12 +224,12 @@ def from_dict(fields: Mapping[str, Any]) -> Case:
 
 @functools.cache
 def built_in(folder: str) -> frozenset[str]:
-    """Return the names of the modules in a folder of the package: `workloads` or `peers`."""
+    """Return the names of the public modules in a folder of this package, `workloads` or `peers`."""
     return frozenset(path.stem for path in (Path(__file__).parents[1] / folder).glob("[!_]*"))
 
 
 def user_modules(case: Case) -> tuple[str, ...]:
-    """Return the modules that a case imports from outside this package: its workload, its engine, or both."""
+    """Return the names of the user's modules that a case imports: its workload, its engine, or both."""
     engine = case.engine.partition("/")[0]
     modules = ((case.workload, built_in("workloads")), (engine, built_in("peers") | {JAX}))
     return tuple(name for name, known in modules if name not in known)
@@ -248,9 +244,10 @@ _NAMED_IN_LABEL = {
 
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
-    """Return a case as one line of text: its fields that differ from their defaults, in order.
+    """Describe a case in one line of text: 'linear p=64 points=8 jacrev split=points shard_map devices=4'.
 
-    The fields in `leave_out` are omitted.
+    It contains the fields that differ from their defaults, and those that identify the mode and the devices,
+    in order. The fields in `leave_out` are omitted.
     """
     texts = {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),

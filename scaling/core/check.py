@@ -1,13 +1,14 @@
-"""The check of a result against its reference, at every point, before any time is kept.
+"""Compare a result with its reference, at every point (batch element), before any time is recorded.
 
-Each entry of a result may differ from the expected one by tolerance * scale, where the scale is the size of
-the numbers that its output adds up (tolerances.py). A small output is thus not compared with a large one, and
-a sum that cancels is judged by its terms. A sum over points is one result, and every copy of it is checked.
-With colored seeds the result is the entries of a detected pattern; an entry that the pattern lacks counts as
-zero, so that a pattern without a nonzero entry is a wrong answer.
+Each entry of a result may differ from the expected one by tolerance * scale, where the scale is the magnitude
+of the terms of its sum (tolerances.py). Hence a small output is not compared with a large one, and a sum that
+cancels is compared with the size of its terms. A sum over points is one result, and every copy of it, one per
+device, is checked. With colored seeds the result consists of the nonzeros of a detected sparsity pattern. An
+entry outside of it counts as zero, so that a pattern that lacks a nonzero entry is reported as a wrong
+answer.
 
 An entry over its tolerance is a suspect: options/reference/reevaluate.py evaluates it again at inputs that
-differ by a rounding, and decides whether rounding explains the difference.
+are perturbed by a rounding, and decides whether rounding explains the difference.
 """
 
 import contextlib
@@ -34,20 +35,21 @@ from scaling.core.shape import DerivativeShape
 from scaling.core.tolerances import at_least, least_scale, reduce_jacobians, relative_error
 from scaling.core.workload import Workload
 
-_SCANNED_NUMBERS = 2**16  # checked for NaN at a time, because a result may fill half the memory
-_REEVALUATED_POINTS = 64  # of a sum over points
-_REEVALUATED_NUMBERS = 2**24  # in all suspects together
-_MAX_UNDECIDED = 0.01  # of all entries, that rounding may leave undecided
+_SCANNED_NUMBERS = 2**16  # elements checked for NaN at a time, as a result may fill half the memory
+_REEVALUATED_POINTS = 64  # points of a sum that are evaluated again
+_REEVALUATED_NUMBERS = 2**24  # array elements in all suspects together
+_MAX_UNDECIDED = 0.01  # of all entries: more may not be undecided because of rounding
 
 
 class Verdict(NamedTuple):
-    """The outcome of a check.
+    """The outcome of the comparison of a result with its reference.
 
-    error: the largest relative error of all points; None if no entry was compared.
-    tolerance: the largest relative error that was allowed.
-    reason: a key of record.REASONS; None if the result is correct.
-    checked: the share of the "entries" that were compared one by one, and of the "points" of which every
-        entry was.
+    Attributes:
+        error: the largest relative error, or None if no entry was compared.
+        tolerance: the largest relative error that was allowed.
+        reason: a key of `record.REASONS`, such as "wrong_answer", or None if the result is correct.
+        checked: the fraction of "entries" that were compared one by one, and the fraction of "points" of
+            which every entry was.
     """
 
     error: float | None
@@ -59,11 +61,11 @@ class Verdict(NamedTuple):
 
 @dataclass(frozen=True)
 class EntryComparison:
-    """Entries of a result and of its reference at some points: two arrays (points, ...).
+    """Entries of a result and the expected entries at some points, two arrays (points, ...) of equal shape.
 
-    scale: the divisor of a difference; its shape broadcasts with the entries.
-    measure: (evaluation, inputs of some points, points=their indices) -> entries like `expected`, for the
-        reevaluation; None if the entries are those of the result itself.
+    `scale` is the divisor of a difference and broadcasts with the entries. `measure` is a function
+    (evaluation, inputs, points=indices) that evaluates the same entries at other inputs, or None for entries
+    of the result itself.
     """
 
     result: np.ndarray
@@ -73,12 +75,11 @@ class EntryComparison:
 
 
 class PointsComparison(NamedTuple):
-    """The comparisons of a range of points, or of all copies of a sum over points.
+    """The comparisons for a range of points, or for all copies of a sum over points.
 
-    start: the first point.
-    inputs: the inputs of the points by name, for the reevaluation, or None.
-    step_error: the relative error that a finite difference may have in addition, (points,).
-    note: appended to the text of a wrong answer.
+    `inputs` maps input names to arrays, if entries can be evaluated again. `step_error`, (points,), is the
+    additional relative error allowed for a finite difference. `note` is appended to the text of a wrong
+    answer.
     """
 
     start: int
@@ -92,13 +93,14 @@ class PointsComparison(NamedTuple):
 class CheckProgress:
     """The errors of all points compared so far.
 
-    allowed: the largest tolerance so far.
-    first_wrong: the first wrong point, or None.
-    entries: the number of compared entries.
-    undecided_entries: the number of entries that rounding decides; only reevaluate.py counts them.
-    suspects: the comparisons over tolerance, which reevaluate.py evaluates again.
-    suspects_over_budget: further comparisons over tolerance with their errors, (points,). They are judged by
-        the tolerance that the reevaluation finds for the suspects.
+    Attributes:
+        allowed: the largest tolerance so far.
+        first_wrong: the index of the first wrong point, or None.
+        entries: the number of compared entries.
+        undecided_entries: the number of entries whose rounding error is too large to compare them.
+        suspects: the comparisons over tolerance, which reevaluate.py evaluates again.
+        suspects_over_budget: further comparisons over tolerance with their errors, (points,). They are
+            compared with the tolerance that the reevaluation of the suspects determines.
     """
 
     spec: ReferenceSpec
@@ -112,7 +114,7 @@ class CheckProgress:
     suspects_over_budget: list[tuple[PointsComparison, np.ndarray]] = field(default_factory=list)
 
     def add(self, points: PointsComparison) -> None:
-        """Compare the entries of a range of points."""
+        """Compare a range of points. Record their errors, or keep a comparison over tolerance."""
         least = least_scale(self.spec.case)
         for comparison in points.comparisons:
             comparison = dataclasses.replace(comparison, scale=np.maximum(comparison.scale, least))
@@ -128,7 +130,7 @@ class CheckProgress:
                 self.suspects_over_budget.append((points, by_point))
 
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Record the error of each point and whether it is wrong: two arrays (points,)."""
+        """Record the largest relative error of each point and whether it is wrong, two arrays (points,)."""
         if is_wrong.any():
             first = points.start + int(np.argmax(is_wrong))
             if self.first_wrong is None or first < self.first_wrong:
@@ -139,7 +141,7 @@ class CheckProgress:
         self.allowed = max(self.allowed, self.spec.tolerance + largest_step_error)
 
     def verdict(self) -> Verdict:
-        """Return the outcome of the check."""
+        """Return the outcome of all comparisons: whether the result is correct, and its largest error."""
         spec, decided = self.spec, 1 - self.undecided_entries / max(1, self.entries)
         reason = text = checked = None
         if spec.case.ad_mode.finite_step and self.allowed > spec.max_tolerance:
@@ -168,19 +170,20 @@ def verdict(
 ) -> Verdict:
     """Compare a result, an array (points, outputs', inputs') on the host, with its reference.
 
-    pattern: the detected pattern of a colored result; None for the pattern of the workload.
+    `pattern` is the detected sparsity pattern of a result with colored seeds. The default is the workload's
+    own.
     """
     spec = reference_spec(case, workload, sizes, platform, pattern)
     _require_shape(spec, result)
     if (bad := _first_not_finite(result)) is not None:
         return Verdict(None, spec.tolerance, "not_finite", f"the result is not finite at {_unit(spec)} {bad}")
-    if reason := _why_not_checkable(spec):
+    if reason := _reason_not_checkable(spec):
         return Verdict(None, spec.tolerance, *reason)
     progress, session = CheckProgress(spec, spec.tolerance), contextlib.nullcontext()
     if spec.computed is not None:
         session = option_modules.load("computed_reference").session(spec.computed)
     with session:
-        for points in _compare(spec, result):
+        for points in _compare_ranges(spec, result):
             progress.add(points)
     if progress.suspects:
         option_modules.load("reevaluate").reevaluate_failures(progress)
@@ -188,12 +191,10 @@ def verdict(
 
 
 def _unit(spec: ReferenceSpec) -> str:
-    """Return the name of an element of the leading axis of a result."""
     return "copy" if spec.reduction.sums_points else "point"
 
 
 def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
-    """Raise `Refusal` if a result does not have its expected shape; nothing is broadcast."""
     sizes, case = spec.sizes, spec.case
     if case.ad_mode.is_value:
         expected = (1, 1) if spec.reduction.sums_points else (sizes.values, 1)
@@ -208,7 +209,7 @@ def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
 
 
 def _first_not_finite(result: np.ndarray) -> int | None:
-    """Return the first point, or copy, with NaN or infinity in a result."""
+    """Return the index of the first point, or copy, of a result that contains NaN or infinity."""
     step = max(1, _SCANNED_NUMBERS // max(1, result[0].size))
     for start in range(0, len(result), step):
         is_finite = np.isfinite(result[start : start + step])
@@ -217,8 +218,8 @@ def _first_not_finite(result: np.ndarray) -> int | None:
     return None
 
 
-def _why_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
-    """Return the reason and its text if no result of a case can be proved correct, else None."""
+def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
+    """Return (reason, text) if no result of the case can be proved correct, else None."""
     if spec.tolerance > spec.max_tolerance:
         terms = f"a result that adds up {spec.rounding.longest_sum} terms in {spec.case.dtype}"
         limit = f"more than the {spec.max_tolerance:g} with which it proves anything"
@@ -230,8 +231,8 @@ def _why_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
     return None
 
 
-def _compare(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield the comparisons of a result: one for each range of points, or one for all copies of a sum."""
+def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
+    """Yield the comparisons of a result: one per range of points, or a single one for a sum over points."""
     if spec.reduction.sums_points:
         yield _compare_sum(spec, result)
     elif spec.sampled:
@@ -242,13 +243,13 @@ def _compare(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparis
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Compare every entry of a range of points."""
+    """Compare every entry of the result of the points `start` to `stop` with the expected entry."""
     expected, scale = expected_result(spec, start, stop)
     largest = scale.reshape(len(scale), -1).max(axis=1)
     result, note, lacking = result.astype(np.float64), "", []
     if spec.common is None and spec.pattern is not None:
         result = to_dense(spec.pattern, result[:, 0])
-    elif spec.common is not None and spec.common.has is not None:  # the detected pattern is another
+    elif spec.common is not None and spec.common.has is not None:  # the detected pattern differs
         index, has, missing = spec.common.at, spec.common.has, spec.common.lacking
         zeros = np.zeros_like(expected[..., missing])
         if zeros.size:
@@ -258,7 +259,7 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
         scale = np.where(has, scale[..., index], largest[:, None, None])
         expected = np.where(has, expected[..., index], 0.0)
     step_error = np.zeros(len(result))
-    if spec.case.ad_mode.finite_step:  # its error is one bound for all entries, so their scale is one too
+    if spec.case.ad_mode.finite_step:  # one error bound holds for all entries, so they have the same scale
         bounds = option_modules.load("finite_step").result_bounds(spec, start, stop)
         scale, step_error = largest[:, None, None], relative_error(bounds, largest)
     named = inputs.exact_inputs(spec.case, spec.workload, start, stop)
@@ -267,7 +268,7 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
 
 
 def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare each copy of a sum over points and outputs, (copies, 1, inputs)."""
+    """Compare each copy of a sum over points and outputs, (copies, 1, inputs), with the expected sum."""
     expected = scale = bound = np.zeros(())
     for start, stop in point_ranges(spec):
         terms, term_scales = _terms_of_sum(spec, start, stop)
@@ -286,10 +287,7 @@ def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 
 
 def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the term of each point in a sum over points, and its scale: two arrays (points, inputs).
-
-    Terms of a sum of values are (points, 1).
-    """
+    """Return the term of each point in a sum over points, (points, inputs), and the divisor of its error."""
     if spec.case.ad_mode.is_value:
         value, floor = reference_values(spec, start, stop)
         scale = at_least(np.abs(value), floor)

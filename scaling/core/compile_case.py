@@ -1,14 +1,14 @@
-"""Compile a case to a program that fits into memory. Nothing is allocated before that is known.
+"""Compile a case, one configuration of a study, to a program that fits into memory; allocate no arrays.
 
-Running, planning and advising call the same functions, each with its own devices and compiler:
+The runner, the planner and the advisor call the same functions with their own devices and compilers:
 
-    settle_shape                  the shape of the derivative; detects the coloring of seeds=colored
-    compile_case                  searches the blocks of chunk=auto; raises TooLarge if the case does not fit
-      compile_blocks              lays out the program of one choice of blocks
+    settle_shape                  computes the shape of the derivative; detects the coloring of seeds=colored
+    compile_case                  searches the largest chunk for chunk=auto; raises TooLarge if nothing fits
+      compile_blocks              compiles the program for one choice of block and chunk
         settings.compile_program  traces, lowers and compiles it, see timing.compile_stages
-    make_runner                   places the inputs of the compiled program
+    make_runner                   places the inputs of the compiled program on the devices
 
-Blocks are the points (`block`) and the seeds (`chunk`) that a device computes at a time.
+A device computes `block` points (batch elements) and `chunk` seeds (tangents or cotangents) at a time.
 """
 
 import dataclasses
@@ -36,19 +36,21 @@ from scaling.core.workload import Workload
 
 _MAX_ARRAY_BYTES = 2**63 - 1  # XLA aborts the process for a larger array
 _MAX_INT32_SEEDS = 2**31 - 1  # JAX numbers the seeds with int32 unless the dtype is float64
-# If the seeds of a program without a tracing stage have more elements, the sizes of its arrays are checked.
+# If the seeds of a program without a tracing stage have more elements, its array sizes are checked.
 _MAX_UNCHECKED_ELEMENTS = 2**31
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The steps of a case with storage=host. The same program runs once per step.
+    """The steps of a case with storage=host, whose inputs and result are on the host.
 
-    case, sizes: the case and the derivative of one step.
-    seeds: the number of seeds per step, or None if each step takes all seeds.
-    count: the number of steps.
-    host_bytes: the bytes of all per-point inputs and of the result, on the host.
-    moved_bytes: the bytes that each device copies from and to the host, beyond the arguments of one step.
+    Attributes:
+        case, sizes: the case and the shape of the derivative of one step. All steps run the same program.
+        seeds: the number of seeds per step, or None if each step takes all seeds.
+        count: the number of steps.
+        host_bytes: the bytes of all per-point inputs and of the result on the host.
+        moved_bytes: the bytes that each device copies from and to the host, in addition to the arguments of
+            one step.
     """
 
     case: Case
@@ -61,13 +63,15 @@ class StepPlan:
 
 @dataclass(frozen=True)
 class CompiledCase:
-    """A case with settled blocks and its compiled program.
+    """A case with its compiled program and the memory that the program needs.
 
-    needs: the bytes of the program on each device, as fields of a record. Without a program they are a lower
-        bound: the bytes of the inputs and the result.
-    plan: the steps, with storage=host.
-    overflow: why there is no program, or None.
-    blocks: the search for the blocks of chunk=auto, as a field of a record.
+    Attributes:
+        sizes: the shape of the derivative.
+        needs: the bytes of the program on each device by field of a record, such as "temp_bytes". Without a
+            program they are a lower bound, the bytes of the inputs and the result.
+        plan: the steps with storage=host, otherwise None.
+        overflow: why there is no program, or None.
+        blocks: with chunk=auto, the `block` and `chunk` that fit and those that were tried.
     """
 
     case: Case
@@ -82,19 +86,19 @@ class CompiledCase:
 
     @property
     def steps(self) -> int:
-        """The number of times that the program runs per result."""
+        """The number of times that the program runs to compute one result."""
         return self.plan.count if self.plan else 1
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """The known bytes per device. Without a program the temporaries are not known."""
+        """The known bytes per device by record field. Without a program, "temp_bytes" is unknown."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
 
     @property
     def bytes_while_running(self) -> int | None:
-        """The bytes of each device while the program runs, or None if not known.
+        """The bytes that the program needs on each device while it runs, or None if unknown.
 
         With storage=host a device stores two results: one is copied to the host while the next is computed.
         """
@@ -102,14 +106,14 @@ class CompiledCase:
 
     @property
     def host_bytes(self) -> int:
-        """The bytes that the case needs on the host, with storage=host."""
+        """The bytes that a case with storage=host needs on the host, otherwise 0."""
         return self.plan.host_bytes if self.plan else 0
 
     @property
     def compulsory_bytes(self) -> int | None:
-        """The bytes that each device must move: inputs read once and results written once, or None.
+        """The least bytes that each device must transfer to read inputs and write results once, or None.
 
-        With storage=host these are the per-point inputs and results of all steps; shared inputs count once.
+        With storage=host these are the per-point inputs and results of all steps. Shared inputs count once.
         """
         arguments = self.needs.get("argument_bytes")
         if self.plan is not None and arguments is not None:
@@ -122,17 +126,15 @@ DescribeShortage = Callable[[CompiledCase], str | None]
 
 
 def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
-    """Trace, lower and compile a program."""
     return timing.compile_stages(program.function, list(program.arguments.values()))
 
 
 @dataclass(frozen=True)
 class CompileSettings:
-    """How programs are compiled, and which of them fit.
+    """How programs are compiled, and which of them fit into memory.
 
-    compile_program: compiles one program.
-    describe_shortage: returns the needed and the available bytes as text if a case does not fit, else None.
-    known_blocks: the blocks that an earlier run of the case found, as in its record. They are tried first.
+    `describe_shortage` returns the needed and the available bytes as text if a case does not fit, else None.
+    `known_blocks` are the `block` and `chunk` that an earlier run found. They are tried first.
     """
 
     compile_program: CompileProgram = _compile_with_abstract_arguments
@@ -143,7 +145,7 @@ class CompileSettings:
 def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> DerivativeShape:
     """Return the shape of the derivative of a case, with a coloring if its seeds are colored.
 
-    Raise `TooLarge` if the inputs do not fit, before a sparsity pattern is detected.
+    Raise `TooLarge` if the inputs do not fit into memory, before a sparsity pattern is detected.
     """
     sizes = derivative_shape(case, workload)
     if case.seeds != "colored":
@@ -161,10 +163,7 @@ def compile_case(
     settings: CompileSettings,
     sizes: DerivativeShape | None = None,
 ) -> CompiledCase:
-    """Return a compiled case that fits into memory. Raise `TooLarge` if no choice of blocks fits.
-
-    sizes: the result of `settle_shape`, if it is known.
-    """
+    """Return a compiled case that fits into memory. Raise `TooLarge` if no choice of block and chunk fits."""
     sizes = sizes or settle_shape(case, workload, settings.describe_shortage)
 
     def compile_(case: Case) -> CompiledCase:
@@ -189,7 +188,7 @@ def compile_blocks(
     devices: Sequence[Any],
     compile_program: CompileProgram,
 ) -> CompiledCase:
-    """Compile a case with settled blocks. If it has no program, `overflow` contains the reason."""
+    """Compile a case with known `chunk` and `block`. If it is impossible, `overflow` contains the reason."""
     bound = lower_bound(case, workload, sizes)
     if bound.overflow:
         return bound
@@ -206,7 +205,7 @@ def compile_blocks(
 
 
 def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = None) -> layout.Program:
-    """Return the program of a case, or of one of its steps. `api` replaces that of the case."""
+    """Return the program of a case, or of one of its steps, with another API, such as "pmap", if given."""
     step = compiled.plan or compiled
     has_start = compiled.plan is not None and compiled.plan.seeds is not None
     case = dataclasses.replace(step.case, api=api or step.case.api)
@@ -214,18 +213,16 @@ def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = N
 
 
 def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
-    """Return the jaxpr of the program of a case.
-
-    `jax.pmap` cannot be traced over several processes. `jax.shard_map`, with equal work, replaces it.
-    """
+    """Return the jaxpr of the program of a case."""
+    # `jax.pmap` cannot be traced over several processes. `jax.shard_map` does the same work.
     program = _lay_out(compiled, devices, "shard_map" if compiled.case.api == "pmap" else None)
     return jax.make_jaxpr(program.function)(*program.arguments.values())
 
 
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
-    """Return a case without a program, with the bytes of its inputs and its result on a device.
+    """Return a case without a program, but with the bytes of its inputs and its result on each device.
 
-    `overflow` contains the reason if an array is too large for XLA, or a seed number too large for JAX.
+    `overflow` contains the reason if an array is too large for XLA or a seed number is too large for JAX.
     """
     plan = None
     if case.storage == "host" and sizes.parts:
@@ -244,7 +241,6 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
 
 
 def _describe_overflow(case: Case, sizes: DerivativeShape, array_bytes: int) -> str | None:
-    """Return why an array or a seed number of the case is too large, or None if neither is."""
     seeds = max((part.seeds for part in sizes.parts), default=0)
     if array_bytes > _MAX_ARRAY_BYTES:
         return f"an array takes {format_bytes(array_bytes)}: XLA addresses less than 2**63 bytes"
@@ -259,7 +255,7 @@ def _no_program(*_: Any) -> Any:
 
 
 def _seed_elements(case: Case, sizes: DerivativeShape) -> int:
-    """Return the number of elements of the seeds that a device stores at a time, for a block of points."""
+    """Return the number of elements of the seeds (tangents or cotangents) that a device stores at a time."""
     point_devices, seed_devices = case.axes
     points = 1
     if case.batch != "whole":
@@ -286,10 +282,11 @@ def count_bytes(arrays: Mapping[str, Any]) -> int:
 
 
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Place the inputs of a compiled case.
+    """Place the inputs of a compiled case on its devices.
 
     Returns:
-        A function that computes a result, and a function that returns a result as one array on the host.
+        A function without arguments that computes a result on the devices.
+        A function that copies such a result to the host as one array.
     """
     assert compiled.program is not None
     if compiled.plan is not None:

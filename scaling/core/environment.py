@@ -1,4 +1,4 @@
-"""The environment of a record: versions, hardware and settings, and the digest by which records are compared.
+"""Describe the environment of a run (versions, hardware, settings), with a digest to tell comparable runs.
 
 Also removes secrets and absolute paths from texts. Does not import JAX.
 """
@@ -44,7 +44,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return the environment variables of a worker; values that the user set take precedence."""
+    """Return the environment variables of a worker process. Values that the user set take precedence."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # takes 40 ms to import, which `status` does not need
 
@@ -67,11 +67,11 @@ def describe(
     more: Mapping[str, Any] | None = None,
     hardware: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the environment of a record; `digest` differs if two environments are not comparable.
+    """Return the environment of a run as a dict. Measurements with another `digest` are not comparable.
 
     Args:
         started_with: the environment variables at the start of the process.
-        bound_to: the cores that the process is bound to, or None.
+        bound_to: the processor cores that the process is bound to, or None.
         engine: the versions of a peer, which `digest` includes and `setting` does not.
         hardware: the machine and the compilers of a plan; None for a run.
     """
@@ -99,7 +99,7 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether two environments agree in the digest fields that the planned one knows."""
+    """Return whether a run has the environment that was planned for it, in all fields that the plan knows."""
     known = set(_DIGEST_FIELDS) - set(planned.get("untold", ()))
     return all(planned.get(name) == actual.get(name) for name in known)
 
@@ -128,7 +128,7 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the last commit of this package and whether files differ from it; (None, None) without git."""
+    """Return the git hash of the last commit of this package and whether files differ from it, or Nones."""
     in_package = ("-C", str(_PACKAGE))
     if value := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return value.removesuffix("+dirty"), value.endswith("+dirty")
@@ -139,7 +139,7 @@ def commit() -> tuple[str | None, bool | None]:
 
 
 def git(*arguments: str, **variables: str) -> str | None:
-    """Return the output of git, or None if it fails or is not installed."""
+    """Run git and return its output, or None if it fails or is not installed."""
     command, env = ["git", *arguments], os.environ | variables
     try:
         process = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
@@ -149,7 +149,7 @@ def git(*arguments: str, **variables: str) -> str | None:
 
 
 def node_name() -> str:
-    """Return the name of this node: from Slurm, from the launcher (which may split a host) or of the host."""
+    """Return the name of this node, from Slurm, else from the launcher, else of the host."""
     return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename
 
 
@@ -160,21 +160,20 @@ def processor() -> str:
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of these cores, or of all cores of the process; None if not known."""
+    """Return the frequency governors of the cores (None: all of the process), joined by "+", if known."""
     cores = bound_to or sorted(os.sched_getaffinity(0))
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
 
 
 def nvml(name: str, *arguments: Any) -> bool:
-    """Call a function of NVML, NVIDIA's management library; return whether it succeeded."""
+    """Call a function of NVML, NVIDIA's management library, and return whether it succeeded."""
     function = getattr(_nvml(), name, None)
     return function is not None and function(*arguments) == 0
 
 
 @functools.cache
 def _nvml() -> Any:
-    """Return NVML after initialization, or None if it is not installed."""
     try:
         library = ctypes.CDLL("libnvidia-ml.so.1")
         return library if library.nvmlInit_v2() == 0 else None
@@ -183,13 +182,12 @@ def _nvml() -> Any:
 
 
 def _driver() -> str | None:
-    """Return the version of the NVIDIA driver, or None."""
     version = ctypes.create_string_buffer(80)  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
     return version.value.decode() if nvml("nvmlSystemGetDriverVersion", version, 80) else None
 
 
 def contents(path: str) -> str | None:
-    """Return the text of a file without surrounding blanks, or None if it cannot be read."""
+    """Return the text of a file without surrounding whitespace, or None if it cannot be read."""
     try:
         return Path(path).read_text().strip()
     except OSError:
@@ -197,21 +195,21 @@ def contents(path: str) -> str | None:
 
 
 def last_line(text: str, otherwise: str = "no output") -> str:
-    """Return the last line of the output of a process, without absolute paths and secrets."""
+    """Return the last line of a process's output that is not blank, without absolute paths and secrets."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return scrub(lines[-1]) if lines else otherwise
 
 
 def scrub(text: str) -> str:
-    """Return a text without secrets, and with only the file name of each absolute path."""
+    """Remove secrets from a text, and reduce each absolute path to its file name."""
     return _ABSOLUTE_PATH.sub(r"\1", hide_secrets(text.replace("file://", "")))
 
 
 def hide_secrets(text: str) -> str:
-    """Return a text without the passwords of URLs and the values of secret environment variables.
+    """Remove the passwords of URLs and the values of secret environment variables from a text.
 
-    The name of a variable, such as GITHUB_TOKEN, makes it a secret. Variables at the start of the process
-    count too, because a user's module may remove one and raise an exception with its value.
+    A variable is secret because of its name, such as GITHUB_TOKEN. Variables at the start of the process are
+    included, because a user's module may remove one and raise an exception with its value.
     """
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")

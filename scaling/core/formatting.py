@@ -5,13 +5,13 @@ from collections.abc import Sequence
 
 UNDETERMINED = "not determined"
 _WIDEST_RATIO = 10.0  # of the upper end of an interval to its lower end
-_BOTH_WAYS = 2.0  # an interval from below 1 / 2 to above 2 does not tell which of two times is larger
+_BOTH_WAYS = 2.0  # an interval from below 1 / 2 to above 2 does not show which of two times is larger
 _WIDEST_EXPONENT = 1.0  # width of the interval of an exponent
 _WIDEST_SHARE = 0.5  # width of the interval of a share, which lies between 0 and 1
 
 
 def format_number(value: float) -> str:
-    """Return a number with about three digits, and without an exponent between 0.01 and a million."""
+    """Format a number with about three digits, without an exponent between 0.01 and a million: '12.3'."""
     if value == 0 or not 0.01 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
@@ -19,7 +19,7 @@ def format_number(value: float) -> str:
 
 
 def format_duration(seconds: float, low: float | None = None, high: float | None = None) -> str:
-    """Return seconds in a suitable unit, with the interval if it is known: '12.3 µs (12.1 to 12.6)'."""
+    """Format seconds in a suitable unit, with the interval if it is known: '12.3 µs (12.1 to 12.6)'."""
     units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
     unit, size = next(((unit, size) for unit, size in units if seconds >= 0.9995 * size), units[-1])
     scaled = (low, high) if low is None or high is None else (low / size, high / size)
@@ -27,7 +27,7 @@ def format_duration(seconds: float, low: float | None = None, high: float | None
 
 
 def format_bytes(value: float) -> str:
-    """Return bytes in a suitable decimal unit: '3.20 GB', '512 B'."""
+    """Format bytes in a suitable decimal unit: '3.20 GB', '512 B'."""
     units = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
     unit, size = next(((unit, size) for unit, size in units if value >= 0.9995 * size), ("B", 1))
     return f"{format_number(value / size)} {unit}"
@@ -38,29 +38,26 @@ def _format_interval(low: float | None, high: float | None) -> str:
 
 
 def is_ratio_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval of a ratio is narrow enough to report; True for a ratio without one."""
+    """Return whether the interval (low, high) of a ratio is narrow enough to report; True if unknown."""
     if low is None or high is None:
         return True
     return high <= _WIDEST_RATIO * low and not low < 1 / _BOTH_WAYS < _BOTH_WAYS < high
 
 
 def is_exponent_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval of an exponent is narrow enough to report."""
+    """Return whether the interval (low, high) of an exponent is narrow enough to report; True if unknown."""
     return low is None or high is None or high - low <= _WIDEST_EXPONENT
 
 
 def is_share_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval of a share, such as the serial fraction, is narrow enough to report."""
+    """Return whether the interval (low, high) of a fraction is narrow enough to report; True if unknown."""
     return low is None or high is None or high - low <= _WIDEST_SHARE
 
 
 def format_ratio(
     value: float | None, low: float | None = None, high: float | None = None, sign: str = "x"
 ) -> str:
-    """Return a ratio with its interval if it is known, '1.77x (1.70 to 1.81)'; "" for None.
-
-    A value with a wide interval is replaced: 'not determined (0.59 to 37.2)'.
-    """
+    """Format a ratio with its interval: '1.77x (1.70 to 1.81)', or if wide 'not determined (0.6 to 37)'."""
     if value is None:
         return ""
     text = f"{format_number(value)}{sign}" if is_ratio_determined(low, high) else UNDETERMINED
@@ -70,19 +67,19 @@ def format_ratio(
 def format_seconds(
     name: str, value: float | None, low: float | None = None, high: float | None = None
 ) -> str:
-    """Return a clause with the ratio of the time of `name` to another time."""
+    """Format the ratio of the time of `name` to another time as a clause: 'jacfwd takes 1.77x as long'."""
     text = format_ratio(value, low, high)
     is_determined = is_ratio_determined(low, high)
     return f"{name} takes {text} as long" if is_determined else f"the ratio to {name} is {text}"
 
 
 def format_exponent(value: float, low: float | None, high: float | None) -> str:
-    """Return an exponent with its interval: '1.02 (0.98 to 1.05)', or 'not determined (-2.65 to 8.48)'."""
+    """Format an exponent with its interval: '1.02 (0.98 to 1.05)', or 'not determined (-2.65 to 8.48)'."""
     return _format_estimate(value, low, high, is_exponent_determined(low, high))
 
 
 def format_share(value: float, low: float | None, high: float | None) -> str:
-    """Return a share with its interval, in the form of `format_exponent`."""
+    """Format a fraction with its interval: '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)'."""
     return _format_estimate(value, low, high, is_share_determined(low, high))
 
 
@@ -92,12 +89,12 @@ def _format_estimate(value: float, low: float | None, high: float | None, is_det
 
 
 def format_percentage(value: float) -> str:
-    """Return a share as a percentage: '83 %', 'under 1 %'."""
+    """Format a fraction as a percentage: '83 %', 'under 1 %'."""
     return "under 1 %" if value < 0.01 else f"{100 * value:.0f} %"
 
 
 def format_wait(seconds: float) -> str:
-    """Return a waiting time: '45 s', '3 min', '2 h 05 min'."""
+    """Format a waiting time in seconds: '45 s', '3 min', '2 h 05 min'."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -105,18 +102,18 @@ def format_wait(seconds: float) -> str:
 
 
 def count_of(count: int, noun: str) -> str:
-    """Return a count with its noun: '1 case', '2 cases', '1,000 cases'."""
+    """Format a count with its noun: '1 case', '2 cases', '1,000 cases'."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def list_first(names: Sequence[str], most: int) -> str:
-    """Return the first names and the number of the others: 'a, b and 3 more'."""
+    """Join the first `most` names and the number of the remaining ones: 'a, b and 3 more'."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def format_cell(text: str) -> str:
-    """Return text escaped for a cell of a Markdown table."""
+    """Escape text for a cell of a Markdown table."""
     for plain, escaped in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|")):
         text = text.replace(plain, escaped)
     return " ".join(text.split())

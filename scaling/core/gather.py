@@ -1,7 +1,7 @@
 """Assemble the results of the devices into arrays (points, outputs', inputs') on the host.
 
-The arrays of the devices have two leading axes, those of the mesh: (point devices, seed devices, ...).
-Padding is dropped. Sums over seeds that are divided over devices are completed here, in float64.
+The arrays of the devices have two leading axes, those of the device mesh: (point devices, seed devices, ...).
+Padding is removed. Sums over seeds that are distributed over devices are completed here, in float64.
 """
 
 import math
@@ -16,9 +16,9 @@ from scaling.core.workload import Workload
 
 
 def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> list[np.ndarray]:
-    """Return the result as arrays to concatenate along the inputs, with few copies.
+    """Return the result as arrays on the host that can be concatenated along their last axis, the inputs.
 
-    result: the arrays of the devices, for a seeded mode one entry per linear map.
+    `result` are the arrays of the devices, for a seeded AD mode one tuple entry per linear map.
     """
     if not case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
@@ -44,7 +44,7 @@ def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result
 def _gather_unseeded(
     case: Case, workload: Workload, x: np.ndarray, shape: tuple[int, int, int]
 ) -> np.ndarray:
-    """Return the result of a mode without seeds. x: (point devices, 1, points, ...)."""
+    """Return the result of an AD mode without seeds, (point devices, 1, points, ...), in the given shape."""
     if workload.reduction.sums_points:
         x = _sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
     elif case.ad_mode.is_value and shape == (1, 1, 1):
@@ -57,10 +57,7 @@ def _gather_unseeded(
 
 
 def _sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum over the first axis, or with split=data, after an all-reduce, the copies of all devices.
-
-    x: (point devices, seed devices, ...). The result is (1 or copies, ...).
-    """
+    """Sum x, (point devices, seed devices, ...), over point devices. Keep all copies of an all-reduce."""
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
 
@@ -78,10 +75,10 @@ def _gather_point_sums(case: Case, part: LinearMapPart, arrays: list[np.ndarray]
 def _gather_part(
     case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the slices of one linear map as arrays (points, outputs', inputs').
+    """Return the rows or columns of one linear map as arrays (points, outputs', inputs').
 
-    There is one array per input of the part, or one for all if the result has no axis of inputs or the part
-    has all inputs.
+    There is one array per differentiated input of the linear map, or a single array if the result has no axis
+    of inputs or the linear map differentiates all inputs.
     """
     reduction = workload.reduction
     if part.along_point or is_summed_on_host(workload, part):
@@ -110,7 +107,7 @@ def _gather_gradient(
 
 
 def _join_batch_rows(case: Case, sizes: DerivativeShape, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Join the rows of a whole batch, whose seeds run over the outputs of all points."""
+    """Join the rows of a whole batch, whose seeds run over all outputs: (points, outputs, inputs)."""
     seed_devices = case.axes[1]
     seeds = ceil_div(part.seeds, seed_devices)
     x = x.reshape(seed_devices * seeds, -1)[: part.seeds]  # (points x outputs, inputs)
@@ -118,7 +115,7 @@ def _join_batch_rows(case: Case, sizes: DerivativeShape, part: LinearMapPart, x:
 
 
 def _join_rows(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Join the rows of all devices."""
+    """Join the rows of all devices: (points, outputs', inputs')."""
     point_devices, seed_devices = case.axes
     seeds = ceil_div(part.seeds, seed_devices)
     x = x.reshape(point_devices, seed_devices, x.shape[2], seeds, -1)
@@ -128,7 +125,7 @@ def _join_rows(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
 
 
 def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Join the columns of all devices."""
+    """Join the columns of all devices: (points, outputs', inputs')."""
     point_devices, seed_devices = case.axes
     seeds = ceil_div(part.seeds, seed_devices)
     x = x.reshape(point_devices, seed_devices, x.shape[2], -1, seeds)
@@ -140,7 +137,7 @@ def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
 def _gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return sums over the seeds, completed over the seed devices."""
+    """Add up the partial sums over seeds that devices computed: arrays (points, outputs', inputs')."""
     if part.along_point or case.axes[1] == 1:
         arrays = [x[:, 0] for x in arrays]
     else:
@@ -152,19 +149,19 @@ def _gather_sums(
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether the host sums the results of a linear map over the seed devices."""
+    """Return whether the host adds up the results of a linear map over the devices that share its seeds."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along_point and step.sums_seeds
 
 
 def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
-    """Join the first two axes, (point devices, points per device), and drop the padding."""
+    """Merge the first two axes, (point devices, points per device), and remove the padding."""
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 
 def _split_inputs(
     workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1
 ) -> list[np.ndarray]:
-    """Split the last axis of columns by input. points: the number of columns per element of an input."""
+    """Split the last axis of columns into one array per input. Each input element has `points` columns."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

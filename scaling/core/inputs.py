@@ -1,7 +1,8 @@
-"""Deterministic random inputs: any range of rows is a function of (seed, input name, row numbers).
+"""Draw deterministic random inputs: any range of rows is a function of (seed, input name, row numbers).
 
-The values of a row do not depend on the number of devices or processes. Rows are drawn in groups, and each
-group has a Philox generator of its own. Placing inputs on devices is in layout.py.
+A row is the value of an input at one point (batch element). It does not depend on the number of devices or
+processes. Rows are drawn in groups, each with a Philox generator of its own. Inputs are placed on devices in
+layout.py.
 """
 
 import functools
@@ -26,10 +27,11 @@ _SMALLEST = 2.0**-24  # excludes the lower end of the interval after rounding to
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The shape of one row of an input, and the function that draws rows.
+    """The shape of one row (the value at one point) of an input, and the function that draws rows.
 
-    make: takes a NumPy generator and the row numbers, and returns float64 (len(rows), *shape).
-    integer: whether the input is int32, and not differentiated, instead of the dtype of the case.
+    Attributes:
+        make: takes a NumPy generator and the row numbers, and returns float64 (len(rows), *shape).
+        integer: whether the input is int32 and not differentiated. Otherwise it has the dtype of the case.
     """
 
     shape: tuple[int, ...]
@@ -44,7 +46,6 @@ class InputSpec:
 
 
 def _parse_shape(function: str, sizes: tuple[Any, ...], hint: str = "") -> tuple[int, ...]:
-    """Return a shape, given as several sizes or as one tuple. Raise `Refusal` for an invalid size."""
     if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
         sizes = tuple(sizes[0])
     shape = []
@@ -60,7 +61,6 @@ def _parse_shape(function: str, sizes: tuple[Any, ...], hint: str = "") -> tuple
 
 
 def _require_finite(function: str, **parameters: Any) -> None:
-    """Raise `Refusal` unless each parameter of a distribution is a finite number or an array of them."""
     for name, value in parameters.items():
         try:
             finite = bool(np.all(np.isfinite(np.asarray(value, np.float64))))
@@ -73,7 +73,7 @@ def _require_finite(function: str, **parameters: Any) -> None:
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
     """Return an input with a uniform distribution on the open interval (low, high).
 
-    The shape is given as sizes, such as `uniform(2, 3)`, or as one tuple.
+    The shape is given as sizes, such as `uniform(2, 3)`, or as a tuple.
     """
     hint = "; the interval is given by name, such as uniform(3, low=0.5, high=2.0)"
     shape = _parse_shape("uniform", shape, hint)
@@ -86,10 +86,7 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
-    """Return an input with a normal distribution of this mean and standard deviation.
-
-    The shape is given as for `uniform`.
-    """
+    """Return an input with a normal distribution. Its shape is given as sizes, `normal(2, 3)`, or a tuple."""
     hint = "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
     shape = _parse_shape("normal", shape, hint)
     _require_finite("normal", mean=mean, deviation=deviation)
@@ -99,7 +96,7 @@ def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
 
 
 def poisson(rate: float) -> InputSpec:
-    """Return an input with a Poisson distribution, one integer per row."""
+    """Return a scalar integer input with a Poisson distribution of the given rate."""
     _require_finite("poisson", rate=rate)
     if np.ndim(rate) or rate < 0:
         raise Refusal(f"rate of poisson(...) must be one number, zero or more, not {rate!r}")
@@ -107,7 +104,7 @@ def poisson(rate: float) -> InputSpec:
 
 
 def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
-    """Return the rows `start` to `stop` of the input `name`: float64 (stop - start, *shape)."""
+    """Draw the rows `start` to `stop` of the input `name`: float64 (stop - start, *spec.shape)."""
     group_rows = max(1, _GROUP_SIZE // max(1, math.prod(spec.shape)))
     rows = np.empty((stop - start, *spec.shape))
     for group in range(start // group_rows, -(-stop // group_rows)):
@@ -124,23 +121,21 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
 
 
 def point_rows(case: Case, workload: "Workload", name: str, start: int, stop: int) -> np.ndarray:
-    """Return the points `start` to `stop` of a per-point input, in the dtype of the case."""
+    """Return a per-point input at the points `start` to `stop` (batch indices), in the dtype of the case."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
 def shared_input(case: Case, workload: "Workload", name: str) -> np.ndarray:
-    """Return a shared input in the dtype of the case."""
+    """Return an input that all points share, in the dtype of the case."""
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
 
 @functools.lru_cache(maxsize=4)  # the check needs it for each block of points
 def _draw_shared(spec: InputSpec, seed: int, name: str, dtype: str) -> np.ndarray:
-    """Return a shared input, which is the first row."""
     return np.asarray(_draw_rounded(spec, seed, name, dtype, 0, 1)[0])
 
 
 def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int, stop: int) -> np.ndarray:
-    """Return rows of an input, rounded to a dtype."""
     from jax.numpy import dtype as jax_dtype  # includes bfloat16
 
     return draw_rows(spec, seed, name, start, stop).astype(np.int32 if spec.integer else jax_dtype(dtype))
@@ -149,9 +144,9 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 def input_arrays(
     case: Case, workload: "Workload", start: int = 0, stop: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Return the inputs of the points `start` to `stop` as a dict from name to array, points leading.
+    """Return the inputs of the points `start` to `stop` (default: all) as a dict from name to array.
 
-    The default is all points. The arrays are on the host and have the dtype of the case.
+    The arrays are on the host and have the dtype of the case. Per-point inputs have a leading axis of points.
     """
     stop = case.points if stop is None else stop
     points = {name: point_rows(case, workload, name, start, stop) for name in workload.points}
@@ -159,5 +154,5 @@ def input_arrays(
 
 
 def exact_inputs(case: Case, workload: "Workload", start: int, stop: int) -> dict[str, np.ndarray]:
-    """Return the rounded inputs of the points `start` to `stop`, converted to float64 for a reference."""
+    """Return the inputs of the points `start` to `stop`, rounded to the dtype of the case, as float64."""
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}

@@ -1,4 +1,4 @@
-"""Confidence intervals of a median, and of a ratio of two medians, without an assumed distribution."""
+"""Compute distribution-free confidence intervals of a median, and of a ratio of two medians."""
 
 import functools
 import math
@@ -10,7 +10,7 @@ _TAIL = 6
 
 
 @functools.lru_cache(maxsize=4096)
-def _rank(count: int, confidence: float) -> int:
+def _enclosing_rank(count: int, confidence: float) -> int:
     """Return the largest k for which the k-th smallest and k-th largest sample enclose the median, or 0.
 
     The number of samples below the median is binomial with probability 1/2. Each probability is computed from
@@ -31,12 +31,12 @@ def _rank(count: int, confidence: float) -> int:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the two samples that enclose the median with this confidence, or None for too few samples.
+    """Return the confidence interval (low, high) of the median of samples, or None for too few samples.
 
-    95 % needs at least six samples and 97.5 % needs seven. Source: the sign test, in any text on
-    nonparametric statistics.
+    Both ends are samples. 95 % confidence needs at least six samples and 97.5 % needs seven. Source: the sign
+    test, in any text on nonparametric statistics.
     """
-    k = _rank(len(samples), confidence)
+    k = _enclosing_rank(len(samples), confidence)
     if k < 1:
         return None
     ordered = sorted(samples)
@@ -44,7 +44,7 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return the ratio of two medians and the ends of its 95 % interval: (ratio, low, high).
+    """Return the ratio of two medians with its 95 % confidence interval: (ratio, low, high), or None.
 
     The interval of each median has 97.5 % confidence, so that both hold with at least 95 % (Bonferroni).
     """

@@ -1,12 +1,12 @@
-"""The part of a derivative that one device computes: seeds -> slices of the Jacobian -> reduced result.
+"""Compute the derivative on one device: seeds -> slices (rows or columns) of the Jacobian -> reduced result.
 
-A seeded mode maps (f, x) to a linear map from a seed to one slice of the Jacobian of f at x: a column in
-forward mode, a row in reverse mode. A Jacobian is this map applied to each row of a seed matrix: the
-identity, or with seeds=colored the sums of its rows of one color. To distribute the work is to partition the
-points, the rows of the seed matrix, or both. A device reduces its slices as they are computed, and with
-`chunk` it stores at most that many.
+A seed is a tangent or cotangent vector. A seeded AD mode maps (f, x) to a linear map from a seed to one slice
+of the Jacobian of f at x: a column in forward mode, a row in reverse mode. A Jacobian is this map applied to
+each row of a seed matrix: the identity, or with seeds=colored the sums of its rows of one color. Work is
+distributed by partitioning the points (batch elements), the rows of the seed matrix, or both. A device
+reduces its slices as they are computed, and with `chunk` it stores at most that many.
 
-The mesh and the APIs are in layout.py, the assembly of the result on the host is in gather.py.
+The device mesh and the APIs are in layout.py. The assembly of the result on the host is in gather.py.
 """
 
 import functools
@@ -26,11 +26,12 @@ from scaling.core.workload import Workload
 
 
 class DevicePosition(NamedTuple):
-    """The position of a device in the mesh.
+    """The position of a device in the device mesh.
 
-    points, seeds: its index along each mesh axis.
-    start: the number of the first seed of this step, for a program that runs once per range of seeds.
-    sum_over_devices: the all-reduce of split=data; otherwise the identity.
+    Attributes:
+        points, seeds: its index along each mesh axis.
+        start: the index of the first seed, for a program that runs once per range of seeds.
+        sum_over_devices: the all-reduce of split=data, otherwise the identity.
     """
 
     points: Any = 0
@@ -40,10 +41,10 @@ class DevicePosition(NamedTuple):
 
 
 class PartColoring(NamedTuple):
-    """The arrays with which a device compresses one linear map.
+    """The arrays with which a device computes the compressed slices of a sparse Jacobian by one linear map.
 
-    colors: the color of each column, (inputs,), or of each row, (outputs,).
-    positions: the flat positions in the slices of the nonzeros that this device reads.
+    `colors` are those of the columns, (inputs,), or of the rows, (outputs,). `positions` are the flat indices
+    in the compressed slices of the nonzeros that this device reads.
     """
 
     colors: Any
@@ -55,7 +56,7 @@ Colorings = Sequence[PartColoring]  # one per linear map; empty unless seeds=col
 
 @dataclass(frozen=True)
 class SeedRange:
-    """The rows `first` to `first + count` of the seed matrix, computed `chunk` at a time, or all at once."""
+    """The rows `first` to `first + count` of the seed matrix, computed `chunk` at a time (None: at once)."""
 
     first: Any
     count: int
@@ -63,21 +64,19 @@ class SeedRange:
 
     @property
     def numbers(self) -> Any:
-        """The numbers of the rows."""
+        """The indices of these rows in the seed matrix."""
         return self.first + jnp.arange(self.count)
 
     @property
     def is_one_chunk(self) -> bool:
-        """Whether all rows are computed without a loop."""
+        """Whether all rows are computed at once, without a loop."""
         return self.chunk is None or self.chunk >= self.count
 
 
 class Slices(NamedTuple):
-    """The slices that a device computes with one linear map.
+    """The rows or columns of the Jacobian that a device computes with one linear map at the inputs x.
 
-    compute: the function from the number of a seed to a slice.
-    seeds: the seeds of the device.
-    x: the differentiated inputs.
+    `compute` maps the index of a seed to a row or column.
     """
 
     part: LinearMapPart
@@ -89,13 +88,13 @@ class Slices(NamedTuple):
 def local_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape
 ) -> Callable[[Named, Named, Colorings, DevicePosition], Any]:
-    """Return a function that computes the result of one device.
+    """Return a function that computes the part of the reduced derivative that one device contributes.
 
-    Its arguments are the per-point inputs, the shared inputs, the colorings and the position. The result of a
-    seeded mode is a tuple with one entry per linear map. With seeds=colored, an entry is the nonzeros that the
-    device reads.
+    Its arguments are the per-point inputs, the shared inputs, the colorings and the position of the device. A
+    seeded mode returns a tuple with one entry per linear map (forward mode, reverse mode or both). With
+    seeds=colored, an entry is the array of the nonzeros that the device reads.
     """
-    evaluate = functools.partial(_evaluate, case, workload, sizes)
+    evaluate = functools.partial(_value_or_slices, case, workload, sizes)
 
     def compute(points: Named, shared: Named, colorings: Colorings, position: DevicePosition) -> Any:
         with jax.default_matmul_precision(case.precision):
@@ -117,7 +116,7 @@ def local_derivative(
     return compute
 
 
-def _evaluate(
+def _value_or_slices(
     case: Case,
     workload: Workload,
     sizes: DerivativeShape,
@@ -126,7 +125,7 @@ def _evaluate(
     colorings: Colorings,
     position: DevicePosition,
 ) -> Any:
-    """Return the value of a function, or the reduced slices of its Jacobian, one entry per linear map."""
+    """Return a function's value, or a tuple with the reduced slices of its Jacobian per linear map."""
     if case.ad_mode.is_value:
         return function(**inputs)
     batch = case.points if case.batch == "whole" and not sizes.summed else None
@@ -144,7 +143,7 @@ def _evaluate(
 def _workload_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape, inputs: Named, position: DevicePosition
 ) -> Any:
-    """Return the derivative that a function of the workload computes, reduced if it is a whole Jacobian."""
+    """Return the derivative that the workload's own function computes, reduced if it is a whole Jacobian."""
     result = workload.whole_modes[case.mode](**inputs)
     if workload.reduction.sums_points:
         return position.sum_over_devices(result)
@@ -165,10 +164,7 @@ def apply_linear_map(
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Return the slices of the derivative of a function that a device computes.
-
-    colors: the colors of the columns or rows of the Jacobian. None if the seed matrix is the identity.
-    """
+    """Return the rows or columns of the Jacobian that a device computes, compressed by `colors` if given."""
     x, mode = tuple(inputs[name] for name in part.names), MODES[part.mode]
 
     def f(*z: Any) -> Any:
@@ -196,10 +192,10 @@ def apply_linear_map(
 
 
 def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[Any, ...]:
-    """Return a row of the seed matrix, as a tuple of arrays with the shapes and dtypes of `like`.
+    """Return one row of the seed matrix as a tuple of arrays with the shapes and dtypes of `like`.
 
-    It is a row of the identity, or the sum of the rows with the color `number`. A row beyond the last one, or
-    for a color without rows, is zero.
+    It is the row `number` of the identity, or with `colors` the sum of the rows of the color `number`. A row
+    beyond the last one, or for a color without rows, is zero.
     """
     seed, start = [], 0
     for a in like:
@@ -211,7 +207,7 @@ def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[A
 
 
 def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -> Any:
-    """Apply a function of the number of a seed to all seeds, and stack the results along an axis."""
+    """Apply a function of the index of a seed to all seeds of a range. Stack the results along an axis."""
     if seeds.is_one_chunk:
         return jax.vmap(function, out_axes=axis)(seeds.numbers)
     stacked = jax.lax.map(function, seeds.numbers, batch_size=seeds.chunk)
@@ -219,7 +215,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum over all seeds. `sum_of` takes the numbers of some seeds and returns their sum."""
+    """Return the sum of a function over all seeds. `sum_of` maps seed indices to its sum over them."""
     if seeds.is_one_chunk:
         return sum_of(seeds.numbers)
     chunk = seeds.chunk or seeds.count
@@ -242,10 +238,9 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Return the slices of a device after the step of a reduction.
+    """Apply a reduction to the rows or columns of the Jacobian (outputs, inputs) that a device computes.
 
-    outputs, inputs: the shape of the Jacobian of a point. batch: the number of points, if the function
-    returns the outputs of all points, otherwise None.
+    `batch` is the number of points if the function returns the outputs of all points, otherwise None.
     """
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
@@ -253,7 +248,7 @@ def reduce_slices(
 
 
 def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: int | None) -> Any:
-    """Return the columns with the seeds on the last axis, their sum, or their products with all columns."""
+    """Return the columns (seeds last), their sum or their products with all columns, by `reduction`."""
     shape = (-1,) if batch is None else (batch, -1)
     column = lambda number: slices.compute(number).reshape(shape)  # noqa: E731
     step, seeds = reduction.columns, slices.seeds
@@ -271,7 +266,7 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
 
 
 def _multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
-    """Return the inner products of this device's columns and all columns: (columns of the device, inputs).
+    """Return the inner products of this device's columns with all columns: (columns of the device, inputs).
 
     If the device has only some columns, or a chunk of them, all columns are computed again for each chunk.
     """
@@ -289,7 +284,7 @@ def _multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: in
 
 
 def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int | None) -> Any:
-    """Return the rows with the seeds on the first axis, one array per input, their sum, or their products."""
+    """Return the rows (seeds first) by input, their sum or their products, as `reduction` requires."""
     step, seeds = reduction.rows, slices.seeds
     if step.products:
         return sum_over_seeds(lambda numbers: _multiply_rows(jax.vmap(slices.compute)(numbers)), seeds)
@@ -308,7 +303,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the sum of the rows of each point of a batch. Seed k belongs to the point k // outputs."""
+    """Sum the rows of each point of a batch. The seed k belongs to the point k // outputs."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.numbers)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]
@@ -321,6 +316,6 @@ def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, output
 
 
 def _multiply_rows(rows: Any) -> Any:
-    """Return R^T R for rows R, given as one array (seeds, ...) per input: (inputs, inputs)."""
+    """Return R^T R, (inputs, inputs), for rows R given as one array (seeds, ...) per input."""
     R = jnp.concatenate([a.reshape(a.shape[0], -1) for a in rows], axis=1)
     return R.T @ R

@@ -1,8 +1,9 @@
-"""Lay out a derivative over devices with `jit`, `shard_map` or `pmap`, and place its inputs.
+"""Partition a derivative over devices with `jit`, `shard_map` or `pmap`, and place its inputs on them.
 
-Devices are a mesh with two axes, points and seeds, of which one or both may have length 1. The three APIs
-differ only in how they wrap the same function of one device. `lay_out` returns the function to compile, with
-the shapes and shardings of its arguments. `place_inputs` puts the arguments on the devices.
+The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents), of which
+one or both may have length 1. The three APIs differ only in how they wrap the same function of one device.
+`lay_out` returns the function to compile, with the shapes and shardings of its arguments. `place_inputs`
+transfers the arguments to the devices.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,11 +42,12 @@ OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
 class Program:
     """A function to compile, with its arguments.
 
-    arguments: the abstract arguments by name, in the order of the parameters of `function`.
-    collect: returns a result on the host as one array in the shape of `shape.result_shape`.
-    pieces: returns a result on the host as arrays to concatenate along the inputs.
-    sizes: the shape of the derivative.
-    given: the values of the arguments that are not inputs.
+    Attributes:
+        arguments: the abstract arguments by name, in the order of the parameters of `function`.
+        collect: returns a result on the host as one array of the shape `shape.result_shape`.
+        pieces: returns a result on the host as a list of arrays to concatenate along the inputs.
+        sizes: the shape of the derivative.
+        given: the values of the arguments that are not inputs.
     """
 
     function: Callable[..., Any]
@@ -71,10 +73,10 @@ def lay_out(
     sizes: DerivativeShape | None = None,
     has_start: bool = False,
 ) -> Program:
-    """Return the program of a case on its devices.
+    """Return the program of a case, partitioned over its devices.
 
-    has_start: whether the number of the first seed is an argument, for a program that runs once per range of
-        seeds.
+    With `has_start`, the index of the first seed is an argument, so that the program can run per range of
+    seeds.
     """
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
@@ -84,7 +86,7 @@ def lay_out(
     if sparse is not None:
         indices = sparse.gather_indices(sizes, case.axes[1])
         given = indices.arguments | given
-    arguments = _arguments(case, workload, given)
+    arguments = _program_arguments(case, workload, given)
     on_device = _device_function(case, workload, sizes, list(arguments))
     wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map, "pmap": _wrap_pmap}[case.api]
     function, structs = wrap(case, on_device, arguments, devices)
@@ -104,8 +106,7 @@ def lay_out(
     return Program(function, structs, collect, pieces, sizes, given)
 
 
-def _arguments(case: Case, workload: Workload, given: Named) -> dict[str, _Argument]:
-    """Return the arguments by name: per-point inputs, shared inputs, and those that are not inputs."""
+def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str, _Argument]:
     points, shared = input_structs(case, workload)
     points_per_device = ceil_div(case.points, case.axes[0])
     arguments = {
@@ -122,10 +123,7 @@ def _arguments(case: Case, workload: Workload, given: Named) -> dict[str, _Argum
 def _device_function(
     case: Case, workload: Workload, sizes: DerivativeShape, names: Sequence[str]
 ) -> OnDevice:
-    """Return a function that computes the result of one device.
-
-    Its arguments are the position of the device and the arrays in the order of `names`.
-    """
+    """Return a function (position in the mesh, arrays in the order of `names`) -> result of one device."""
     compute = local_derivative(case, workload, sizes)
 
     def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:
@@ -144,7 +142,7 @@ def _device_function(
 def _wrap_jit(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the program for one device under `jax.jit`, or not compiled with jit=false."""
+    """Return the program for one device under `jax.jit`, or uncompiled if jit=false, and its arguments."""
     sharding = SingleDeviceSharding(devices[0])
     structs = {
         name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in arguments.items()
@@ -156,7 +154,7 @@ def _wrap_jit(
 def _wrap_shard_map(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the program under `jax.shard_map`. Its result has two leading axes, those of the mesh."""
+    """Return the program under `jax.shard_map` and its arguments. Its result has two leading mesh axes."""
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
@@ -180,7 +178,7 @@ def _wrap_shard_map(
 def _wrap_pmap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the program under `jax.pmap`. Its arguments and result have a leading axis over all devices."""
+    """Return the program under `jax.pmap` and its arguments, which have a leading axis of all devices."""
 
     def on_axis(*arrays: Any) -> Any:
         device, seed_devices = jax.lax.axis_index(POINTS), case.axes[1]
@@ -196,7 +194,7 @@ def _wrap_pmap(
 
 
 def _sum_over_devices(case: Case) -> Callable[[Any], Any]:
-    """Return the all-reduce over all devices with split=data, otherwise the identity."""
+    """Return a function that computes the all-reduce over all devices with split=data, else the identity."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -211,9 +209,7 @@ def place_inputs(
 ) -> list[jax.Array]:
     """Place the arguments of a program on its devices. Each process draws the rows of its own devices only.
 
-    Args:
-        host: the per-point inputs, if they are on the host already.
-        names: the arguments to place. The default is all.
+    `host` contains the per-point inputs, if they are on the host already. `names` limits the arguments.
     """
     return [
         _place_argument(case, workload, program, name, host)
@@ -224,7 +220,6 @@ def place_inputs(
 def _place_argument(
     case: Case, workload: Workload, program: Program, name: str, host: Mapping[str, np.ndarray] | None
 ) -> Any:
-    """Place one argument of a program."""
     struct, seed_devices = program.arguments[name], case.axes[1]
     points_per_device = ceil_div(case.points, case.axes[0])
     is_per_point = name in workload.points

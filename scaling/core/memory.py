@@ -1,4 +1,4 @@
-"""Bytes of memory: what a compiled program needs, and what the host and the devices have."""
+"""Compute the bytes that a compiled program needs and the bytes that are free on the host and the devices."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from scaling.core.formatting import format_bytes
 
 
 def available_bytes() -> int | None:
-    """Return the bytes that this process can allocate on its host, within its control group, if known."""
+    """Return the bytes that this process can allocate on its host, within its control group, or None."""
     free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     limits = [int(free.group(1)) * 1024] if free else []
     limit, used = contents("/sys/fs/cgroup/memory.max"), contents("/sys/fs/cgroup/memory.current")
@@ -25,17 +25,14 @@ def is_out_of_memory(text: str) -> bool:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return the bytes of a compiled program on each device, as fields of a record; None if not known."""
+    """Return the argument_bytes, temp_bytes and output_bytes of a program per device, None if unknown."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     names = ("argument", "temp", "output")
     return {f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None) for name in names}
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes of a device while a program runs, or None if not known.
-
-    needs: as `program_bytes` returns them. results: the number of results that are stored at a time.
-    """
+    """Return the bytes that a program needs on each device to store `results` results, or None if unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None
@@ -50,10 +47,10 @@ def describe_shortage(
     limit: int | None = None,
     host_bytes: int = 0,
 ) -> str | None:
-    """Return the needed and the available bytes as text if the memory is too small, else None.
+    """Return text such as 'needs 96.0 GB, has 80.0 GB' if the memory is too small, else None.
 
     Args:
-        device_bytes: the bytes that each device needs, or None if not known.
+        device_bytes: the bytes that each device needs, or None if unknown.
         limit: the bytes that each device may use, or None for all of its memory.
         host_bytes: the bytes that the host needs in addition. CPU devices share the memory of the host.
     """
@@ -74,13 +71,12 @@ def describe_shortage(
 
 
 def largest_statistic(devices: Sequence[Any], name: str) -> int | None:
-    """Return the largest value of a memory statistic over devices, such as `peak_bytes_in_use`, if known."""
+    """Return the maximum over devices of a memory statistic such as "peak_bytes_in_use", or None."""
     by_device = [_call_if_supported(device, "memory_stats") or {} for device in devices]
     return max((statistics[name] for statistics in by_device if name in statistics), default=None)
 
 
 def _call_if_supported(owner: Any, method: str) -> Any:
-    """Call a method without arguments; return None if the backend does not support it."""
     try:
         return getattr(owner, method)()
     except Exception:

@@ -1,10 +1,10 @@
-"""The table of AD modes: for each mode its order, the kind of its seeds, and its linear map.
+"""Define the AD modes: for each its order, the kind of its seeds (tangent or cotangent) and its linear map.
 
 A seeded mode has a function `linear_map(f, x)`, with x a tuple of arrays, that returns a function from a seed
 to one slice of the derivative:
 
-    seed TANGENT    a tuple like x   -> a column of the Jacobian, an array like f(*x)
-    seed COTANGENT  an array like f(*x) -> a row of the Jacobian, a tuple like x
+    seed TANGENT    a tuple like x          -> a column of the Jacobian, an array like f(*x)
+    seed COTANGENT  an array like f(*x)     -> a row of the Jacobian, a tuple like x
 
 A mode of order 2 takes a scalar function and returns columns of its Hessian, each raveled to (inputs,). To
 add a mode, add one value to `MODES`. JAX is imported on the first call of a linear map only, since modules
@@ -24,17 +24,18 @@ TANGENT, COTANGENT, BOTH = "tangent", "cotangent", "both"
 
 @dataclass(frozen=True)
 class Mode:
-    """An AD mode.
+    """An AD mode, one way to compute a derivative.
 
-    order: the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian).
-    seed: TANGENT, COTANGENT, BOTH for a combination of two modes, or None for a mode without seeds.
-    linear_map: the function (f, x) -> (seed -> slice); None for a combination and for a mode without seeds.
-    parts: the names of the forward and the reverse mode of a combination.
-    sums_outputs: whether it differentiates the sum over the outputs, a scalar.
-    uses_reverse: whether it stores intermediate values for a reverse pass.
-    finite_step: whether it is a finite difference, which has a truncation error.
-    closed_form: whether it evaluates a formula that was derived by hand.
-    pass_per_output: whether each seed takes one JVP per output.
+    Attributes:
+        order: the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian).
+        seed: TANGENT, COTANGENT, BOTH for a combination of two modes, or None for a mode without seeds.
+        linear_map: the function (f, x) -> (seed -> slice), or None for a combination or without seeds.
+        parts: the names of the forward and the reverse mode of a combination.
+        sums_outputs: whether it differentiates the sum over the outputs, a scalar.
+        uses_reverse: whether it stores intermediate values for a reverse pass.
+        finite_step: whether it is a finite difference, which has a truncation error.
+        closed_form: whether it evaluates a formula that was derived by hand.
+        pass_per_output: whether each seed takes one JVP per output.
     """
 
     name: str
@@ -55,29 +56,29 @@ class Mode:
 
     @property
     def has_seeds(self) -> bool:
-        """Whether the derivative is assembled from slices, one per seed."""
+        """Whether the derivative is assembled from rows or columns, one per seed."""
         return self.seed is not None
 
     @property
     def by_workload(self) -> bool:
-        """Whether the workload supplies a function that returns the derivative."""
+        """Whether the workload provides the function that computes the derivative."""
         return self.seed is None and self.order > 0
 
     @property
     def single_seed(self) -> bool:
-        """Whether a single cotangent gives the whole derivative."""
+        """Whether a single cotangent yields the whole derivative."""
         return self.sums_outputs and self.order == 1
 
 
 def jacfwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the JVP of f at x."""
+    """Return the function v -> J v, the JVP of f at x in forward mode."""
     import jax
 
     return lambda v: jax.jvp(f, x, v)[1]
 
 
 def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the VJP of f at x. All seeds share one forward pass."""
+    """Return the function w -> w^T J, the VJP of f at x in reverse mode. All calls share one forward pass."""
     import jax
 
     pullback: LinearMap = jax.vjp(f, *x)[1]
@@ -85,7 +86,7 @@ def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the JVP of f at x, linearized. All seeds share one forward pass."""
+    """Return the function v -> J v, the JVP of f linearized at x. All calls share one forward pass."""
     import jax
 
     _, jvp = jax.linearize(f, *x)
@@ -93,45 +94,45 @@ def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> (f(x + h v) - f(x)) / h. All seeds share f(x)."""
+    """Return the function v -> (f(x + h v) - f(x)) / h. All calls share f(x)."""
     y, step = f(*x), STEPS[str(x[0].dtype)]
     return lambda v: (f(*[a + step * b for a, b in zip(x, v, strict=True)]) - y) / step
 
 
 def _gradient(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function x -> gradient of the scalar function f, by reverse mode, raveled to (inputs,)."""
+    """Return the function x -> gradient of the scalar function f in reverse mode, raveled to (inputs,)."""
     import jax
 
     return lambda *x: ravel(jax.grad(f, argnums=tuple(range(len(x))))(*x))
 
 
 def ravel(x: tuple[Any, ...]) -> Any:
-    """Ravel and concatenate a tuple of arrays to one vector."""
+    """Ravel a tuple of arrays and concatenate them to one vector."""
     import jax.numpy as jnp
 
     return jnp.concatenate([a.reshape(-1) for a in x])
 
 
 def fwd_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the JVP of the gradient of f at x."""
+    """Return the function v -> H v, with H the Hessian of f at x: the JVP of the reverse-mode gradient."""
     return jacfwd(_gradient(f), x)
 
 
 def rev_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> gradient of the JVP of f with the tangent v."""
+    """Return the function v -> H v, with H the Hessian of f at x: the reverse-mode gradient of a JVP."""
     import jax
 
     return lambda v: _gradient(lambda *z: jax.jvp(f, z, v)[1])(*x)
 
 
 def rev_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the VJP of the gradient of f. Since a Hessian is symmetric, its rows are its columns."""
-    vjp = jacrev(_gradient(f), x)
+    """Return the function v -> H v, with H the Hessian of f at x: the VJP of the reverse-mode gradient."""
+    vjp = jacrev(_gradient(f), x)  # a row of H, which is a column by symmetry
     return lambda v: ravel(vjp(ravel(v)))
 
 
 def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the JVP of the gradient of f, which forward mode computes with one JVP per input."""
+    """Return the function v -> H v, with H the Hessian of f at x: the JVP of the forward-mode gradient."""
     import jax
 
     return jacfwd(lambda *z: ravel(jax.jacfwd(f, argnums=tuple(range(len(z))))(*z)), x)

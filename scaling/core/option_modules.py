@@ -1,12 +1,12 @@
-"""The table of options: modules outside the core that are imported when a case needs them.
+"""Import optional modules by name, such as sparse Jacobians, when a case needs them.
 
-This is the only place where the core names such a module. On the path of every case:
+This is the only module in which the core names such a module. For every case:
 
     program_stats        measure_work; the FLOPs, bytes and collectives of the compiled program
     host_monitor         read_host, start_meter, find_disturbances, MARKS; other load on the host
-    reevaluate           reevaluate_failures; decides about a result that differs from the reference
+    reevaluate           reevaluate_failures; whether rounding explains an error of the result
 
-On the path of some cases:
+For some cases:
 
     compilation_cache    persistent_cache(state, compile), CacheUnavailable; for `cache`
     sparse               detect_coloring, gather_indices, read_entries, gather_entries; for `seeds=colored`
@@ -41,5 +41,5 @@ _MODULES = {
 
 
 def load(option: str) -> ModuleType:
-    """Import and return the module of an option."""
+    """Import and return the module of an option, such as "sparse"."""
     return importlib.import_module(_MODULES[option])

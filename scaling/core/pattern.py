@@ -1,6 +1,6 @@
-"""Sparsity patterns: the possible nonzeros of a Jacobian, their coloring, and the entries of two patterns.
+"""Define sparsity patterns of Jacobians and their colorings, and compare the entries of two patterns.
 
-How a pattern is detected and colored is in options/sparse.
+The detection and the coloring of a pattern are in options/sparse.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from scaling.core.case import Refusal
 class Pattern:
     """The positions of the possible nonzeros of a Jacobian (outputs, inputs).
 
-    rows, cols: (entries,) int32, distinct, sorted by row, then by column.
+    `rows` and `cols` are (entries,) int32. The entries are distinct and sorted by row, then by column.
     """
 
     rows: np.ndarray
@@ -25,13 +25,15 @@ class Pattern:
 
 @dataclass(frozen=True)
 class Coloring:
-    """A coloring of the columns and rows of a pattern.
+    """A coloring of the columns and rows of a sparsity pattern.
 
-    columns: (inputs,) int32, the color of each column, or -1 for none. None if no column has a color.
-    rows: (outputs,) int32, the colors of the rows, likewise.
-    column_count, row_count: the number of colors.
-    by_row: (entries,) bool, whether an entry is read from a compressed row, instead of a compressed column.
-    detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports.
+    Attributes:
+        columns: (inputs,) int32, the color of each column, or -1 for none. None if no column has a color.
+        rows: (outputs,) int32, the colors of the rows in the same form.
+        column_count, row_count: the number of colors.
+        by_row: (entries,) bool, whether an entry is read from a compressed row instead of a compressed
+            column.
+        detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports.
     """
 
     pattern: Pattern
@@ -46,11 +48,10 @@ class Coloring:
 
 @dataclass(frozen=True)
 class CommonEntries:
-    """The common entries of two patterns, `ours` and `theirs`. All fields are None if these are equal.
+    """The entries that two patterns, `ours` and `theirs`, share. All fields are None if they are equal.
 
-    at: for each entry of ours, its index in theirs, or an arbitrary index.
-    has: for each entry of ours, whether theirs contains it.
-    lacking: the indices of the entries of theirs that ours does not contain.
+    For each entry of ours, `at` is its index in theirs, and `has` is whether it is there (else `at` is
+    arbitrary). `lacking` are the indices of the entries of theirs that ours does not contain.
     """
 
     at: np.ndarray | None = None
@@ -59,7 +60,7 @@ class CommonEntries:
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return a pattern. Raise `Refusal` unless its entries are distinct, sorted and inside the Jacobian."""
+    """Return a `Pattern`. Raise `Refusal` unless its entries are distinct, sorted and inside the Jacobian."""
     rows, cols = np.asarray(rows), np.asarray(cols)
     if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
         shapes = f"not arrays of {rows.shape} and {cols.shape}"
@@ -73,7 +74,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_entries(ours: Pattern, theirs: Pattern) -> CommonEntries:
-    """Return the common entries of two patterns of the same shape."""
+    """Compare two sparsity patterns of the same shape and return which entries they have in common."""
     if np.array_equal(ours.rows, theirs.rows) and np.array_equal(ours.cols, theirs.cols):
         return CommonEntries()
     our_indices, their_indices = _flat_indices(ours), _flat_indices(theirs)
@@ -84,7 +85,7 @@ def common_entries(ours: Pattern, theirs: Pattern) -> CommonEntries:
 
 
 def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
-    """Return dense Jacobians (points, outputs, inputs) with the given entries, (points, entries)."""
+    """Return dense Jacobians (points, outputs, inputs) with the given nonzeros, (points, entries)."""
     dense: np.ndarray = np.zeros((len(entries), pattern.outputs, pattern.inputs))
     dense[:, pattern.rows, pattern.cols] = entries
     return dense

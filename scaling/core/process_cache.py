@@ -1,6 +1,6 @@
-"""A cache for values that several cases of a process need, and cache keys for functions.
+"""Cache values that several cases of a process need, such as sparsity patterns, colorings and references.
 
-It contains sparsity patterns, colorings, references, expected results and the dispatch latency.
+Also computes cache keys for functions and their captured values.
 """
 
 import functools
@@ -19,7 +19,7 @@ _values: dict[str, dict[Hashable, Any]] = {}
 def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None = None) -> Value:
     """Return the cached value of a key, computed by `make` if it is missing.
 
-    most: the number of values of this kind to keep. The oldest is removed first.
+    At most `most` values of a `kind`, such as "coloring", are kept. The oldest is removed first.
     """
     values = _values.setdefault(kind, {})
     if key not in values:
@@ -32,7 +32,7 @@ def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None
 
 
 def clear(kind: str | None = None) -> None:
-    """Remove the values of one kind, or all values."""
+    """Remove all cached values, or those of one kind."""
     for name in [kind] if kind else list(_values):
         _values.pop(name, None)
 
@@ -40,8 +40,8 @@ def clear(kind: str | None = None) -> None:
 def fingerprint(value: Any) -> Hashable:
     """Return a cache key that is equal for functions with the same code and the same captured values.
 
-    Each case creates the functions of its workload again, so that the functions themselves are never equal. A
-    value that is not hashable is compared by identity.
+    Each case creates the functions of its workload anew, so that the functions themselves never compare
+    equal. Other values are compared by equality, or by identity if they are not hashable.
     """
     if isinstance(value, tuple | list):
         return (type(value), *map(fingerprint, value))
@@ -65,7 +65,7 @@ def fingerprint(value: Any) -> Hashable:
 
 @dataclass(frozen=True, eq=False)
 class _Identity:
-    """A cache key that compares an object by identity, and keeps it alive so that its id stays unique."""
+    """A cache key that compares an object by identity and keeps it alive, so that its id stays unique."""
 
     value: Any
 

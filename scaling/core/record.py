@@ -1,4 +1,4 @@
-"""The record of one attempt at a case: its fields, its statuses and reasons, and its form as a line of JSON.
+"""Define the record of one run of a case: its fields, statuses and reasons, and its form as a line of JSON.
 
 The name of a field ends in its unit. Depends on neither JAX nor the file system.
 """
@@ -44,9 +44,9 @@ _MAX_FLOAT = 1e30
 
 @dataclass(frozen=True)
 class Record:
-    """One attempt at one case. Samples are in seconds per call, and every one is kept, in order.
+    """The measurements and the outcome of one run of a case, with all timing samples, in seconds per call.
 
-    A field is None if it does not apply to the case or is not known.
+    A field is None if it does not apply to the case or is unknown.
     """
 
     case: Case
@@ -72,7 +72,7 @@ class Record:
     floor_seconds: float | None = None  # an empty call with the same api, devices and processes
     turns: list[int] = field(default_factory=list)  # the number of samples of each turn, in order
     block: str | None = None  # equal for records whose turns alternated
-    # The further compilations: the seconds of their stages, and their number of samples.
+    # The seconds of the stages and the number of samples of each compilation after the first.
     compilations: list[dict[str, Any]] = field(default_factory=list)
     marked: dict[str, list[int]] = field(default_factory=dict)  # throttled | foreign_load -> indices of turns
     before: dict[str, Any] | None = None  # the state of the host before sampling; see host_monitor.py
@@ -80,7 +80,7 @@ class Record:
     stop_reason: str | None = None
     error: float | None = None  # the largest relative error of the result
     tolerance: float | None = None
-    # The share of the entries that were compared one by one, and of the points of which every entry was.
+    # Fractions: of the entries compared one by one, and of the points of which all entries were.
     checked: dict[str, float] | None = None
     passes: int | None = None  # JVPs or VJPs of one Jacobian
     flops: float | None = None  # per device, as traced, with all iterations of loops
@@ -99,7 +99,7 @@ class Record:
     colors: dict[str, int | None] | None = None  # the number of colors of columns and of rows
     nonzeros: int | None = None  # the number of entries of the pattern
     compulsory_bytes: int | None = None  # per device: the inputs read once and the result written once
-    # Of a plan: the properties of the program compiled for a machine, and its predicted time there.
+    # Of `scaling plan`: properties of the program compiled for a machine, and its predicted time there.
     program_flops: float | None = None  # per device, of the optimized program
     program_transcendentals: float | None = None
     kernels: list[dict[str, Any]] | None = None  # see hlo_cost.py; equal ones once, with their count
@@ -112,39 +112,39 @@ class Record:
 
     @functools.cached_property
     def key(self) -> str:
-        """The key of the case, cached because it is read often from thousands of records."""
+        """The hash that identifies the case, cached because it is read often from thousands of records."""
         return self.case.key
 
     @property
     def setting(self) -> str:
-        """The digest of the environment without the versions of a peer; equal for comparable records."""
+        """The hash of the environment without the versions of a peer, equal for comparable records."""
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """Equal for attempts at the same measurement: (key, environment digest, replicate)."""
+        """The tuple (case key, environment hash, replicate), equal for attempts at one measurement."""
         return self.key, self.environment["digest"], self.replicate
 
     @property
     def compulsory(self) -> int | None:
-        """The compulsory bytes of a device; for an old record without them, its input and output bytes."""
+        """The least bytes that each device must transfer; for old records, the input and output bytes."""
         if self.compulsory_bytes is not None or self.argument_bytes is None or self.output_bytes is None:
             return self.compulsory_bytes
         return self.argument_bytes + self.output_bytes
 
     @property
     def good(self) -> bool:
-        """Whether the case does not have to run again: it is ok, skipped or planned."""
+        """Whether the case need not run again, because its status is ok, skipped or planned."""
         return self.status != "failed"
 
     @property
     def of_plan(self) -> bool:
-        """Whether `scaling plan` wrote the record, so that nothing ran."""
+        """Whether `scaling plan` wrote the record as a prediction, so that nothing ran."""
         return "hardware" in self.environment
 
     @property
     def honest(self) -> bool:
-        """Whether its times may be shown as scaling: each CPU device had a core of its own."""
+        """Whether its times may be shown as scaling, because each CPU device had a core of its own."""
         cores = self.environment.get("cores")
         return self.environment.get("platform") != "cpu" or (
             isinstance(cores, list) and len(cores) == self.case.devices
@@ -152,7 +152,7 @@ class Record:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is a finite number within the limits of a record."""
+    """Return whether a value is an int or float within the limits of a record; False for NaN and infinity."""
     if isinstance(value, bool):
         return False
     if isinstance(value, int):
@@ -161,7 +161,7 @@ def is_number(value: Any) -> bool:
 
 
 def to_line(record: Record) -> str:
-    """Return a record as one line of strict JSON; NaN, infinity and numbers beyond the limits become null."""
+    """Return a record as one line of strict JSON. NaN, infinity and numbers beyond the limits become null."""
     fields = {f.name: getattr(record, f.name) for f in dataclasses.fields(record) if f.name != "case"}
     fields = _finite(fields) | {"case": to_dict(record.case), "key": record.key, "kind": record.case.kind}
     return json.dumps(fields, allow_nan=False)

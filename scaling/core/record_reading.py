@@ -1,4 +1,4 @@
-"""Parse and validate a record from a line of JSON; reject values that no run writes."""
+"""Parse and validate a record (the measurements of one run) from a line of JSON."""
 
 import json
 import types
@@ -19,7 +19,7 @@ _REQUIRED_FIELDS = {"kernels": (), "messages": ("kind", "bytes", "group")}
 
 
 def from_line(line: str, path: Path = Path("the file")) -> Record:
-    """Return the record of a line of a file; raise ValueError if it is damaged, `Refusal` if it is too new."""
+    """Return the record in a line of JSON. Raise ValueError if it is damaged, `Refusal` if too new."""
     fields = json.loads(line)
     _require(isinstance(fields, dict), "not a JSON object")
     require_known_schema(fields, path)
@@ -39,7 +39,7 @@ def from_line(line: str, path: Path = Path("the file")) -> Record:
 
 
 def require_known_schema(value: Any, path: Path) -> None:
-    """Raise `Refusal` if a record or a study, read from a JSON file, has a newer schema than this version."""
+    """Raise `Refusal` if the JSON value of a record or a study has a newer schema than this version reads."""
     schema = value.get("schema") if isinstance(value, dict) else None
     if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
         return
@@ -66,7 +66,7 @@ def _are_seconds(values: Iterable[Any], least: float = 0.0) -> bool:
 
 
 def _type_check(hint: Any) -> Callable[[Any], bool]:
-    """Return a function that checks a JSON value against a type annotation; numbers must not be negative."""
+    """Return a function that checks a JSON value against a type annotation and rejects negative numbers."""
     origin, inner = typing.get_origin(hint), [_type_check(argument) for argument in typing.get_args(hint)]
     if origin is types.UnionType:
         return lambda value: any(matches(value) for matches in inner)
@@ -85,7 +85,7 @@ _TYPE_CHECKS = {name: _type_check(hint) for name, hint in typing.get_type_hints(
 
 
 def _check_numbers(name: str, value: Any) -> None:
-    """Raise ValueError if a number anywhere in a JSON value is not finite or too large."""
+    """Raise ValueError if a number anywhere in a JSON value is infinite, NaN or too large."""
     if isinstance(value, list | dict):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             _check_numbers(f"{name}.{key}", item)
@@ -95,7 +95,6 @@ def _check_numbers(name: str, value: Any) -> None:
 
 
 def _check_record(record: Record) -> None:
-    """Raise ValueError if a field of a record has a value that no run writes."""
     case, environment = record.case, record.environment
     for name, matches in _TYPE_CHECKS.items():
         value = getattr(record, name)
@@ -126,7 +125,6 @@ def _shorten(value: Any) -> str:
 
 
 def _check_plan(record: Record) -> None:
-    """Raise ValueError if a prediction, or the hardware it is for, is not as `scaling plan` writes it."""
     hardware = record.environment["hardware"]
     is_named = isinstance(hardware, dict) and isinstance(hardware.get("name"), str)
     _require(is_named, f"hardware is {_shorten(hardware)}")
@@ -141,7 +139,7 @@ def _check_plan(record: Record) -> None:
 
 
 def _is_work_field(item: tuple[str, Any]) -> bool:
-    """Return whether a field of a kernel or a message has a valid value."""
+    """Return whether a field (name, value) of a kernel or of a collective in a record is valid."""
     name, value = item
     if name in ("kind", "library"):
         return isinstance(value, str | None)

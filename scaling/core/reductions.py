@@ -1,11 +1,11 @@
-"""The table of reductions: what a case computes from the Jacobian J of each point.
+"""Define the reductions: what a case computes from the Jacobian J of each point (batch element).
 
 A case names one value of `REDUCTIONS`. A device applies `columns` (in forward mode) or `rows` (in reverse
-mode) to each slice of J as it is computed, so that the whole J is never stored. `of_jacobians` reduces a J
-that the workload returns as a whole. `reference` computes the expected result for the correctness check, with
-the two magnitudes from which tolerances.py computes a tolerance. To add a reduction, add one value to
-`REDUCTIONS`. JAX and NumPy are imported on the first call only, since modules that read records import this
-table.
+mode) to each slice (column or row) of J as it is computed, so that the whole J is never stored.
+`of_jacobians` reduces a J that the workload returns as a whole. `reference` computes the expected result for
+the correctness check, with the two magnitudes from which tolerances.py computes a tolerance. To add a
+reduction, add one value to `REDUCTIONS`. JAX and NumPy are imported on the first call only, since modules
+that read records import this table.
 """
 
 import math
@@ -22,11 +22,9 @@ OUTPUTS, INPUTS = "outputs", "inputs"
 class ReferenceTerms(NamedTuple):
     """The expected result of a reduction and its sensitivity to rounding; see tolerances.py.
 
-    The arrays are float64 and broadcast to (points, outputs', inputs'), the shape of the result.
-
-    expected: the result.
-    influence: the change of the result due to rounding of J, divided by the tolerance of an entry of J.
-    magnitude: the sum of the magnitudes of the terms that the result adds up.
+    All arrays are float64 and broadcast to (points, outputs', inputs'), the shape of the result. `influence`
+    is the change of the result due to rounding of J, divided by the tolerance of an entry of J. `magnitude`
+    is the sum of the magnitudes of the terms of the result.
     """
 
     expected: Any
@@ -36,12 +34,13 @@ class ReferenceTerms(NamedTuple):
 
 @dataclass(frozen=True)
 class SliceStep:
-    """The step that a device applies to its slices of J.
+    """The operation that a device applies to its slices (columns or rows) of J.
 
-    function: maps one slice to its contribution. A column is an array (..., outputs). A row is given as a
-        tuple of arrays, one per input, together with the tuple of inputs. None keeps the slice.
-    sums_seeds: whether the contributions are summed over the seeds, first on each device, then on the host.
-    products: whether the contributions are the inner products of all pairs of columns of J.
+    Attributes:
+        function: maps a column (..., outputs), or a row and the tuple of inputs, to its contribution. A row
+            is a tuple of arrays, one per input. None keeps the slice.
+        sums_seeds: whether the contributions are summed over the seeds, on each device, then on the host.
+        products: whether the contributions are the inner products of all pairs of columns of J.
     """
 
     function: Callable[..., Any] | None = None
@@ -51,21 +50,22 @@ class SliceStep:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A function of the Jacobian J of a point, (outputs, inputs).
+    """A function of the Jacobian J of a point, (outputs, inputs), such as the sum of its rows.
 
-    axes: the axes of the result: OUTPUTS, INPUTS, or None for an axis of length 1.
-    columns, rows: the step for a slice of J in forward mode and in reverse mode.
-    of_jacobians: (J of all points, x) -> result, on a device. J is (points, outputs, inputs), x (points,
-        inputs).
-    entries: the number of entries of J that one element of the result adds up.
-    reference: the expected result in NumPy, as `ReferenceTerms`.
-    step_bound: (J, bound) -> the largest change of the result if each entry of J changes by at most the bound
-        of its input. bound is (points, inputs), the result (points,).
-    degree: the degree of the result as a polynomial in J.
-    sampling: how the check compares a sample if the whole reference takes too long: "entries" of J,
-        "products" of J and a vector, or "columns" of J^T J. None if it cannot.
-    along_point: whether forward mode needs one seed only, the point itself.
-    sums_points: whether the result is summed over the points too.
+    Attributes:
+        axes: the axes of the result: OUTPUTS, INPUTS, or None for an axis of length 1.
+        columns, rows: the operation on a column of J in forward mode and on a row of J in reverse mode.
+        of_jacobians: (J of all points, x) -> result, on a device. J is (points, outputs, inputs), x (points,
+            inputs).
+        entries: the number of entries of J that each element of the result is a sum of.
+        reference: the expected result in NumPy, as `ReferenceTerms`.
+        step_bound: (J, bound) -> the largest change of the result, (points,), if each entry of J changes by
+            at most the bound of its input, (points, inputs).
+        degree: the degree of the result as a polynomial in J.
+        sampling: how the check compares a sample if the whole reference takes too long: "entries" of J,
+            "products" of J and a vector, or "columns" of J^T J. None if it cannot.
+        along_point: whether forward mode needs one tangent only, the point x itself.
+        sums_points: whether the result is summed over the points too.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Reduction:
     sums_points: bool = False
 
     def shape(self, outputs: int, inputs: int) -> tuple[int, int]:
-        """Return the shape of the result of one point: (outputs', inputs')."""
+        """Return the shape (outputs', inputs') of the result of one point."""
         sizes = {OUTPUTS: outputs, INPUTS: inputs, None: 1}
         return sizes[self.axes[0]], sizes[self.axes[1]]
 
@@ -93,7 +93,7 @@ class Reduction:
 
     @property
     def linear_in_inputs(self) -> bool:
-        """Whether the result is linear in J and keeps the axis of the inputs, which can then be separated."""
+        """Whether the result is linear in J and keeps the axis of inputs, so that inputs are separable."""
         return self.axes[1] == INPUTS and self.degree == 1
 
     @property
@@ -103,19 +103,18 @@ class Reduction:
 
     @property
     def products(self) -> bool:
-        """Whether a device combines several slices of J in one step."""
+        """Whether a device combines several columns or rows of J in one operation."""
         return self.columns.products or self.rows.products
 
 
 def _multiply_by_point(J: Any, x: Any) -> Any:
-    """Return the product of the Jacobian of each point and the point itself: (points, outputs)."""
+    """Return J x, the product of the Jacobian of each point and the point x itself: (points, outputs)."""
     import jax.numpy as jnp
 
     return jnp.einsum("pok,pk->po", J, x)
 
 
 def _multiply_columns(J: Any, _: Any) -> Any:
-    """Return J^T J of each point: (points, inputs, inputs)."""
     import jax.numpy as jnp
 
     return jnp.einsum("poa,pob->pab", J, J)
@@ -134,7 +133,7 @@ def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_points(e: "SizedEntries") -> ReferenceTerms:
-    """Return the sums over the outputs of each point, which the caller sums over the points."""
+    """Return the sums over the outputs of each point. The caller adds them up over the points."""
     return ReferenceTerms(*(e.by_input(values)[:, None, :] for values in (e.values, e.size, e.magnitude)))
 
 
@@ -146,7 +145,7 @@ def _reference_product(e: "SizedEntries", x: Any) -> ReferenceTerms:
 
 
 def _reference_norm(e: "SizedEntries") -> ReferenceTerms:
-    """Return the squared norm of J. The influence is the derivative of the square, plus its second order."""
+    """Return the squared Frobenius norm of J. The influence of rounding includes second-order terms."""
     flat, largest = e.magnitude.reshape(len(e.magnitude), 1, -1), e.largest
     norm = (flat @ flat.transpose(0, 2, 1)).reshape(largest.shape)
     second_order = e.rounding.entry * flat.shape[2] * largest**2
@@ -154,7 +153,7 @@ def _reference_norm(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_gram(e: "SizedEntries") -> ReferenceTerms:
-    """Return J^T J. The influence is the derivative of a product, plus its second order."""
+    """Return J^T J. The influence of rounding includes second-order terms."""
     J, columns, largest = e.values, e.magnitude.sum(axis=1), e.largest
     second_order = e.rounding.entry * J.shape[1] * largest**2
     influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
@@ -162,12 +161,12 @@ def _reference_gram(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _bound_norm(J: "Jacobians", bound: Any) -> Any:
-    """Return the largest change of the squared norm."""
+    """Return the largest change of the squared norm, (points,), if entries of J change by up to `bound`."""
     return (2 * J.by_input(abs(J.values)) * bound + J.entries_by_input() * bound**2).sum(axis=1)
 
 
 def _bound_gram(J: "Jacobians", bound: Any) -> Any:
-    """Return the largest change of an entry of J^T J."""
+    """Return the largest change of an entry of J^T J, (points,), if entries of J change by up to `bound`."""
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]
     return (crossed + crossed.transpose(0, 2, 1) + J.entries_by_input().max() * pairs).max(axis=(1, 2))

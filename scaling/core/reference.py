@@ -1,15 +1,16 @@
-"""The reference of a case: the expected result in float64, for one range of points after another.
+"""Compute the expected result of a case in float64, for one range of points (batch elements) at a time.
 
-It is evaluated at the inputs as rounded to the dtype of the case, and does not depend on the mode, the layout
-or the blocks under test. `reference_spec` chooses how it is evaluated; the first row that applies counts:
+It is evaluated at the inputs as rounded to the dtype of the case, and does not depend on the AD mode, the
+devices or the chunk size under test. `reference_spec` selects the first method in this list that applies:
 
     mode=value                         the values of `nonzeros` or `reference`, else of the function itself
-    `nonzeros` fits the result         NumPy, the entries of the workload's own pattern
+    `nonzeros` fits the result         NumPy, the nonzeros of the workload's own sparsity pattern
     the workload has a `reference`     NumPy, dense Jacobians
     otherwise                          JAX, the derivative of the function in float64 (options/reference)
 
-`nonzeros` and `reference` are closed forms of the workload. `nonzeros` fits a result with colored seeds, and
-any other result unless the workload also has a `reference` and the reduction needs a dense Jacobian.
+`nonzeros` and `reference` are closed forms that the workload provides. `nonzeros` fits a result with colored
+seeds, and any other result unless the workload also has a `reference` and the reduction needs a dense
+Jacobian.
 """
 
 import dataclasses
@@ -38,9 +39,9 @@ from scaling.core.tolerances import (
 )
 from scaling.core.workload import Inputs, Reference, Workload
 
-BUDGET_SECONDS = 10.0  # for the whole computed reference; if it takes longer, a sample is compared
+BUDGET_SECONDS = 10.0  # of the computed reference; if it takes longer, a sample of the entries is compared
 _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # beyond these a comparison proves nothing
-# The numbers of a range of points: its arrays fit in the cache, and malloc keeps their memory.
+# The array elements of a range of points, which fit in the processor cache, and whose memory malloc reuses.
 _RANGE_NUMBERS = 2**16
 _MAX_CACHED_BYTES = 2**26  # of an expected result
 # The reference resets the fields of `method`, `layout` and `memory`, as the result must not depend on them.
@@ -53,15 +54,16 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class ComputedReference:
-    """The reference of a function without a closed form; see options/reference.
+    """The reference of a function without a closed form, computed by automatic differentiation.
 
-    evaluation: how to evaluate the function. native: the same in the dtype of the case.
-    terms: the number of terms that an entry of the derivative adds up.
-    inside: the unit roundoff of the narrowest dtype inside the function.
-    wrong: why a differentiation rule of the function itself is wrong, or None.
-    unsure: why the reference proves nothing, or None.
-    seconds: the estimated seconds for all entries of all points.
-    backward: whether reverse mode is defined.
+    Attributes:
+        evaluation, native: how to evaluate the function in float64 and in the dtype of the case.
+        terms: the number of terms that each entry of the derivative is a sum of.
+        inside: the unit roundoff of the narrowest dtype inside the function.
+        wrong: why a custom differentiation rule of the function is wrong, or None.
+        unsure: why the reference cannot prove a result correct, or None.
+        seconds: the estimated seconds to compute all entries of all points.
+        backward: whether reverse mode is defined.
     """
 
     evaluation: Any
@@ -78,13 +80,14 @@ class ComputedReference:
 class ReferenceSpec:
     """How the reference of a case is evaluated, and how far a result may differ from it.
 
-    pattern: the entries of a colored result; None for a dense one.
-    nonzeros_pattern: the workload's own pattern if `nonzeros` is evaluated, else None.
-    common: the correspondence of these two patterns, or None.
-    computed: the computed reference of a function without a closed form, or None.
-    roundoff: the unit roundoff of the least exact operation.
-    rounding: the numbers that the result adds up.
-    workload_key: distinguishes workloads in the cache.
+    Attributes:
+        pattern: the sparsity pattern of a result with colored seeds; None for a dense result.
+        nonzeros_pattern: the pattern that the workload provides if its `nonzeros` are evaluated, else None.
+        common: the correspondence between the nonzeros of these two patterns, or None.
+        computed: the reference of a function without a closed form, or None.
+        roundoff: the unit roundoff of the least exact operation.
+        rounding: the lengths of the sums in the result.
+        workload_key: distinguishes workloads in the cache.
     """
 
     case: Case
@@ -101,7 +104,7 @@ class ReferenceSpec:
 
     @property
     def tolerance(self) -> float:
-        """The tolerance of the result."""
+        """The largest relative error that rounding may cause in the result."""
         return tolerance(self.roundoff, self.rounding.longest_sum)
 
     @property
@@ -111,13 +114,13 @@ class ReferenceSpec:
 
     @property
     def sampled(self) -> bool:
-        """Whether the reference is too slow, and a sample of its entries is compared instead."""
+        """Whether only a sample of the entries is compared, because the whole reference takes too long."""
         seconds = self.computed.seconds if self.computed is not None else 0.0
         return seconds > BUDGET_SECONDS and self.reduction.sampling is not None
 
     @property
     def repeatable(self) -> bool:
-        """Whether entries can be evaluated again at other inputs."""
+        """Whether entries can be evaluated again at perturbed inputs, to decide if rounding is the cause."""
         sum_of_values = self.case.ad_mode.is_value and self.reduction.sums_points
         return self.nonzeros_pattern is None and not self.case.ad_mode.finite_step and not sum_of_values
 
@@ -125,8 +128,8 @@ class ReferenceSpec:
 def reference_spec(
     case: Case, workload: Workload, sizes: DerivativeShape, platform: str, detected: Pattern | None
 ) -> ReferenceSpec:
-    """Choose the reference of a case. detected: the detected pattern of a colored result, or None."""
-    reduction, workload_key = _reduction(case, workload, sizes), _workload_key(workload)
+    """Select how the reference of a case is computed, given the detected sparsity pattern (None if dense)."""
+    reduction, workload_key = _result_reduction(case, workload, sizes), _workload_key(workload)
     own_pattern = _own_pattern(case, workload, sizes)
     pattern = _result_pattern(case, sizes, detected or own_pattern)
     uses_nonzeros = _uses_nonzeros(workload, sizes, reduction, pattern)
@@ -157,22 +160,19 @@ def reference_spec(
     )  # fmt: skip
 
 
-def _reduction(case: Case, workload: Workload, sizes: DerivativeShape) -> Reduction:
-    """Return the reduction of the result; values are either summed over points or not reduced."""
+def _result_reduction(case: Case, workload: Workload, sizes: DerivativeShape) -> Reduction:
     if case.ad_mode.is_value:
         return REDUCTIONS["points"] if workload.reduce == "points" or sizes.summed else WHOLE
     return REDUCTIONS[workload.reduce or ("outputs" if sizes.summed else WHOLE.name)]
 
 
 def _own_pattern(case: Case, workload: Workload, sizes: DerivativeShape) -> Pattern | None:
-    """Return the pattern that the workload provides for its Jacobian, if any."""
     if workload.pattern is None or case.ad_mode.is_value or case.target in SECOND:
         return None
     return validated_pattern(*workload.pattern(), sizes.outputs, sizes.inputs)
 
 
 def _result_pattern(case: Case, sizes: DerivativeShape, pattern: Pattern | None) -> Pattern | None:
-    """Return the pattern of a colored result after validation, or None for a dense result."""
     if case.seeds != "colored" or case.ad_mode.is_value:
         return None
     if pattern is None:
@@ -183,7 +183,6 @@ def _result_pattern(case: Case, sizes: DerivativeShape, pattern: Pattern | None)
 def _uses_nonzeros(
     workload: Workload, sizes: DerivativeShape, reduction: Reduction, pattern: Pattern | None
 ) -> bool:
-    """Return whether the reference is `nonzeros` of the workload, and no dense Jacobian is evaluated."""
     if workload.nonzeros is None or sizes.summed:
         return False
     needs_dense = reduction is WHOLE or reduction.products
@@ -191,21 +190,20 @@ def _uses_nonzeros(
 
 
 def _workload_key(workload: Workload) -> Hashable:
-    """Return a key that differs for workloads with other functions or inputs."""
     functions = (workload.function, workload.reference, workload.nonzeros, workload.wrt)
     specs = [*workload.points.items(), *workload.shared.items()]
     return fingerprint((*functions, [(name, spec.shape, spec.make) for name, spec in specs]))
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the cheapest closed form of the values of a workload, or None if it has none."""
+    """Return the cheapest NumPy function of a workload that computes its values, or None."""
     if workload.nonzeros is not None and case.target not in SECOND:
         return workload.nonzeros
     return workload.reference
 
 
 def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of ranges of points whose Jacobians, before any reduction, are small."""
+    """Yield (start, stop) of consecutive ranges of points whose Jacobians fit in the processor cache."""
     workload, sizes = spec.workload, spec.sizes
     numbers = sizes.outputs * max(sizes.inputs, 1)
     if spec.nonzeros_pattern is not None:
@@ -216,16 +214,16 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
         numbers = max(numbers, sizes.inputs**2)
     input_specs = (*workload.points.values(), *workload.shared.values())
     numbers += sum(math.prod(input_spec.shape) for input_spec in input_specs)
-    limit = _RANGE_NUMBERS * (16 if spec.computed else 1)  # a call of JAX is worth more points
+    limit = _RANGE_NUMBERS * (16 if spec.computed else 1)  # as a call of JAX takes longer than one of NumPy
     step = max(1, limit // numbers)
     return ((start, min(start + step, spec.case.points)) for start in range(0, spec.case.points, step))
 
 
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected result of a range of points and its scale.
+    """Return the expected result of the points `start` to `stop`, and the scale by which errors are divided.
 
-    The result is (points, outputs', inputs') or (points, 1, entries). A small one is cached for all cases
-    that differ in method, layout or memory only.
+    Both are float64 and broadcast to (points, outputs', inputs'), the shape of the reduced result, or to
+    (points, 1, nonzeros). A small result is cached for cases that differ in method, layout or memory only.
     """
     case, sizes = spec.case, spec.sizes
     numbers = spec.reduction.degree * spec.reduction.numbers(sizes.outputs, max(sizes.inputs, 1))
@@ -240,7 +238,7 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
 
     kind = {
         "mode": "value" if case.ad_mode.is_value else "jacfwd",
-        "batch": "whole" if sizes.summed and sizes.outputs > 1 else "vmap",  # whole sums over the outputs
+        "batch": "whole" if sizes.summed and sizes.outputs > 1 else "vmap",  # whole: sums over outputs
         "seeds": "colored" if spec.common is not None else "identity",
     }
     key = (dataclasses.replace(case, **_RESET | kind), spec.rounding, spec.workload_key)
@@ -249,7 +247,6 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
 
 
 def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Evaluate the expected result of a range of points and its scale."""
     if spec.case.ad_mode.is_value:
         value, floor = reference_values(spec, start, stop)
         scale = np.abs(value) if spec.computed else np.abs(value).max(axis=1, keepdims=True)
@@ -262,39 +259,42 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the values of a range of points, (points, outputs), and the least scale, (points,) or None."""
-    reference = _evaluate(spec, closed_form(spec.case, spec.workload), start, stop)
+    """Return the function values of the points `start` to `stop`, and the smallest divisor of their errors.
+
+    The values are (points, outputs) float64. The divisor is (points,), or None if the values determine it.
+    """
+    reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians of a range of points and the least scale of an entry, (points,) or None."""
+    """Return the Jacobians of the points `start` to `stop`, and the smallest divisor of errors of entries.
+
+    The divisor is (points,), or None if the entries themselves determine it.
+    """
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.nonzeros_pattern is not None:
-        reference = _evaluate(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
+        reference = _evaluate_form(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
         entries, floor = reference.derivative[:, 0], reference.derivative_terms
         if spec.common is None and (reduction is WHOLE or reduction.products):
             return Jacobians(to_dense(spec.nonzeros_pattern, entries)), floor
         return Jacobians(entries, spec.nonzeros_pattern), floor
     columns = sizes.outputs if spec.case.target in SECOND else sizes.inputs
-    reference = _evaluate(spec, workload.reference, start, stop, (sizes.outputs, columns))
+    reference = _evaluate_form(spec, workload.reference, start, stop, (sizes.outputs, columns))
     J, floor = reference.derivative, reference.derivative_terms
     if sizes.summed and workload.reduce is not None:  # the reduction of the derivative of a sum over outputs
         return Jacobians(J.sum(axis=1, keepdims=True)), at_least(np.abs(J), floor).sum(axis=1).max(axis=1)
     return Jacobians(J), floor
 
 
-def _evaluate(
+def _evaluate_form(
     spec: ReferenceSpec,
     form: Callable[[Inputs], Reference] | None,
     start: int,
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Evaluate a closed form at a range of points; raise `Refusal` for a wrong shape, NaN or infinity.
-
-    derivative_shape: that of one point; None if only the value is needed.
-    """
+    """Evaluate a closed form at a range of points. Raise `Refusal` for a wrong shape, NaN or infinity."""
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.sizes.values)}
@@ -312,11 +312,9 @@ def _evaluate(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, named: Arrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduction of Jacobians, (points, outputs', inputs'), and its scale.
+    """Return the reduction of Jacobians, (points, outputs', inputs'), and the divisor of its errors.
 
-    Args:
-        floor: the least scale of an entry, (points,).
-        named: the inputs of the points by name.
+    `floor` is the smallest divisor for an entry, (points,). `named` maps the name of an input to its array.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
@@ -328,6 +326,6 @@ def reduce_reference(
 
 
 def flatten_inputs(names: Iterable[str], per_point: Container[str], named: Arrays, points: int) -> np.ndarray:
-    """Return inputs, or directions in input space, as a matrix with one row per point: (points, inputs)."""
+    """Concatenate the named inputs of each point, repeating those that all points share: (points, inputs)."""
     rows = [named[name].reshape(points if name in per_point else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

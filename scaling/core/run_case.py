@@ -1,16 +1,16 @@
-"""Run one case: compile it, check its result, sample it in turns, and return its record.
+"""Run one case: compile it, check its result, sample its run time in turns, and return its record.
 
 The calls, from a case to its record:
 
     prepare_case                            returns an Attempt
       _compile_and_check                    returns a CheckedProgram
         _compile_jax_program                returns a PlacedProgram (_prepare_peer does for other engines)
-          compile_case.compile_case         chooses the blocks of chunk=auto; rejects what exceeds the memory
-            compile_case.compile_blocks     lays out the program of one choice of blocks
+          compile_case.compile_case         searches the chunk of chunk=auto; rejects what exceeds the memory
+            compile_case.compile_blocks     compiles the program for one choice of chunk and block
               _compile_stages               uses the persistent compilation cache if the case asks for it
                 timing.compile_stages       traces, lowers and compiles; times each stage
         _make_result_check                  returns the function that compares a result: check.verdict
-    take_turn                               samples for one turn: timing.sample_turns
+    take_turn                               takes the samples of one turn: timing.sample_turns
     finish_case                             checks the result of one more call; returns the Record
 
 An exception in any of them ends the attempt and becomes the status, reason and text of the record. Every
@@ -62,7 +62,7 @@ _MAX_GATHERED_CHARACTERS = 300  # of the text of an error that is sent to the ot
 
 
 class CaseEnded(Exception):
-    """Raised to end a case without samples, with the status, the reason and the text of its record."""
+    """Raised to end a case without timing samples, with the status, the reason and the text of its record."""
 
     def __init__(self, status: str, reason: str, text: str) -> None:
         super().__init__(text)
@@ -72,9 +72,8 @@ class CaseEnded(Exception):
 class ProcessGroup(NamedTuple):
     """The processes that run a case together.
 
-    devices: the devices of all processes.
-    gather: exchanges floats between the processes.
-    cores: the cores that this process is bound to, or None.
+    `devices` are those of all processes. `gather` exchanges floats between the processes. `cores` are the
+    processor cores that this process is bound to, or None.
     """
 
     devices: list[Any]
@@ -91,8 +90,8 @@ Note = Callable[..., None]  # sets fields of a record, given as keyword argument
 class PlacedProgram(NamedTuple):
     """A compiled program whose inputs are on the devices.
 
-    collect: converts the result of a call to an array on the host.
-    sample: takes all samples; only for a peer that times itself.
+    `collect` converts the result of a call to an array on the host. `sample` takes all timing samples, for a
+    peer that times itself.
     """
 
     sizes: DerivativeShape
@@ -104,9 +103,8 @@ class PlacedProgram(NamedTuple):
 class CheckedProgram(NamedTuple):
     """A program whose first result is correct.
 
-    wait: blocks until the result of a call is ready; None if `call` blocks.
-    check: raises `CaseEnded` if a result is wrong.
-    sample: takes all samples; only for a peer that times itself.
+    `wait` blocks until the result of a call is ready, unless `call` blocks. `check` raises `CaseEnded` if a
+    result is wrong. `sample` takes all timing samples, for a peer that times itself.
     """
 
     call: Callable[[], Any]
@@ -117,12 +115,12 @@ class CheckedProgram(NamedTuple):
 
 @dataclass
 class Attempt:
-    """A case between its start and its record.
+    """A run of a case between its start and its record, whose status is "ok" until the run fails.
 
-    record: the fields that are known so far; its status is "ok" until the attempt fails.
-    program: None after the attempt ended.
-    turns: yields the samples of the current compilation after each turn; None before the first turn.
-    earlier_samples: the samples of each previous compilation.
+    Attributes:
+        program: None after the attempt ended.
+        turns: yields the samples of the current compilation after each turn; None before the first turn.
+        earlier_samples: the samples of each previous compilation.
     """
 
     record: Record
@@ -153,11 +151,11 @@ def prepare_case(
     known_blocks: Mapping[str, Any] | None = None,
     expected_digest: str | None = None,
 ) -> Attempt:
-    """Compile a case, run it once and check the result; return an attempt that can take turns, or has ended.
+    """Compile a case, run it once and check the result. Return an attempt that can take turns, or has ended.
 
     Args:
         blank: the record of a case that has not started.
-        known_blocks: the field `blocks` of an earlier record of the case; its blocks are tried first.
+        known_blocks: the field `blocks` of an earlier record of the case. Its chunk sizes are tried first.
         expected_digest: the digest of the workload's source when the case was requested; None accepts any.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling)
@@ -179,13 +177,13 @@ def prepare_case(
 
 
 def fail_case(attempt: Attempt, reason: str, text: str) -> None:
-    """End an attempt with the status "failed"."""
+    """End the attempt with the status "failed" and the given reason, a key of `record.REASONS`, and text."""
     with _end_on_error(attempt):
         raise CaseEnded("failed", reason, text)
 
 
 def take_turn(attempt: Attempt) -> bool:
-    """Take the samples of one turn; return True if the case has enough samples or the attempt has ended."""
+    """Take the timing samples of one turn. Return whether the case has enough samples or has ended."""
     began = time.perf_counter()
     with _end_on_error(attempt):
         has_enough = _sample_one_turn(attempt)
@@ -196,7 +194,7 @@ def take_turn(attempt: Attempt) -> bool:
 
 
 def finish_case(attempt: Attempt) -> Record:
-    """Check the result of one more call, after all samples, and return the record."""
+    """Check the result of one more call, after all timing samples, and return the record."""
     if not attempt.ended:
         with _end_on_error(attempt):
             _check_another_call(attempt)
@@ -205,7 +203,6 @@ def finish_case(attempt: Attempt) -> Record:
 
 
 def _check_another_call(attempt: Attempt) -> None:
-    """Raise `CaseEnded` if another call returns a wrong result; skip a peer that takes its own samples."""
     program = attempt.program
     if program is not None and program.sample is None:
         program.check(jax.block_until_ready(program.call()))
@@ -213,7 +210,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """End the attempt, without samples, if an exception is raised, and describe it in the record."""
+    """Context manager that ends the attempt without samples, and records the exception, if one is raised."""
     try:
         yield
     except Exception as error:
@@ -237,7 +234,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
     if isinstance(error, TooLarge):
         return "skipped", "too_large", str(error)
     text, suffix = " ".join(str(error).split()), ""
-    if not isinstance(error, Refusal):  # whose message is a complete sentence
+    if not isinstance(error, Refusal):  # the message of a Refusal is a complete sentence
         location = user_frames.innermost_location(error)
         text, suffix = f"{type(error).__name__}: {text}", f" ({location})" if location else ""
     text = environment.scrub(text)[: 500 - len(suffix)] + suffix
@@ -246,7 +243,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
 
 @contextlib.contextmanager
 def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
-    """Raise an exception of one process in all of them, so that none waits for a process that failed."""
+    """Context manager that raises an exception of one process in all processes, so that none waits for it."""
     error = None
     try:
         yield
@@ -267,7 +264,6 @@ def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
 def _compile_and_check(
     case: Case, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None = None
 ) -> CheckedProgram:
-    """Compile a case, run it once and check the result."""
     with _raise_in_all_processes(group):
         built = workload.build(case)
         if case.engine == JAX:
@@ -285,7 +281,7 @@ def _compile_and_check(
 def _compile_jax_program(
     case: Case, built: Workload, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None
 ) -> PlacedProgram:
-    """Compile a case with JAX and place its inputs, unless the program does not fit in memory."""
+    """Compile a case with JAX and place its inputs. Raise `TooLarge` if it does not fit in memory."""
     describe_shortage = functools.partial(_describe_memory_shortage, case, group)
     sizes = compile_case.settle_shape(case, built, describe_shortage)
     note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
@@ -310,7 +306,6 @@ def _compile_jax_program(
 
 
 def _require_one_process(case: Case, group: ProcessGroup) -> None:
-    """Skip a case if the group has several processes and an option of the case supports only one."""
     options = {
         "storage=host": case.storage == "host",
         "chunk=auto with pmap": case.chunk == AUTO and case.api == "pmap",
@@ -325,7 +320,6 @@ def _require_one_process(case: Case, group: ProcessGroup) -> None:
 def _compile_stages(
     case: Case, built: Workload, group: ProcessGroup, program: layout.Program
 ) -> timing.Stages:
-    """Compile a program, with the persistent compilation cache if the case asks for it."""
     arguments: list[Any] = list(program.arguments.values())
     if case.api == "pmap" and group.processes > 1:  # pmap then rejects abstract arguments
         arguments = layout.place_inputs(case, built, program)
@@ -341,7 +335,6 @@ def _compile_stages(
 
 
 def _describe_memory_shortage(case: Case, group: ProcessGroup, compiled: CompiledCase) -> str | None:
-    """Return the needed and the available bytes as text if a process has too little memory, else None."""
     # The check copies the result to the host once; with storage=host, host_bytes includes it.
     host_bytes = compiled.host_bytes or len(group.devices) * (compiled.needs.get("output_bytes") or 0)
     shortage = memory.describe_shortage(
@@ -351,7 +344,7 @@ def _describe_memory_shortage(case: Case, group: ProcessGroup, compiled: Compile
 
 
 def coloring_fields(coloring: Coloring) -> dict[str, Any]:
-    """Return a coloring as fields of a record."""
+    """Return the counts and seconds of a coloring as a dict of fields of `Record`."""
     return {
         "detect_seconds": coloring.detect_seconds,
         "color_seconds": coloring.color_seconds,
@@ -361,7 +354,6 @@ def coloring_fields(coloring: Coloring) -> dict[str, Any]:
 
 
 def _prepare_peer(case: Case, built: Workload, group: ProcessGroup, note: Note) -> PlacedProgram:
-    """Prepare a case of another engine than JAX."""
     peers = option_modules.load("peers")
     sizes = shape.derivative_shape(case, built)
     one_device = dataclasses.replace(case, devices=1)  # the threads of a peer share all arrays
@@ -379,10 +371,7 @@ def _prepare_peer(case: Case, built: Workload, group: ProcessGroup, note: Note) 
 def _make_result_check(
     case: Case, built: Workload, group: ProcessGroup, program: PlacedProgram, note: Note
 ) -> Callable[[Any], None]:
-    """Return a function that raises `CaseEnded` if a result is wrong.
-
-    A result that equals a correct one bit for bit is not compared again.
-    """
+    """Return a function that raises `CaseEnded` if a result is wrong. It compares equal results only once."""
     pattern = program.sizes.coloring.pattern if program.sizes.coloring else None
     correct_digests: list[bytes] = []
     seconds = 0.0
@@ -412,29 +401,23 @@ def _make_result_check(
 
 
 def _digest_array(array: np.ndarray) -> bytes:
-    """Return a digest of the bytes of an array."""
     array = np.ascontiguousarray(array)
     content = repr(array).encode() if array.dtype.hasobject else array.view(np.uint8).data
     return hashlib.blake2b(content).digest()
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:
-    """Return the fastest function that blocks until a result like `example` is ready.
-
-    `jax.block_until_ready` takes 1 us more than the methods of the arrays.
-    """
+    """Return the fastest function that blocks until a result like `example` is ready."""
     leaves = example if isinstance(example, list | tuple) else ()
     if leaves and all(hasattr(leaf, "block_until_ready") for leaf in leaves):
         return lambda result: [leaf.block_until_ready() for leaf in result]
+    # `jax.block_until_ready` takes 1 us more than the methods of the arrays.
     wait: Callable[[Any], Any] = getattr(type(example), "block_until_ready", jax.block_until_ready)
     return wait
 
 
 def _sample_one_turn(attempt: Attempt) -> bool:
-    """Take the samples of one turn; return whether the samples of all compilations are complete.
-
-    If the samples of one compilation are complete and further compilations are requested, compile again.
-    """
+    """Take the samples of one turn, and compile again if required. Return whether sampling is complete."""
     case, group, monitor = attempt.record.case, attempt.group, option_modules.load("host_monitor")
     if attempt.record.before is None:
         attempt.note(before=monitor.read_host(group.platform, group.cores))
@@ -457,7 +440,6 @@ def _sample_one_turn(attempt: Attempt) -> bool:
 
 
 def _compile_again(attempt: Attempt) -> None:
-    """Compile the program of an attempt again, and record the seconds of the stages."""
     _check_another_call(attempt)
     attempt.program = attempt.turns = None  # frees the inputs on the devices
     jax.clear_caches()
@@ -469,7 +451,7 @@ def _compile_again(attempt: Attempt) -> None:
 
 
 def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
-    """Return an iterator over the samples so far, which takes one more turn at each step."""
+    """Return an iterator that takes one turn at each step and yields all samples so far."""
     program, group, monitor = attempt.program, attempt.group, option_modules.load("host_monitor")
     assert program is not None
     if program.sample:
@@ -479,7 +461,7 @@ def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
         reading = monitor.start_meter(group.platform, group.cores)
 
         def find_marks() -> list[str]:
-            """Return the marks that any process of the group found."""
+            """Return the disturbances, such as "throttled", that any process of the group found."""
             local_marks = monitor.find_disturbances(reading)
             by_rank = group.gather([float(mark in local_marks) for mark in monitor.MARKS])
             return [mark for mark, *flags in zip(monitor.MARKS, *by_rank, strict=True) if any(flags)]
@@ -493,7 +475,6 @@ def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
 
 
 def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
-    """Return the samples of all compilations, one after another, as fields of a record."""
     marked: dict[str, list[int]] = {}
     turns_before = 0
     for samples in compilations:
@@ -514,7 +495,7 @@ def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
 
 
 def _dispatch_latency(case: Case, group: ProcessGroup) -> float | None:
-    """Return the seconds of an empty call with the api and devices of a case; None for a peer."""
+    """Return the seconds of an empty call with the API and devices of a case, or None for a peer."""
     if case.engine != JAX:
         return None
 

@@ -1,7 +1,7 @@
-"""The shape of a derivative: its size, the linear maps that compute it, and the shape of the result.
+"""Compute the shape of a derivative: its linear maps, their seeds, and the shape of the reduced result.
 
-Functions are evaluated with abstract arrays, before anything is compiled. Of the device mesh only its shape
-matters here.
+Functions are evaluated with abstract arrays, before anything is compiled. The device mesh enters with its
+shape only.
 """
 
 import dataclasses
@@ -23,10 +23,7 @@ Named = Mapping[str, Any]  # arrays or abstract arrays by name
 
 
 class TooLarge(Exception):
-    """A case needs more memory than is available.
-
-    needs: the bytes per device that the case needs, as fields of a record.
-    """
+    """A case needs more memory than is available. `needs` maps fields of a record to bytes per device."""
 
     def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(text)
@@ -35,12 +32,12 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """One of the linear maps that compute a derivative.
+    """One of the linear maps, in forward or reverse mode, that together compute a derivative.
 
-    mode: the name of its AD mode.
-    names: the inputs that it differentiates.
-    seeds: the number of its seeds.
-    along_point: whether its only seed is the point itself.
+    Attributes:
+        names: the inputs that it differentiates with respect to.
+        seeds: the number of its seeds (tangents or cotangents).
+        along_point: whether its only seed is the point x itself, which yields J x.
     """
 
     mode: str
@@ -50,22 +47,23 @@ class LinearMapPart:
 
     @property
     def computes_columns(self) -> bool:
-        """Whether the map is in forward mode, from tangents to columns; otherwise from cotangents to rows."""
+        """Whether the map is in forward mode, from tangents to columns, not from cotangents to rows."""
         return MODES[self.mode].seed == TANGENT
 
 
 @dataclass(frozen=True)
 class DerivativeShape:
-    """The shape of a derivative. For a Hessian, the derivative of the gradient, outputs equals inputs.
+    """The shape of a derivative. For a Hessian, the Jacobian of the gradient, `outputs` equals `inputs`.
 
-    outputs: the number of outputs per point.
-    inputs: the number of differentiated inputs per point, or 1 for the product of a Hessian and a vector.
-    seeds: the total number of seeds, or 0 for a mode without seeds.
-    passes: the number of JVPs and VJPs that these seeds take.
-    summed: whether the function of the batch returns a scalar, the sum over the points.
-    values: the number of values that the function returns per point.
-    parts: the linear maps.
-    coloring: the coloring of the Jacobian, with seeds=colored.
+    Attributes:
+        outputs: the number of outputs per point (batch element).
+        inputs: the number of differentiated inputs per point, or 1 for the product of a Hessian and a vector.
+        seeds: the total number of seeds, or 0 for a mode without seeds.
+        passes: the number of JVPs and VJPs that these seeds need.
+        summed: whether the function of the batch returns a scalar, the sum over the points.
+        values: the number of values that the function returns per point.
+        parts: the linear maps that compute the derivative.
+        coloring: the coloring of the Jacobian with seeds=colored, otherwise None.
     """
 
     outputs: int
@@ -89,7 +87,7 @@ def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
 
 
 def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes and dtypes of the inputs of one point."""
+    """Return a dict from input name to the shape and dtype of that input at one point."""
     points, shared = input_structs(case, workload)
     return {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in points.items()} | dict(shared)
 
@@ -97,7 +95,7 @@ def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStr
 def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None = None) -> DerivativeShape:
     """Return the shape of the derivative of a case. Raise `Refusal` if its function cannot be evaluated.
 
-    coloring: the coloring for seeds=colored. Without it the seeds are not counted, and `seeds` is 0.
+    `coloring` is the coloring for seeds=colored. Without it the seeds are not counted and `seeds` is 0.
     """
     one_point = point_structs(case, workload)
     value = _evaluate_shape(case, workload.function, one_point)
@@ -132,10 +130,7 @@ def _linear_maps(
     input_sizes: Mapping[str, int],
     result_size: int,
 ) -> tuple[LinearMapPart, ...]:
-    """Return the linear maps of a seeded mode: one in forward mode, one in reverse mode, or both.
-
-    input_sizes: the size of each differentiated input. result_size: the size of the function's result.
-    """
+    """Return the linear maps of a seeded AD mode: one in forward mode, one in reverse mode, or both."""
     names, mode = workload.names, case.ad_mode
     forward_mode, reverse_mode = mode.parts or (mode.name, mode.name)
     if coloring is not None:
@@ -159,10 +154,7 @@ def _linear_maps(
 
 
 def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the inputs that mode=mixed differentiates in forward mode.
-
-    The default is all inputs but the largest.
-    """
+    """Return the inputs that mode=mixed differentiates in forward mode, by default all but the largest."""
     if case.forward is None:
         largest = max(input_sizes, key=lambda name: input_sizes[name])
         return tuple(name for name in input_sizes if name != largest)
@@ -179,7 +171,7 @@ def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ..
 
 
 def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
-    """Return the number of JVPs and VJPs of a Jacobian.
+    """Return the number of JVPs and VJPs that the Jacobian of a case takes.
 
     Inner products of columns need all columns again for each device and each chunk.
     """
@@ -195,15 +187,12 @@ def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
 
 
 def ceil_div(count: int, divisor: int) -> int:
-    """Return count / divisor, rounded up."""
+    """Return count / divisor, rounded up to an integer."""
     return -(-count // divisor)
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the fraction of points x seeds that is padding.
-
-    Return None for a split that requires an even division of the points or the seeds.
-    """
+    """Return the fraction of points x seeds that is padding, or None for a split that has no padding."""
     if case.split != "both" and sizes.coloring is None:
         return None
     point_devices, seed_devices = case.axes
@@ -217,7 +206,7 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
     """Return the shape of the reduced result on the host: (points, outputs', inputs').
 
     A sum over the points has length 1 on the first axis, or with split=data one copy per device. A sum of
-    function values is (1, 1, 1). With seeds=colored the shape is (points, 1, entries of the pattern).
+    function values is (1, 1, 1). With seeds=colored the shape is (points, 1, nonzeros of the pattern).
     """
     is_value = case.ad_mode.is_value
     if workload.reduction.sums_points:
@@ -233,11 +222,7 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 
 
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of the result of a function.
-
-    Raise `Refusal` if the function fails or does not return real numbers. Raise `TooLarge` if an array in it
-    is larger than the memory of the host.
-    """
+    """Return the shape and dtype of the result of a function. Raise `Refusal` if it cannot be evaluated."""
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))
     except Refusal:
@@ -251,8 +236,8 @@ def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> 
         raise TooLarge(f"the function of {case.workload} cannot be evaluated: {text}") from None
     except Exception as error:
         first_line = (str(error).strip().splitlines() or [""])[0]
-        place = user_frames.innermost_location(error)
-        text = f"{type(error).__name__}: {first_line}" + (f" ({place})" if place else "")
+        location = user_frames.innermost_location(error)
+        text = f"{type(error).__name__}: {first_line}" + (f" ({location})" if location else "")
         traced = "JAX traces it with arrays that have a shape and a dtype, but no values"
         failure = f"fails on abstract inputs ({traced}): {text}"
         raise Refusal(f"workload {case.workload!r} {failure}") from None

@@ -1,4 +1,4 @@
-"""Results folders: append records as JSON lines, load them, and choose the records that count.
+"""Append records (one per run) to the JSON lines files of a results folder, load them, and lock the folder.
 
 Each process appends to a file of its own and syncs every line, so that a killed process loses no finished
 record and leaves at most one incomplete last line. Small JSON files are replaced atomically.
@@ -27,11 +27,12 @@ _LOCK_SECONDS = 10.0  # to wait for a run that is about to end
 
 
 class Loaded(NamedTuple):
-    """The content of a results folder, in the order of its files and lines.
+    """The records of a results folder, in the order of its files and lines.
 
-    records: the records of runs.
-    damaged: the lines that cannot be read, as "file:line: reason".
-    plans: the records of `scaling plan`, which did not run.
+    Attributes:
+        records: the records of runs.
+        damaged: the lines that cannot be read, as "file:line: reason".
+        plans: the records of `scaling plan`, which are predictions.
     """
 
     records: list[Record]
@@ -40,14 +41,14 @@ class Loaded(NamedTuple):
 
 
 class Writer:
-    """Appends records to a new file, which is created with the first record."""
+    """Appends records to a new JSON lines file, which is created with the first record."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._file: int | None = None
 
     def append(self, record: Record) -> None:
-        """Write and sync one line; if that fails, restore the file and raise OSError."""
+        """Write one record as a line and sync the file. If that fails, restore the file and raise OSError."""
         line = (to_line(record) + "\n").encode()
         if self._file is None:
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
@@ -73,7 +74,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 def load(folder: Path) -> Loaded:
-    """Load all records of a folder; list the damaged lines, whose cases will run again.
+    """Load all records of a results folder and list its damaged lines, whose cases will run again.
 
     Raise `Refusal` if a newer version of this package wrote a record, as its case would run again.
     """
@@ -102,7 +103,7 @@ def load(folder: Path) -> Loaded:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return one record of each measurement: the last ok one, else the last skipped, else the last failed.
+    """Return one record per measurement: the last ok one, else the last skipped, else the last failed.
 
     If a peer ran in several versions, the record of the version that ran last counts. A record of a peer that
     is not installed counts only if the peer was never installed.
@@ -121,7 +122,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
-    """Return a dict from (key, replicate) to the status in the environment where the replicate ran last.
+    """Return a dict from (case key, replicate) to the status in the environment where the replicate ran last.
 
     If several records of that environment count, the worst status is returned.
     """
@@ -135,14 +136,14 @@ def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
 
 
 def replicates_of(cell: Mapping[str, Any]) -> int:
-    """Return the number of replicates that study.json requests for a case; the default is 1."""
+    """Return the number of replicates that a case in study.json requests, 1 by default."""
     count = cell.get("replicates")
     return min(count, _MAX_REPLICATES) if isinstance(count, int) and count >= 1 else 1
 
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
-    """Lock a folder for one run at a time; yield the descriptor of the lock, which a worker inherits.
+    """Lock a folder for one run at a time. Yield the descriptor of the lock, which a worker process inherits.
 
     Raise `Refusal` if another run still holds the lock after `seconds`.
     """
@@ -168,7 +169,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def folder_of(path: str) -> Path:
-    """Return an existing results folder; for any other path raise `Refusal` with the folders that exist."""
+    """Return the path of an existing results folder, else raise `Refusal` with the folders that exist."""
     folder, has_results = Path(path), False
     with contextlib.suppress(OSError, ValueError):  # not a valid path
         has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
@@ -181,17 +182,17 @@ def folder_of(path: str) -> Path:
 
 
 def check_schemas(folder: Path) -> None:
-    """Raise `Refusal` if a newer version of this package wrote a record or the study of a folder."""
+    """Raise `Refusal` if a newer version of this package wrote a record or the study in a folder."""
     from scaling.core.record_reading import require_known_schema
 
     _check_manifests(folder)
-    # As this version writes it. Inside of a string, the quotes would be escaped.
+    # In this exact form a record contains its schema. Inside a string, the quotes would be escaped.
     our_schema = f'"schema": {SCHEMA},'.encode()
     for path in sorted(folder.glob("*.jsonl")):
         with contextlib.suppress(OSError):
             for line in read_file(path).split(b"\n"):
                 if b"schema" in line and our_schema not in line:
-                    require_known_schema(_parse(line), path)
+                    require_known_schema(_parse_json(line), path)
 
 
 def _check_manifests(folder: Path) -> None:
@@ -202,12 +203,12 @@ def _check_manifests(folder: Path) -> None:
 
 
 def stamp() -> dict[str, Any]:
-    """Return the schema and the version of this package, as fields of a JSON file."""
+    """Return the schema and the version of this package as a dict of fields for a JSON file."""
     return {"schema": SCHEMA, "versions": {"ad_scaling": scaling.__version__}}
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file; raise OSError for any other, as reading a pipe may never end."""
+    """Return the content of a regular file. Raise OSError for any other, as reading a pipe may never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode
@@ -220,13 +221,12 @@ def read_file(path: Path) -> bytes:
 def read_json(path: Path) -> Any:
     """Return the value of a JSON file, or None if it does not exist or is not valid JSON."""
     try:
-        return _parse(read_file(path))
+        return _parse_json(read_file(path))
     except OSError:
         return None
 
 
-def _parse(text: bytes) -> Any:
-    """Return the value of a JSON text, or None if it is not valid."""
+def _parse_json(text: bytes) -> Any:
     try:
         return json.loads(text.decode())
     except (ValueError, RecursionError):
@@ -234,7 +234,7 @@ def _parse(text: bytes) -> Any:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a value to a JSON file, which is replaced atomically."""
+    """Write a value to a JSON file atomically."""
     replace_file(path, (json.dumps(value, indent=1) + "\n").encode())
 
 
@@ -250,7 +250,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, content: bytes, durable: bool = False) -> None:
-    """Replace a file atomically. durable: sync the new content before the old file is replaced."""
+    """Replace the content of a file atomically. `durable` syncs the new content before the exchange."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(content)
         if durable:

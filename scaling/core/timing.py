@@ -1,4 +1,4 @@
-"""Time the stages of a program, and sample its run time in turns until the median is known well enough.
+"""Time the compilation stages of a program, and sample its run time until its median is known well enough.
 
 Depends on functions and clocks, and on the exchange of floats with other processes. All times are in seconds.
 """
@@ -26,7 +26,7 @@ Gather = Callable[[list[float]], list[list[float]]]  # floats of this process ->
 
 @dataclass(frozen=True)
 class Sampling:
-    """When sampling stops: when the median is known to `width` on either side, or at a limit."""
+    """The stopping rule of sampling: the relative half-width of the median's interval, and limits."""
 
     width: float = 0.02
     least: int = 7  # minimum number of samples; the interval of a speed-up needs seven
@@ -39,13 +39,13 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Samples:
-    """All samples in order. With several processes, a sample takes as long as its slowest process.
+    """All timing samples in seconds per call. With several processes, a sample is the time of the slowest.
 
-    stop_reason: "width", "most" or "seconds", see `Sampling`; None while sampling continues.
-    seconds_min: the seconds of the fastest process, by sample.
-    slowest: the rank of the slowest process, by sample.
-    turns: the number of samples in each turn.
-    marked: a dict from a disturbance, such as "throttled", to the indices of the turns with it.
+    Attributes:
+        stop_reason: "width", "most" or "seconds", see `Sampling`; None while sampling continues.
+        seconds_min, slowest: the seconds of the fastest process and the rank of the slowest, by sample.
+        turns: the number of samples in each turn, a period in which other cases do not run.
+        marked: a dict from a disturbance, such as "throttled", to the indices of the disturbed turns.
     """
 
     seconds: list[float]
@@ -59,7 +59,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Stages:
-    """A compiled program and the seconds of each stage; a stage that does not exist is None."""
+    """A compiled program and the seconds of each compilation stage, None for a stage that does not exist."""
 
     call: Callable[..., Any]
     compiled: Any
@@ -70,17 +70,17 @@ class Stages:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """Return the values of the only process; a `Gather`."""
+    """Return [values], the floats of each process by rank, for a single process."""
     return [values]
 
 
 def gather_maximum(gather: Gather, value: float) -> float:
-    """Return the largest value of all processes."""
+    """Return the maximum of a value over all processes."""
     return max(values[0] for values in gather([value]))
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Return the text of each process by rank, without trailing blanks."""
+    """Return a list with the text of each process by rank, without trailing blanks."""
     content = text.encode()
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
@@ -89,9 +89,7 @@ def gather_text(gather: Gather, text: str) -> list[str]:
 def compile_stages(
     function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
 ) -> Stages:
-    """Trace, lower and compile a function, and time each stage.
-
-    An uncompiled function has no stages, and `jax.pmap` has no separate tracing stage.
+    """Trace, lower and compile a function, and time each stage. Without `jax.jit` there are no stages.
 
     Args:
         arguments: arrays, or abstract values with a shape and a dtype.
@@ -129,7 +127,6 @@ def require_addressable(jaxpr: Any) -> None:
 
 
 def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: int) -> float:
-    """Return the seconds of `count` calls, each followed by `wait` if given."""
     if wait is None:
         began = time.perf_counter()
         for _ in itertools.repeat(None, count):
@@ -149,7 +146,7 @@ def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int = 100) -> float:
-    """Return the median seconds of a call of an empty program."""
+    """Return the median seconds of a call of an empty program over `calls` calls."""
     return statistics.median(_time_calls(call, wait, 1) for _ in range(calls))
 
 
@@ -161,7 +158,7 @@ def sample_turns(
     gather: Gather = single_process,
     start_turn: Callable[[], Callable[[], list[str]]] = lambda: list,
 ) -> Iterator[Samples]:
-    """Yield all samples so far after each turn, endlessly; stop when their `stop_reason` is not None.
+    """Yield all timing samples so far after each turn, endlessly. The caller stops at a `stop_reason`.
 
     A sample is the time of one call, or of several short calls, after a barrier between the processes. Other
     cases may take turns between two turns of this one.
@@ -169,13 +166,13 @@ def sample_turns(
     Args:
         wait: blocks until the result of a call is ready; None if `call` itself blocks.
         floor_seconds: the seconds of an empty call.
-        start_turn: called before a turn; returns a function that is called after it and returns its marks.
+        start_turn: starts to monitor a turn. It returns a function that returns the disturbances after it.
     """
     timed = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(timed, sampling.warm_up, gather), 1e-9)
     shortest = _DISPATCHES_PER_SAMPLE * (floor_seconds or _DEFAULT_DISPATCH_SECONDS)
     calls = gather_maximum(gather, max(1, math.ceil(shortest / seconds_per_call)))
-    # Two cases that are compared mostly get the same power of two.
+    # With a power of two, compared cases usually have equally many calls per sample.
     samples, elapsed = Samples([], 2 ** math.ceil(math.log2(calls)), None), 0.0
     while True:
         find_marks = start_turn()
@@ -196,7 +193,7 @@ def _add_turn(
     least, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
     spent = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
-        timed(1)  # replaces what other cases left in the processor caches
+        timed(1)  # refills the processor caches after other cases
     samples.turns.append(0)
     gc_was_enabled = gc.isenabled()
     gc.disable()
@@ -223,17 +220,14 @@ def _add_turn(
 
 
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call until the later half of the calls is no faster than the earlier half; return its median seconds.
-
-    least: the minimum seconds of the warm-up. It ends after ten times that.
-    """
+    """Call for at least `least` seconds, until calls get no faster; return the median of the later calls."""
     seconds: list[float] = []
     total = 0.0
     while True:
         seconds.append(gather_maximum(gather, timed(1)))
         total, half = total + seconds[-1], len(seconds) // 2
         has_time = total < 10 * least
-        # The medians are compared after every few calls only.
+        # The medians are compared only after every few calls, because sorting takes time.
         if has_time and (half < 2 or total < least or len(seconds) % max(1, half // 4)):
             continue
         later = statistics.median(seconds[half:])
@@ -242,7 +236,6 @@ def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> flo
 
 
 def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | None:
-    """Return why sampling stops, or None if it continues."""
     seconds = samples.seconds
     if len(seconds) >= sampling.most:
         return "most"

@@ -1,13 +1,13 @@
-"""Tolerances: how far rounding may move a result, from one table of unit roundoffs.
+"""Compute tolerances, how much rounding may change a result, from a table of unit roundoffs.
 
 A result is correct if error <= tolerance(N) * scale. tolerance(N) is the relative error of a sum of N numbers
-and grows with sqrt(N); the scale is the size of the numbers that the result adds up. Rounding moves the
-reduction of a Jacobian J in two ways:
+and grows with sqrt(N). The scale is the magnitude of the terms of the sum. Rounding changes the reduction of
+a Jacobian J in two ways:
 
-- Each entry of J is a sum of `terms` numbers and is off by tolerance(terms) * s, where s is the size of the
-  entries of the point: the largest |J|, or the largest number that is added up to compute an entry. The
+- Each entry of J is a sum of `terms` numbers with an error of tolerance(terms) * s, where s is the size of
+  the entries of the point: the largest |J|, or the largest term of the sum that computes an entry. The
   influence is the resulting change of the result, divided by tolerance(terms).
-- The result adds up `added` entries of J and rounds again, in proportion to the sum of their magnitudes.
+- The result is a sum of `added` entries of J, which is rounded in proportion to the sum of their magnitudes.
 
     reduction                 influence                     magnitude
     outputs, inputs, vector   largest sum of |J| |x|        largest sum of |J| |x|   x = 1 except for J x
@@ -15,14 +15,14 @@ reduction of a Jacobian J in two ways:
     norm                      2 s sum |J| + e k s^2         sum of J^2               k entries
     J^T J, entry (a, b)       s (c_a + c_b) + e k s^2       sum of |J_a| |J_b|       k outputs, c = sum |J|
 
-Here e = tolerance(terms). Without the second-order term e k s^2 a column of zeros could not be off by a
-rounding. N is the larger of `terms` and `added`, hence the scale is the larger of influence * sqrt(terms / N)
-and magnitude * sqrt(added / N).
+Here e = tolerance(terms). The second-order term e k s^2 covers the rounding of a column of zeros. N is the
+larger of `terms` and `added`, hence the scale is the larger of influence * sqrt(terms / N) and magnitude *
+sqrt(added / N).
 
-Example: reduce=outputs in float32, where J has 4 outputs and each entry adds up 16 numbers. Then terms = 16,
-added = 4, N = 16, and tolerance(16) = 8 * 2**-24 * sqrt(16) = 1.9e-6. Let the column sums of |J| be 3 and 5.
-Influence and magnitude are both 5, the scale is max(5 * sqrt(16 / 16), 5 * sqrt(4 / 16)) = 5, and each sum
-may be off by 9.5e-6.
+Example: reduce=outputs in float32, where J has 4 outputs and each entry is a sum of 16 numbers. Then terms =
+16, added = 4, N = 16, and tolerance(16) = 8 * 2**-24 * sqrt(16) = 1.9e-6. Let the column sums of |J| be 3 and
+5. Influence and magnitude are both 5, the scale is max(5 * sqrt(16 / 16), 5 * sqrt(4 / 16)) = 5, and each sum
+may have an error of 9.5e-6.
 """
 
 from dataclasses import dataclass
@@ -47,10 +47,7 @@ _UNDERFLOW_MARGIN = 2.0**10  # times the smallest normal number, below which a p
 
 
 def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
-    """Return the unit roundoff of the least exact operation.
-
-    inner_roundoff: that of the narrowest dtype inside the function, or 0.
-    """
+    """Return the unit roundoff of the least exact operation of a case, and at least `inner_roundoff`."""
     roundoff = ROUNDOFF[case.dtype]
     if case.dtype == "float32":
         roundoff = max(roundoff, PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0))
@@ -58,34 +55,33 @@ def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
 
 
 def tolerance(roundoff: float, terms: int) -> float:
-    """Return the relative error that rounding may cause in a sum, modeled as a random walk."""
+    """Return the relative error that rounding may cause in a sum of `terms` numbers (random-walk model)."""
     return ROUNDINGS * roundoff * float(np.sqrt(terms))
 
 
 def least_scale(case: Case) -> float:
-    """Return the least scale of a comparison: below it, numbers of the dtype lose digits."""
+    """Return the smallest divisor of a relative error, below which numbers of the dtype underflow."""
     return _UNDERFLOW_MARGIN * float(jax.numpy.finfo(case.dtype).tiny) / ROUNDOFF[case.dtype]
 
 
 def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """Return difference / scale, where 0 / 0 is 0 and any other division by 0 is infinite."""
+    """Return difference / scale elementwise, where 0 / 0 is 0 and any other division by 0 is infinite."""
     difference, scale = np.broadcast_arrays(difference, scale)
     without_scale = np.where(difference == 0, 0.0, np.inf)
     return np.asarray(np.divide(difference, scale, out=without_scale, where=scale > 0))
 
 
 def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """Return scales (points, ...), raised to the floor of their point, (points,), if given."""
+    """Return the elementwise maximum of scales, (points, ...), and a floor per point, (points,), if given."""
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """How many numbers a result adds up.
+    """The lengths of the sums that a result consists of, which determine its tolerance.
 
-    terms: the number of terms of an entry of J.
-    added: the number of entries of J that an element of the result adds up.
-    entry: the tolerance of an entry of J.
+    Each entry of J, whose tolerance is `entry`, is a sum of `terms` numbers. Each element of the result is a
+    sum of `added` entries of J.
     """
 
     terms: int
@@ -94,11 +90,11 @@ class Rounding:
 
     @property
     def longest_sum(self) -> int:
-        """The number of terms N for which the tolerance is computed."""
+        """The number of terms of the longest sum in the result, which determines the tolerance."""
         return max(self.terms, self.added)
 
     def scale(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
-        """Return the scale with which the tolerance of `longest_sum` covers both kinds of rounding."""
+        """Return the divisor of errors whose tolerance covers the rounding of entries and of their sum."""
         of_entries = influence * np.sqrt(self.terms / self.longest_sum)
         of_sum = magnitude * np.sqrt(self.added / self.longest_sum)
         return np.asarray(np.maximum(of_entries, of_sum))
@@ -106,29 +102,26 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Jacobians:
-    """Jacobians of some points, (points, outputs, inputs), or the entries of a pattern, (points, entries)."""
+    """Jacobians of some points, (points, outputs, inputs), or their nonzeros, (points, nonzeros)."""
 
     values: np.ndarray
     pattern: Pattern | None = None
 
     def by_input(self, values: np.ndarray) -> np.ndarray:
-        """Return the sums over the outputs of an array like `values`: (points, inputs)."""
+        """Sum a Jacobian-shaped array over the outputs: (points, inputs)."""
         if self.pattern is None:
             return np.asarray(values.sum(axis=1))
         return _sum_by_index(self.pattern.cols, self.pattern.inputs, values)
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Return the sums over the inputs of an array like `values`, weighted by x: (points, outputs).
-
-        x: (points, inputs), or None for weights of 1.
-        """
+        """Sum a Jacobian-shaped array over the inputs, weighted by x, (points, inputs): (points, outputs)."""
         if self.pattern is None:
             return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
         weighted = values if x is None else values * x[:, self.pattern.cols]
         return _sum_by_index(self.pattern.rows, self.pattern.outputs, weighted)
 
     def largest_by_output(self) -> np.ndarray:
-        """Return the largest magnitude in each row: (points, outputs)."""
+        """Return the largest magnitude in each row of each Jacobian: (points, outputs)."""
         if self.pattern is None:
             return np.asarray(np.abs(self.values).max(axis=2))
         largest = np.zeros((len(self.values), self.pattern.outputs))
@@ -136,22 +129,22 @@ class Jacobians:
         return largest
 
     def entries_by_input(self) -> np.ndarray:
-        """Return the number of entries in each column, or one number for all columns."""
+        """Return the number of entries in each column, (inputs,), or a scalar for dense Jacobians."""
         if self.pattern is None:
             return np.asarray(self.values.shape[1])
         return np.bincount(self.pattern.cols, minlength=self.pattern.inputs)
 
 
 def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    """Return the sums of the entries with the same index: (points, entries) -> (points, count)."""
+    """Sum the nonzeros with the same index: (points, nonzeros) -> (points, count)."""
     return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizedEntries(Jacobians):
-    """Jacobians with the magnitude and the scale (`size`) of each entry.
+    """Jacobians with the magnitude of each entry, and its scale (`size`), by which its error is divided.
 
-    x: (points, inputs), the points themselves, if the reduction multiplies by them.
+    `x` are the points themselves, (points, inputs), if the reduction multiplies by them, otherwise None.
     """
 
     size: np.ndarray
@@ -161,13 +154,13 @@ class SizedEntries(Jacobians):
 
     @property
     def largest(self) -> np.ndarray:
-        """The largest scale of each point: (points, 1, 1)."""
+        """The largest scale of the entries of each point: (points, 1, 1)."""
         return np.asarray(self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None])
 
 
 @dataclass(frozen=True)
 class EntryCounts:
-    """The largest number of entries in a column and in a row, their number in a Jacobian, and the points."""
+    """The largest number of nonzeros in a column and in a row, their total number, and that of points."""
 
     column: int
     row: int
@@ -176,7 +169,7 @@ class EntryCounts:
 
 
 def count_entries(outputs: int, inputs: int, points: int, pattern: Pattern | None = None) -> EntryCounts:
-    """Count the entries of a Jacobian; those outside of a known pattern are zero and cause no rounding."""
+    """Count the entries of a Jacobian, or of its sparsity pattern, since zeros cause no rounding."""
     if pattern is None:
         return EntryCounts(outputs, inputs, outputs * inputs, points)
     column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
@@ -190,12 +183,13 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected result, (points, outputs', inputs'), and its scale, which broadcasts with it.
+    """Return the reduction of Jacobians, (points, outputs', inputs'), and the divisor of its errors.
 
-    For a sum over points, both are the terms of each point. WHOLE and J^T J need dense Jacobians.
+    The divisor broadcasts with the result. A sum over points is returned as the terms of each point. WHOLE
+    and J^T J need dense Jacobians.
 
     Args:
-        floor: the least scale of an entry, (points,).
+        floor: the smallest divisor for an entry, (points,).
         x: the points themselves, (points, inputs).
     """
     magnitude = np.abs(J.values)

@@ -1,4 +1,4 @@
-"""The frames of a traceback in the user's code: not in this package, in a library or in Python itself."""
+"""Extract the frames of a traceback that are in the user's code, outside of this package and of libraries."""
 
 import sysconfig
 import traceback
@@ -10,7 +10,6 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/")
 
 
 def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """Return the frames of the user's code in which an exception was raised, the innermost last."""
     return [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -20,13 +19,13 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def innermost_location(error: BaseException) -> str:
-    """Return the innermost user frame as `file.py:line`, without folders; "" if there is none."""
+    """Return the innermost line of user code in a traceback, such as 'model.py:12', or "" if none."""
     frames = _user_frames(error)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def format_traceback(error: BaseException) -> str:
-    """Return the traceback of an exception, with user frames only if there are any; MARK starts each line."""
+    """Return a traceback, of user code only if there is any, as text with the prefix "| " on each line."""
     frames = _user_frames(error) or traceback.extract_tb(error.__traceback__)
     text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)])
     return "\n".join(MARK + line for line in text.splitlines())

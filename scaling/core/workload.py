@@ -1,11 +1,11 @@
-"""The `Workload` dataclass, which a workload module returns, and the import of workload modules by name.
+"""Define `Workload`, a function to differentiate with its inputs, and import workload modules by name.
 
 A workload module, built in or of a user, has a function `workload(case) -> Workload` and, optionally, these
 constants:
 
     SIZES         dict from the name of a size to its default. The default "points" is the number of points.
     TARGETS       names of the quantities that it computes. The first is the default.
-    SINGLE        targets with one point, whatever `points` is.
+    SINGLE        targets with one point (batch element), whatever `points` is.
     VARIANTS      names of the functions of the family. The first is the default.
     FORMULATIONS  names of the implementations of the same function. The first is the default. A dict from
                   variant to such a tuple is valid too.
@@ -40,12 +40,13 @@ Inputs = Mapping[str, Any]
 
 
 class Reference(NamedTuple):
-    """The function values and the derivative at some points, in float64.
+    """The function values and the derivative at some points (batch elements), in float64.
 
-    value: (points, outputs).
-    derivative: (points, outputs, inputs), before any sum over the outputs. Hessian: (points, inputs, inputs).
-    value_terms, derivative_terms: (points,), the magnitude of the terms that the function adds up, if these
-        cancel. None if they do not, so that the magnitude of the result is that of its terms.
+    Attributes:
+        value: (points, outputs).
+        derivative: (points, outputs, inputs), before any sum over outputs. Hessian: (points, inputs, inputs).
+        value_terms, derivative_terms: (points,), the magnitude of the terms of the sum that the function
+            computes, if they cancel. Otherwise None, and the magnitude of the result is that of its terms.
     """
 
     value: np.ndarray
@@ -56,34 +57,37 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """A function to differentiate, its inputs, and its reference.
+    """A function to differentiate, its inputs, and its reference. A point is an element of the batch.
 
-    function: the function of one point, in JAX. It takes the inputs as keyword arguments and returns an array
-        or a pytree of arrays, which are raveled and concatenated in the order of `jax.tree.leaves`.
-    points: the inputs with a value for each point, a dict from name to `InputSpec` or pytree of `InputSpec`.
-        `build` turns each leaf of a pytree into an input named by its path, such as `params.w`.
-    shared: the inputs with one value for all points, as a dict of the same form.
-    wrt: the default differentiated inputs, joined by "+". `params` means all floating-point leaves of that
-        input, in the order of the tree; `params.w` means one leaf.
-    reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
-    whole: the function of the whole batch in one call, in JAX. Per-point inputs have a leading axis. It
-        returns (points, *outputs), a pytree of such arrays, or a scalar, the sum over the points. None if the
-        batch cannot be differentiated in one call.
-    whole_modes: a dict from the name of an AD mode without seeds to a function of the batch that returns the
-        derivative: axes (points, outputs, inputs), each of any shape, or a pytree such as
-        `jax.vmap(jax.jacrev(...))` returns. For target=hessian and target=hvp it returns that quantity. For
-        seeds=colored it returns the entries of `pattern`: (points, entries).
-    reference: a NumPy function in float64 of the inputs of some points, a dict with pytrees as in `points`
-        and `shared`. Outputs and inputs of its result are raveled. If it is None, the reference is the
-        derivative of `function` in float64.
-    second: the reference for the Hessian of a scalar function.
-    terms: the number of terms that one element of the result adds up, which scales the tolerance.
-    pattern: a function that returns the sparsity pattern of the Jacobian of a point, if it is known: int32
-        arrays (rows, columns), sorted by row, then by column.
-    nonzeros: the reference if the Jacobian is too large to be stored: as `reference`, with a derivative of
-        shape (points, 1, entries).
-    default_reduce: the `reduce` of the workload, set by `build`, which sets `reduce` to that of the case.
-    reduces_whole_modes: whether the results of `whole_modes` are still to be reduced, set by `build`.
+    Attributes:
+        function: the function of one point, in JAX. It takes the inputs as keyword arguments and returns an
+            array or a pytree of arrays, which are raveled and concatenated in the order of `jax.tree.leaves`.
+        points: the inputs with a value for each point, a dict from name to `InputSpec` or pytree of
+            `InputSpec`. `build` converts each leaf of a pytree to an input named by its path, such as
+            `params.w`.
+        shared: the inputs with one value for all points, as a dict of the same form.
+        wrt: the default differentiated inputs, joined by "+". `params` means all floating-point leaves of
+            that input, in the order of the tree; `params.w` means one leaf.
+        reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
+        whole: the function of the whole batch in one call, in JAX. Per-point inputs have a leading axis. It
+            returns (points, *outputs), a pytree of such arrays, or a scalar, the sum over the points. None if
+            the batch cannot be differentiated in one call.
+        whole_modes: a dict from the name of an AD mode without seeds to a function of the batch that returns
+            the derivative: axes (points, outputs, inputs), each of any shape, or a pytree such as
+            `jax.vmap(jax.jacrev(...))` returns. For target=hessian and target=hvp it returns that quantity.
+            For seeds=colored it returns the nonzeros of `pattern`: (points, nonzeros).
+        reference: a NumPy function in float64 of the inputs of some points, a dict with pytrees as in
+            `points` and `shared`. Outputs and inputs of its result are raveled. If it is None, the reference
+            is the derivative of `function` in float64.
+        second: the reference for the Hessian of a scalar function.
+        terms: the number of terms of the sum that computes an element of the result, which scales the
+            tolerance.
+        pattern: a function that returns the sparsity pattern of the Jacobian of a point, if it is known:
+            int32 arrays (rows, columns), sorted by row, then by column.
+        nonzeros: the reference if the Jacobian is too large to be stored: as `reference`, with a derivative
+            of shape (points, 1, nonzeros).
+        default_reduce: the `reduce` of the workload, set by `build`, which sets `reduce` to that of the case.
+        reduces_whole_modes: whether the results of `whole_modes` are still to be reduced, set by `build`.
     """
 
     function: Callable[..., Any]
@@ -103,28 +107,28 @@ class Workload:
 
     @property
     def inputs(self) -> dict[str, InputSpec]:
-        """All inputs by name."""
+        """The per-point and the shared inputs as a dict from name to `InputSpec`."""
         return {**self.points, **self.shared}
 
     @property
     def reduction(self) -> Reduction:
-        """The reduction of the Jacobian of each point."""
+        """The reduction of the Jacobian of each point, such as the sum over the outputs."""
         return REDUCTIONS[self.reduce] if self.reduce else WHOLE
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the differentiated inputs, leaf by leaf."""
-        return tuple(leaf for name in self.wrt.split("+") for leaf in _real_leaves(name, self.inputs))
+        """The names of the differentiated inputs, one per leaf of a pytree."""
+        return tuple(leaf for name in self.wrt.split("+") for leaf in _float_leaves(name, self.inputs))
 
 
-def _real_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
-    """Return the floating-point inputs that a name selects: an input, or all leaves of a subtree."""
+def _float_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
+    """Return the floating-point inputs that `name` selects: an input, or all leaves of a pytree."""
     leaves = [name] if name in inputs else [leaf for leaf in inputs if leaf.startswith(f"{name}.")]
     return [leaf for leaf in leaves if not inputs[leaf].integer]
 
 
 def module(name: str) -> ModuleType:
-    """Return the module of a workload. The name is that of a built-in workload or an import path."""
+    """Import and return the module of a workload, given the name of a built-in workload or an import path."""
     known = sorted(built_in("workloads"))
     path = f"scaling.workloads.{name}" if name in known else name
     try:
@@ -145,10 +149,7 @@ def module(name: str) -> ModuleType:
 
 
 def digest(name: str) -> str | None:
-    """Return a hash of the source file of a user's workload, or None for a built-in workload.
-
-    The version of the package identifies the built-in workloads.
-    """
+    """Return a hash of the source file of a user's workload, or None for a built-in workload."""
     if name in built_in("workloads"):
         return None
     file = getattr(module(name), "__file__", None)
@@ -166,11 +167,11 @@ def make_user_workload(case: Case) -> Any:
 def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workload:
     """Return the workload of a case, with the `wrt` and `reduce` of the case.
 
-    Each leaf of a pytree becomes an input, and each function returns one array.
+    Each leaf of a pytree of inputs becomes an input, and each function returns one array.
     """
     of_peer = case.engine != JAX and case.formulation in option_modules.load("peers").formulations(case)
     workload = make_workload(dataclasses.replace(case, formulation=None) if of_peer else case)
-    workload = _flatten(case, workload)
+    workload = _flatten_pytrees(case, workload)
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
         second_modes = workload.whole_modes if workload.second else {}
         return dataclasses.replace(workload, reference=workload.second, whole_modes=second_modes, reduce=None)
@@ -184,12 +185,11 @@ def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workl
     return dataclasses.replace(workload, whole_modes={})
 
 
-def _flatten(case: Case, workload: Workload) -> Workload:
-    """Return a user's workload without pytrees: flat inputs, and functions that return one array."""
+def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
     name = case.workload
     if not (_is_flat(workload.points) and _is_flat(workload.shared)):
         workload = option_modules.load("pytrees").flatten_inputs(name, workload)
-    if both := set(_top_level(workload.points)) & set(_top_level(workload.shared)):
+    if both := set(_top_level_names(workload.points)) & set(_top_level_names(workload.shared)):
         raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(both))}")
     if not workload.points:
         raise Refusal(f"workload {name!r} has no per-point input: `points` is empty")
@@ -210,10 +210,7 @@ def _flatten(case: Case, workload: Workload) -> Workload:
 
 
 def _call_and_join(function: Callable[..., Any], how: tuple[Any, ...], /, *inputs: Any, **named: Any) -> Any:
-    """Call a function and return its result, an array or a pytree, as one array.
-
-    how: the name of the function in options/pytrees.py that joins a pytree, and its further arguments.
-    """
+    """Call a function and join its result, an array or a pytree of arrays, to one array."""
     result = function(*inputs, **named)
     if hasattr(result, "shape"):
         return result
@@ -221,36 +218,35 @@ def _call_and_join(function: Callable[..., Any], how: tuple[Any, ...], /, *input
 
 
 def _is_flat(inputs: Any) -> bool:
-    """Return whether inputs are a dict from name to `InputSpec`; otherwise they are pytrees, or invalid."""
     return isinstance(inputs, Mapping) and all(
         isinstance(name, str) and name.isidentifier() and isinstance(spec, InputSpec)
         for name, spec in inputs.items()
     )
 
 
-def _top_level(names: Iterable[str]) -> list[str]:
-    """Return the distinct names of the inputs to which the named leaves belong."""
+def _top_level_names(names: Iterable[str]) -> list[str]:
+    """Return the distinct first parts of dotted names: the inputs to which the leaves belong."""
     return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
 def _settle_wrt(case: Case, workload: Workload) -> str:
     """Return the differentiated inputs: those of the case, else of the workload, else the first input."""
-    wrt = case.wrt or workload.wrt or _top_level(workload.inputs)[0]
-    leaves = _require_leaves(case, wrt, workload.inputs)
-    shared = _top_level(leaf for leaf in workload.shared if not workload.shared[leaf].integer)
+    wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
+    leaves = _select_leaves(case, wrt, workload.inputs)
+    shared = _top_level_names(leaf for leaf in workload.shared if not workload.shared[leaf].integer)
     if case.wrt is None and case.reduce == "points" and shared and not leaves <= set(workload.shared):
         return "+".join(shared)  # a sum over the points is differentiated by shared inputs
     return wrt
 
 
-def _require_leaves(case: Case, wrt: str, inputs: Mapping[str, InputSpec]) -> set[str]:
+def _select_leaves(case: Case, wrt: str, inputs: Mapping[str, InputSpec]) -> set[str]:
     """Return the leaves that `wrt` selects. Raise `Refusal` for an unknown or a repeated name."""
     leaves: list[str] = []
     for name in wrt.split("+"):
-        leaves += (selected := _real_leaves(name, inputs))
+        leaves += (selected := _float_leaves(name, inputs))
         if not selected:
             real = [leaf for leaf in inputs if not inputs[leaf].integer]
-            known = dict.fromkeys([*_top_level(real), *real])
+            known = dict.fromkeys([*_top_level_names(real), *real])
             raise unknown_name(f"input to differentiate {case.workload} by (wrt)", name, known)
     if len(set(leaves)) != len(leaves):
         raise Refusal(f"wrt={wrt!r} names an input twice")

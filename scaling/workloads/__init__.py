@@ -1,1 +1,1 @@
-"""Built-in workloads: functions with their inputs, references and handwritten derivatives."""
+"""Built-in workloads: functions to differentiate, their inputs, references and handwritten derivatives."""

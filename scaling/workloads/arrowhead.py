@@ -2,11 +2,11 @@
 
     y_0 = sum_j x_j^3 / 3        y_i = x_i^2 / 2 + x_0 x_i for i > 0
 
-The first row has an entry in every column and the first column has an entry in every row. A coloring of
+The first row has a nonzero in every column and the first column has a nonzero in every row. A coloring of
 columns only, or of rows only, therefore needs n colors. A coloring of both needs three: one for the first
-row, one for the first column, and one for all other columns, which share entries in the first row only. It is
-an example of bicoloring since T. F. Coleman and A. Verma, SIAM J. Sci. Comput. 19(4), 1998. A point is a
-vector x, on which every entry depends.
+row, one for the first column, and one for all other columns, which collide in the first row only. It is an
+example of bicoloring since T. F. Coleman and A. Verma, SIAM J. Sci. Comput. 19(4), 1998. A point (batch
+element) is a vector x, on which every entry depends.
 """
 
 import jax
@@ -21,16 +21,12 @@ TARGETS = ("jacobian",)
 
 
 def _function(x):
-    """Return y for a vector x: (n,) -> (n,)."""
     rest = x[1:]
     return jnp.concatenate([jnp.sum(x**3, keepdims=True) / 3, rest**2 / 2 + x[0] * rest])
 
 
 def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and the column of each entry in row-major order: (3 n - 2,) int32 each.
-
-    The first row has n entries and each other row has two.
-    """
+    """Return the row and the column index of each nonzero in row-major order: (3 n - 2,) int32 each."""
     index = np.arange(1, n, dtype=np.int32)
     pairs = np.stack([np.zeros_like(index), index], axis=1)
     rows = np.concatenate([np.zeros(n, np.int32), np.repeat(index, 2)])
@@ -38,7 +34,7 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _analytic(colored: bool, x):
-    """Return the Jacobians of a batch: (points, n, n), or their entries (points, 3 n - 2) if colored."""
+    """Return the Jacobians of a batch: (points, n, n), or their nonzeros, (points, 3 n - 2), if colored."""
     first, rest = x[:, :1], x[:, 1:]
     if colored:
         return jnp.concatenate([x**2, jnp.stack([rest, first + rest], axis=2).reshape(len(x), -1)], axis=1)
@@ -48,7 +44,7 @@ def _analytic(colored: bool, x):
 
 
 def _analytic_point(colored: bool, x):
-    """Return the Jacobian of one point (n,), or its entries if colored, by a formula for each entry."""
+    """Return the Jacobian, or its nonzeros if colored, of one point (n,) by a formula for each entry."""
     n = x.size
     if colored:
         entry = jnp.arange(3 * n - 2)
@@ -65,7 +61,7 @@ def _analytic_point(colored: bool, x):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """Return the values and the Jacobian entries in float64: (points, n) and (points, 1, 3 n - 2)."""
+    """Return the values and the Jacobian nonzeros in float64: (points, n) and (points, 1, 3 n - 2)."""
     x = inputs["x"]
     first, rest = x[:, :1], x[:, 1:]
     value = np.concatenate([np.sum(x**3, axis=1, keepdims=True) / 3, rest**2 / 2 + first * rest], axis=1)
@@ -84,7 +80,7 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of an arrowhead matrix with n rows and columns."""
+    """Return the `Workload` whose Jacobian is an n x n arrowhead matrix."""
     n, colored = case.sizes["n"], case.seeds == "colored"
     if n < 2:
         raise Refusal(f"sizes.n={n}: arrowhead needs at least 2 unknowns")

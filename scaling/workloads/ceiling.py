@@ -1,6 +1,7 @@
 """Workload `ceiling`: benchmarks of the peak throughputs of a machine and of its dispatch latency.
 
-A point consists of k elements; for `matmul` and `transpose` it is a k x k matrix. The targets are:
+A point (batch element) consists of k elements; for `matmul` and `transpose` it is a k x k matrix. The targets
+are:
 
     copy            negate each element, for arrays that are larger than the caches
     matmul          multiply each matrix by a shared matrix
@@ -40,27 +41,27 @@ _TERM: dict[str | None, Callable[..., Any]] = {
 
 
 def _sum_terms(target, terms, x, xp=jnp):
-    """Return the sum of a function in `_TERM` over its terms, for each element of x."""
+    """Return the sum over j of `_TERM[target]`(x, j / terms) for each element of x."""
     return sum(_TERM[target](x, j / terms, xp) for j in range(1, terms + 1))
 
 
 def _sum_over_points(x):
-    """Return the sum over the points of all devices, a pure all-reduce if each device has one point."""
+    """Return the sum over the points of all devices. It is a pure all-reduce if each device has one point."""
     from scaling.core.layout import POINTS
 
     return jnp.broadcast_to(jax.lax.psum(x.sum(axis=0), POINTS), x.shape)
 
 
 def _value(value: np.ndarray) -> Reference:
-    """Return a reference without a derivative, because these functions are not differentiated."""
+    """Return a reference with function values only, because these functions are not differentiated."""
     return Reference(value.reshape(len(value), -1), np.empty(0))
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of the benchmark that the target of a case names."""
+    """Return the `Workload` of the benchmark that `case.target` names."""
     k, terms, x = case.sizes["k"], case.sizes["terms"], {"x": uniform(case.sizes["k"])}
     if case.target == "matmul":
-        # All terms are positive. Coarser roundings of the factors or of the result do not accumulate.
+        # All terms are positive. The coarser rounding of the factors or of the result does not accumulate.
         rounded_terms = 1 if case.dtype == "bfloat16" else 16 if case.precision != "highest" else k
         product = lambda inputs: _value(inputs["x"] @ inputs["w"])  # noqa: E731
         return Workload(

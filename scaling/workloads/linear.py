@@ -1,8 +1,9 @@
 """Workload `linear`: the Jacobian of a linear layer with respect to its weights.
 
 forward(W, X) = X @ W with uniformly random X (n, p) and W (p, o). The Jacobian with respect to W is summed
-over the outputs. A point is a sample x_i. `batch: vmap` differentiates each sample, and `batch: whole` all
-samples in one call. The mode `vmap_grad` uses the fact that an output depends only on its own column of W.
+over the outputs. A point (batch element) is a sample x_i. `batch: vmap` differentiates each sample, and
+`batch: whole` all samples in one call. The mode `vmap_grad` uses the fact that an output depends on its own
+column of W only.
 """
 
 import jax
@@ -18,12 +19,12 @@ VALUE = "forward"
 
 
 def forward(X, W):
-    """Return X @ W for one sample (p,) or all samples (n, p)."""
+    """Return X @ W for one sample, (p,) -> (o,), or for all samples, (n, p) -> (n, o)."""
     return X @ W
 
 
 def _vmap_grad(X, W):
-    """Return the gradient of each sample and output with respect to its column of W: (n, p, o)."""
+    """Return the gradient of each output of each sample with respect to its column of W: (n, p, o)."""
     by_column = jax.vmap(lambda x, w: jax.grad(forward, argnums=1)(x, w), in_axes=(None, -1), out_axes=-1)
     return jax.vmap(by_column, in_axes=(0, None))(X, W)
 
@@ -44,7 +45,7 @@ def _analytic(names, X, W):
 
 
 def _analytic_point(names, x, W):
-    """Return the derivative of the sum over outputs of one sample, by products with ones: (inputs,)."""
+    """Return the derivative of the sum over outputs for one sample, by products with ones: (inputs,)."""
     by_input = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
     return jnp.concatenate([by_input[name].reshape(-1) for name in names])
 

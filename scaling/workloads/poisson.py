@@ -1,8 +1,8 @@
 """Workload `poisson`: a Poisson log-likelihood and its gradient with respect to the rates.
 
 loss(c, lam) = sum_i log pmf(c_i; lam_i) with c ~ Poisson(1.2) and lam uniform on the open interval (0, 1). A
-point is a term (c_i, lam_i). `batch: vmap` differentiates each term, and `batch: whole` the sum in one call,
-as in the forum thread on faster logpdf from which it is taken.
+point (batch element) is a term (c_i, lam_i). `batch: vmap` differentiates each term, and `batch: whole` the
+sum in one call, as in the forum thread on faster logpdf that this workload reproduces.
 """
 
 import math
@@ -20,17 +20,16 @@ VALUE = "loss"
 
 
 def term(c, lam):
-    """Return log pmf(c; lam) of one term."""
+    """Return log pmf(c; lam) of one term, a scalar."""
     return logpmf(c, lam)
 
 
 def loss(c, lam):
-    """Return the sum of log pmf(c; lam) over all terms."""
+    """Return the sum of log pmf(c; lam) over all terms, a scalar."""
     return jnp.sum(logpmf(c, lam))
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the value and the gradient of each term in float64."""
     c, lam = inputs["c"], inputs["lam"]
     log_factorial = np.array([math.lgamma(k + 1) for k in range(int(c.max(initial=0)) + 1)])
     parts = c * np.log(lam), lam, log_factorial[c.astype(int)]
@@ -41,13 +40,12 @@ def _reference(inputs: Inputs) -> Reference:
 
 
 def _second_order_reference(inputs: Inputs) -> Reference:
-    """Return the value and the second derivative of each term in float64."""
     c, lam = inputs["c"], inputs["lam"]
     return _reference(inputs)._replace(derivative=(-c / lam**2)[:, None, None], derivative_terms=c / lam**2)
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return the two handwritten derivatives of a target. They are elementwise, for one term or a batch."""
+    """Return the handwritten derivatives of a target by mode, elementwise for one term or a batch."""
     if target == "hessian":
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":
@@ -56,7 +54,7 @@ def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload`, with one term as the function and the sum as the function of the batch."""
+    """Return the `Workload` whose function is one term. The function of the batch is their sum."""
     return Workload(
         function=term,
         points={"c": poisson(1.2), "lam": uniform()},

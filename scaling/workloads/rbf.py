@@ -3,7 +3,8 @@
 It is taken from a forum thread on Julia and JAX. The thread uses K(x, y) = exp(-(x + y - 2xy) / 2), without
 squares, which is the default. The variant `squared` is the intended kernel exp(-|x - y|^2 / 2) in d
 dimensions. Each has two formulations: `product` with a matrix product, as in the thread, and `rowwise`
-without. A point is an x_j, and the support is shared. In the thread, both are linspace(-1, 1, n).
+without. A point (batch element) is an x_j. The support, the m points y, is shared. In the thread, both are
+linspace(-1, 1, n).
 """
 
 import functools
@@ -24,24 +25,24 @@ VALUE = "kernel"
 
 
 def _source_product(x, support):
-    """Return exp(-(x + y - 2xy) / 2) for each y of the support by a matrix product: (m,)."""
+    """Return exp(-(x + y - 2xy) / 2) for the m support points y by a matrix product: (m,)."""
     row, column = x.reshape(-1, 1), support.reshape(-1, 1)
     return jnp.exp(-0.5 * jnp.squeeze((-2 * row @ column.T) + (row + column.T), 0))
 
 
 def _source_rowwise(x, support):
-    """Return exp(-(x + y - 2xy) / 2) for each y of the support without a matrix product: (m,)."""
+    """Return exp(-(x + y - 2xy) / 2) for the m support points y without a matrix product: (m,)."""
     y = support[:, 0]
     return jnp.exp(-0.5 * ((-2 * x[0] * y) + (x[0] + y)))
 
 
 def _squared_rowwise(x, support):
-    """Return exp(-|x - y|^2 / 2) for each y of the support: (m,)."""
+    """Return exp(-|x - y|^2 / 2) for the m support points y in d dimensions: (m,)."""
     return jnp.exp(-0.5 * jnp.sum((x - support) ** 2, axis=-1))
 
 
 def _squared_product(x, support):
-    """Return exp(-|x - y|^2 / 2) by a matrix product, with |x - y|^2 = |x|^2 + |y|^2 - 2 x y: (m,)."""
+    """Return exp(-|x - y|^2 / 2) for the m support points y by a matrix product: (m,)."""
     return jnp.exp(support @ x - 0.5 * (jnp.sum(x**2) + jnp.sum(support**2, axis=-1)))
 
 
@@ -75,7 +76,7 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return the handwritten derivative with respect to x of a batch: (points, m, d), or summed over m."""
+    """Return the handwritten derivative of a batch with respect to x: (points, m, d), or summed over m."""
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
         if summed:  # sum_y (y - x) k, without the (points, m, d) array
@@ -87,7 +88,7 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return the handwritten derivative with respect to x of one point: (m, d), or (d,) if summed."""
+    """Return the handwritten derivative of one point with respect to x: (m, d), or (d,) if summed."""
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))
@@ -97,8 +98,8 @@ def _analytic_point(variant: str, summed: bool, x, support):
     return jnp.sum(terms, axis=0) if summed else terms
 
 
-def _linspace(count: int) -> InputSpec:
-    """Return an input with one element per point, linspace(-1, 1, count)."""
+def _linspace_input(count: int) -> InputSpec:
+    """Return an input with one element per point, the values linspace(-1, 1, count)."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 
@@ -115,10 +116,10 @@ def workload(case: Case) -> Workload:
         "analytic": lambda x, support: _analytic(variant, summed, x, support),
         "analytic_vmap": lambda x, support: jax.vmap(lambda point: at_point(point, support))(x),
     }
-    support = _linspace(m) if d == 1 else uniform(d, low=-1.0)
+    support = _linspace_input(m) if d == 1 else uniform(d, low=-1.0)
     return Workload(
         function=FUNCTIONS[variant, case.formulation or FORMULATIONS[variant][0]],
-        points={"x": _linspace(case.points) if d == 1 else uniform(d, low=-1.0)},
+        points={"x": _linspace_input(case.points) if d == 1 else uniform(d, low=-1.0)},
         shared={"support": InputSpec((m, d), lambda rng, _: support.make(rng, np.arange(m))[None])},
         wrt="x",
         reduce="outputs" if summed else None,

@@ -1,9 +1,9 @@
 """Workload `residual`: a profile minus its fit by a known shape, from a forum thread on `argnums`.
 
-On the grid x = -10..10, f(m) = exp(-1.5 (x - m)^2) and rs(d, m) = d - (sum(d f) / sum(f f)) f. A point is a
-pair (d, m): the profile d (21 elements) is a shifted shape with noise, and m is close to its center. The
-derivative is with respect to the shift m, to d, or to both (`wrt: d+m`). The variant `scalar` differentiates
-sum(rs^2). The `formulation` uses sums or dot products.
+On the grid x = -10..10, f(m) = exp(-1.5 (x - m)^2) and rs(d, m) = d - (sum(d f) / sum(f f)) f. A point (batch
+element) is a pair (d, m): the profile d (21 elements) is a shifted shape with noise, and m is close to its
+center. The derivative is with respect to the shift m, to d, or to both (`wrt: d+m`). The variant `scalar`
+differentiates sum(rs^2). The `formulation` uses sums or dot products.
 """
 
 import dataclasses
@@ -26,19 +26,19 @@ _GRID = np.arange(-10.0, 11.0)
 
 
 def residual(d, m):
-    """Return rs(d, m) by sums: (21,)."""
+    """Return the residual d - (sum(d f) / sum(f f)) f by sums, with the shape f of center m: (21,)."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.sum(d * f) / jnp.sum(f * f)) * f
 
 
-def _with_dot(d, m):
-    """Return rs(d, m) by dot products, as in an early version of the thread: (21,)."""
+def _residual_by_dot(d, m):
+    """Return the residual d - (d.f / f.f) f by dot products, with the shape f of center m: (21,)."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.dot(d, f) / jnp.dot(f, f)) * f
 
 
 class _Terms(NamedTuple):
-    """The terms of rs and of its derivative for a batch of n points.
+    """The terms of the residual rs and of its derivative for a batch of n points.
 
     Attributes:
         rs, by_m: rs and its derivative with respect to m, (n, 21).
@@ -55,7 +55,7 @@ class _Terms(NamedTuple):
 
 
 def _evaluate_terms(numpy, d, m):
-    """Return the terms of rs and of its derivative. numpy: the array library, NumPy or jax.numpy."""
+    """Evaluate the terms of the residual and of its derivative with `numpy`, which is NumPy or jax.numpy."""
     offset = numpy.asarray(_GRID, d.dtype) - m[:, None]
     f = numpy.exp(-1.5 * offset**2)
     slope = 3 * offset * f
@@ -67,7 +67,7 @@ def _evaluate_terms(numpy, d, m):
 
 
 def _derivatives(numpy, variant, terms):
-    """Return the derivative for o outputs, as a dict: {"d": (n, o, 21), "m": (n, o, 1)}."""
+    """Return the derivative of o outputs with respect to each input: {"d": (n, o, 21), "m": (n, o, 1)}."""
     rs, by_m, f, ff, _ = terms
     if variant == "scalar":  # rs is orthogonal to f, so that the derivative is 2 rs
         return {"d": 2 * rs[:, None, :], "m": 2 * numpy.sum(rs * by_m, axis=1)[:, None, None]}
@@ -78,7 +78,7 @@ def _derivatives(numpy, variant, terms):
 
 
 def _analytic(variant, names, d, m):
-    """Return the handwritten derivative of a batch: (n, outputs, inputs)."""
+    """Return the handwritten derivative of a batch of n points: (n, outputs, inputs)."""
     by_input = _derivatives(jnp, variant, _evaluate_terms(jnp, d, m))
     return jnp.concatenate([by_input[name] for name in names], axis=2)
 
@@ -131,7 +131,7 @@ def _hessian(numpy, names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Return the product of the Hessian and the point, without forming the Hessian: (n, k)."""
+    """Return the product of the Hessian and the point (d, m), without forming the Hessian: (n, k)."""
     f, f1, f2 = _shape_derivatives(jnp, d, m)
     dot = lambda a, b: jnp.sum(a * b, axis=1)[:, None]  # noqa: E731
     g, g1, h, h1 = dot(d, f), dot(d, f1), dot(f, f), 2 * dot(f, f1)
@@ -155,7 +155,7 @@ def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference
 
 
 def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
-    """Return the handwritten derivatives of a batch: for all points at once, and for one point with vmap."""
+    """Return the handwritten derivatives of a batch by mode, one of them with `jax.vmap`."""
 
     def batch(d, m):
         if case.target not in SECOND:
@@ -170,26 +170,26 @@ def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable
     }
 
 
-def _center(rows: np.ndarray) -> np.ndarray:
-    """Return the center of the profile of each row, a golden-ratio sequence on (-2, 2)."""
+def _centers(rows: np.ndarray) -> np.ndarray:
+    """Return the center of the profile of each point, a golden-ratio sequence on (-2, 2): (points,)."""
     return 4 * ((rows * 0.6180339887498949) % 1.0) - 2
 
 
-def _profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-    """Return the noisy profile d of each row: (rows, 21)."""
-    clean = np.exp(-1.5 * (_GRID - _center(rows)[:, None]) ** 2)
+def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
+    """Draw the noisy profile d of each point: (points, 21)."""
+    clean = np.exp(-1.5 * (_GRID - _centers(rows)[:, None]) ** 2)
     return clean + 0.05 * rng.standard_normal(clean.shape)
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload`, whose function returns rs, or sum(rs^2) for the variant `scalar`."""
-    variant, rs = case.variant or "vector", _with_dot if case.formulation == "dot" else residual
+    """Return the `Workload` whose function is the residual rs, or sum(rs^2) for the variant `scalar`."""
+    variant, rs = case.variant or "vector", _residual_by_dot if case.formulation == "dot" else residual
     names = tuple((case.wrt or "m").split("+"))
     return Workload(
         function=(lambda d, m: jnp.sum(rs(d, m) ** 2)) if variant == "scalar" else rs,
         points={
-            "d": InputSpec((_GRID.size,), _profile),
-            "m": InputSpec((), lambda rng, rows: _center(rows) + 0.3 * rng.standard_normal(len(rows))),
+            "d": InputSpec((_GRID.size,), _draw_profile),
+            "m": InputSpec((), lambda rng, rows: _centers(rows) + 0.3 * rng.standard_normal(len(rows))),
         },
         wrt="m",
         whole_modes=_analytic_modes(dataclasses.replace(case, variant=variant), names),

@@ -4,9 +4,9 @@
 
 There is one unknown for each of the side x side cells of width one. The equation combines the five-point
 Laplacian of u^2, as in the porous medium equation (J. L. Vazquez, "The Porous Medium Equation", 2007), with
-the reaction of Allen and Cahn. The Jacobian has five entries in each row, all of which depend on the state,
+the reaction of Allen and Cahn. The Jacobian has five nonzeros in each row, all of which depend on the state,
 so that an entry read from a wrong position has a wrong value. With a constant diffusivity, four of them would
-be equal everywhere. A point is a state u.
+be equal everywhere. A point (batch element) is a state u.
 """
 
 import functools
@@ -26,8 +26,8 @@ VALUE = "rate"
 DIFFUSION = 0.3
 
 
-def _slices(flux):
-    """Return the four neighbors of each cell by slices of a padded array: (side, side) each.
+def _by_slices(flux):
+    """Return the four neighbors of each cell as slices of a padded array: (side, side) each.
 
     XLA compiles the slices into a single vectorized loop, whereas `jnp.roll` along the last axis makes
     copies.
@@ -44,20 +44,20 @@ def _slices(flux):
     return shifted(-side), shifted(side), left, right
 
 
-def _rolls(flux):
+def _by_rolls(flux):
     """Return the four neighbors of each cell by `jnp.roll`: (side, side) each."""
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
 def _rate(neighbors, u):
-    """Return du/dt: (side, side)."""
+    """Return the rate of change du/dt of a state u: (side, side)."""
     flux = DIFFUSION * u * u
     return sum(neighbors(flux)) - 4 * flux + u - u**3
 
 
 @functools.lru_cache(maxsize=1)
 def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and the column of each entry in row-major order: (5 side^2,) int32 each."""
+    """Return the row and the column index of each nonzero in row-major order: (5 side^2,) int32 each."""
     cell = np.arange(side * side, dtype=np.int32).reshape(side, side)
     neighbors = [np.roll(cell, shift, axis) for axis in (0, 1) for shift in (1, -1)]
     columns = np.sort(np.stack([cell, *neighbors], axis=-1).reshape(-1, 5), axis=1)
@@ -65,12 +65,12 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return the off-diagonal entry and the diagonal entry of each column of the Jacobian, shaped like u."""
+    """Return the off-diagonal and the diagonal entry of each column of the Jacobian, shaped like u."""
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
 def _analytic(side: int, colored: bool, u):
-    """Return the Jacobians of a batch: (points, n, n), or their entries (points, entries) if colored."""
+    """Return the Jacobians of a batch: (points, n, n), or their nonzeros, (points, nonzeros), if colored."""
     rows, columns = _pattern(side)
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
     n = side * side
@@ -85,7 +85,7 @@ def _analytic(side: int, colored: bool, u):
 
 
 def _analytic_point(side: int, colored: bool, u):
-    """Return the Jacobian of one state, or its entries if colored, by a formula for each entry."""
+    """Return the Jacobian of one state, or its nonzeros if colored, by a formula for each entry."""
     rows, columns = _pattern(side)
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
     of_row, of_column = jnp.take(diagonal, rows, mode="clip"), jnp.take(off_diagonal, columns, mode="clip")
@@ -95,7 +95,7 @@ def _analytic_point(side: int, colored: bool, u):
 
 
 def _nonzeros(side: int, inputs: Inputs) -> Reference:
-    """Return the rates and the Jacobian entries in float64: (points, n) and (points, 1, entries)."""
+    """Return the rates and the Jacobian nonzeros in float64: (points, n) and (points, 1, nonzeros)."""
     u = inputs["u"]
     rows, columns = _pattern(side)
     flux = DIFFUSION * u**2
@@ -117,13 +117,13 @@ def _reference(side: int, inputs: Inputs) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` on a grid of side x side cells."""
+    """Return the `Workload` of a diffusion equation on a grid of side x side cells."""
     side, colored = case.sizes["side"], case.seeds == "colored"
     if side < 3:
         raise Refusal(
             f"sizes.side={side}: stencil needs side >= 3, because the neighbors of a cell must differ"
         )
-    neighbors = {"slices": _slices, "rolls": _rolls}[case.formulation or FORMULATIONS[0]]
+    neighbors = {"slices": _by_slices, "rolls": _by_rolls}[case.formulation or FORMULATIONS[0]]
     return Workload(
         function=lambda u: _rate(neighbors, u),
         points={"u": uniform(side, side, low=0.5, high=1.5)},

@@ -5,7 +5,7 @@ import math
 import pytest
 from scipy import stats
 
-from scaling.core.intervals import _rank, median_interval, ratio_interval
+from scaling.core.intervals import _enclosing_rank, median_interval, ratio_interval
 
 LEVELS = (0.5, 0.9, 0.95, 0.975, 0.99, 0.999)
 
@@ -25,7 +25,7 @@ def exact_rank(count, confidence):
 @pytest.mark.parametrize("confidence", LEVELS)
 def test_the_rank_is_exact_for_every_small_number_of_samples(confidence):
     for count in range(1, 400):
-        assert _rank(count, confidence) == exact_rank(count, confidence), count
+        assert _enclosing_rank(count, confidence) == exact_rank(count, confidence), count
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_the_rank_is_exact_for_every_small_number_of_samples(confidence):
 )
 @pytest.mark.parametrize("confidence", LEVELS)
 def test_the_rank_is_that_of_scipy_up_to_a_hundred_thousand_samples(count, confidence):
-    k = _rank(count, confidence)
+    k = _enclosing_rank(count, confidence)
     allowed = (1 - confidence) / 2
     assert stats.binom.cdf(k, count, 0.5) > allowed
     assert k == 0 or stats.binom.cdf(k - 1, count, 0.5) <= allowed * (1 + 1e-8)
