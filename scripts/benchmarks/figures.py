@@ -33,7 +33,11 @@ STUDIES = {"example": "speedup"}  # where the folder is not named after its stud
 def digest(study: str) -> str:
     """Return a digest of the drawing code and of the records of a study."""
     code = sorted((TOP / "scaling" / "report" / "figures").glob("*.py"))
-    paths = [*code, TOP / "scaling" / "report" / "curve_selection.py", *sorted((DATA / study).glob("*.json*"))]
+    paths = [
+        *code,
+        TOP / "scaling" / "report" / "curve_selection.py",
+        *sorted((DATA / study).glob("*.json*")),
+    ]
     return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in paths)).hexdigest()
 
 

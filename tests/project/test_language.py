@@ -12,7 +12,6 @@ DIALECT = r"told|said|beside|around|seats?|tickets?|of_one|so many|in vain|share
 METAPHORS = "Seat|Side|Ticket|Place|Here|Some|Lost|Gone|Seen|Made|Ran|Unfit|Way|Standing"
 IN_NAMES = re.compile(rf"(?:^|_)(?:{DIALECT})(?:_|$)|^(?:{METAPHORS})$")
 IN_DOCSTRINGS = re.compile(rf"\b(?:{DIALECT})\b", re.IGNORECASE)
-EXEMPT: set[str] = set()  # folders and modules that are not rewritten yet; nothing may be added
 SOURCES = {
     path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text())
     for path in sorted(PACKAGE.rglob("*.py"))
@@ -39,16 +38,9 @@ def test_no_two_public_classes_share_a_name():
     ] == []
 
 
-@pytest.mark.parametrize("name", [name for name in SOURCES if not {name, name.split("/")[0]} & EXEMPT])
+@pytest.mark.parametrize("name", SOURCES)
 def test_a_module_is_written_in_plain_terms(name):
     assert dialect_in(SOURCES[name]) == []
-
-
-def test_every_exemption_is_still_needed():
-    needed = {
-        part for name, tree in SOURCES.items() if dialect_in(tree) for part in (name, name.split("/")[0])
-    }
-    assert needed >= EXEMPT
 
 
 def test_the_check_finds_dialect_in_names_and_in_docstrings():
