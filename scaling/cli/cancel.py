@@ -1,4 +1,4 @@
-"""Implement `scaling cancel`: end the pending and running cluster tasks of a results folder."""
+"""Implement `scaling cancel`: cancel the pending and running cluster tasks of a results folder."""
 
 import argparse
 
@@ -12,7 +12,7 @@ from scaling.core.formatting import count_of
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Cancel every pending or running task, wait briefly for the tasks to end, and return the exit status."""
+    """Cancel the pending and running cluster tasks of the results folder, and return exit status 0."""
     folder = store.folder_of(given.folder)
     count = job_state.cancel(job_state.find_tasks(folder))
     if not count:

@@ -14,7 +14,10 @@ from scaling.core.case import Refusal
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Compare two results folders, and return the exit status: 1 if a case became slower or failed."""
+    """Compare two results folders, and return the exit status: 1 if a case became slower or failed.
+
+    Raise `Refusal` if the file of --markdown cannot be written.
+    """
     if given.markdown not in (None, "-"):
         file = Path(given.markdown)
         if not given.markdown or file.is_dir() or not file.parent.is_dir():
@@ -28,7 +31,9 @@ def execute(given: argparse.Namespace, console: Console) -> int:
 def print_comparison(
     a: Path, b: Path, console: Console, margin: float | None = None, markdown: str | None = None
 ) -> int:
-    """Print the comparison of two results folders, largest changes first, and return the exit status.
+    """Print which cases became slower or faster from folder `a` to folder `b`, and return the exit status.
+
+    The exit status is 1 if a case became slower or failed, otherwise 0. The largest changes come first.
 
     Args:
         a: The results folder of the baseline.

@@ -13,7 +13,7 @@ from scaling.report import export as exporting
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Write the exported files, print their paths, and return the exit status."""
+    """Write the results folder in the requested file formats, print the paths, and return exit status 0."""
     if given.output is not None and not given.output.strip():
         raise Refusal(f"--output must be a folder, such as --output tables, not {given.output!r}")
     output = Path(given.output) if given.output else None

@@ -17,7 +17,10 @@ _COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Print the remarks, and return the exit status: 1 if one is an error, or with --strict a warning."""
+    """Print the methodological problems of a results folder, and return the exit status.
+
+    The exit status is 1 if a problem is an error, or with --strict if a problem is a warning.
+    """
     folder = store.folder_of(given.folder)
     loaded = store.load(folder)
     lost = report.unrecorded(folder, loaded.records)

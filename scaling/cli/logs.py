@@ -1,7 +1,4 @@
-"""Implement `scaling logs`: print the task journals, worker logs and scheduler logs of a case.
-
-This module knows where each of these files is.
-"""
+"""Implement `scaling logs`: print the task journals, worker logs and scheduler logs of a case."""
 
 import argparse
 import contextlib
@@ -32,7 +29,7 @@ _MOST_SHOWN = 3  # cases that are shown without --all
 
 @dataclass(frozen=True)
 class LogPart:
-    """A titled section of the output, such as the content of a log file."""
+    """A section of the output: a title and a text, such as the path and the content of a log file."""
 
     title: str
     text: str
@@ -40,7 +37,7 @@ class LogPart:
 
 @dataclass(frozen=True)
 class KnownCases:
-    """The records, tasks and cases of a results folder, among which a case is looked up."""
+    """The cases of a results folder, with their records (results of runs) and cluster tasks."""
 
     results: Path
     records: list[Record]
@@ -51,7 +48,7 @@ class KnownCases:
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Print the logs of the named case, or of the cases that failed last, and return the exit status."""
+    """Print the logs of the named case, or else of the cases that failed last, and return exit status 0."""
     known = look(store.folder_of(given.folder))
     for number, part in enumerate(show(known, select(known, " ".join(given.key)), given.all)):
         if number:
@@ -62,9 +59,9 @@ def execute(given: argparse.Namespace, console: Console) -> int:
 
 
 def look(results: Path) -> KnownCases:
-    """Return the known cases of a results folder.
+    """Read the cases, records and cluster tasks of a results folder.
 
-    If the scheduler does not answer, the states of the tasks are those of their last query or journal.
+    If the scheduler does not answer, the task states are those of the last query or of the task journals.
     """
     tasks, _ = job_state.try_find_tasks(results)
     records = store.load(results).records
@@ -80,14 +77,14 @@ def look(results: Path) -> KnownCases:
 
 
 def select(known: KnownCases, given: str) -> list[str]:
-    """Return the keys of the cases to show: the named case, or the failed cases, most recent first.
+    """Return the keys of the cases that `given` names, or of the failed cases, most recent first.
 
     If no case has failed, return all cases of the named workload, or the case that a task began last. Raise
     `Refusal` if no case matches.
 
     Args:
-        known: The known cases.
-        given: A key or its beginning, a label, the name of a workload, or an empty string.
+        known: The cases of the results folder.
+        given: A key (hash of a case) or its beginning, a label, the name of a workload, or an empty string.
     """
     of_workload = [key for key, case in known.cases.items() if case.workload == given]
     if given and not of_workload:
@@ -106,12 +103,12 @@ def select(known: KnownCases, given: str) -> list[str]:
 
 
 def show(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
-    """Yield the sections of the first few cases; a file that several cases share is yielded once.
+    """Yield the log sections of several cases. A file that several cases share is yielded once.
 
     Args:
-        known: The known cases.
+        known: The cases of the results folder.
         keys: The keys of the cases to show.
-        every: Whether to show all cases, and all lines of each file.
+        every: Whether to show all cases and all lines, instead of the first 3 cases and the end of each file.
     """
     shown: set[str] = set()
     for key in keys if every else keys[:_MOST_SHOWN]:
@@ -124,7 +121,10 @@ def show(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterato
 
 
 def find(known: KnownCases, given: str) -> str:
-    """Return the only key that begins with a text or has this label; otherwise raise `Refusal`."""
+    """Return the key of the only case whose label is `given` or whose key begins with `given`.
+
+    Several words also match the only label that begins with them. Raise `Refusal` for no or several matches.
+    """
     words = " ".join(given.split())
     labels = {key: label(case) for key, case in known.cases.items()}
     labelled = [key for key in labels if labels[key] == words]
@@ -150,17 +150,16 @@ def find(known: KnownCases, given: str) -> str:
 
 
 def _name_some(keys: Sequence[str], labels: Mapping[str, str]) -> str:
-    """Return the first few keys with their labels, and the number of the remaining keys, as text."""
     return list_first([f"{key} ({labels[key]})" for key in keys], _MOST_NAMED)
 
 
 def parts(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:
-    """Yield a section with the history of a case, then its worker logs, then its scheduler logs.
+    """Yield the log sections of one case: its attempts, its worker logs and its scheduler logs.
 
     Args:
-        known: The known cases.
+        known: The cases of the results folder.
         key: The key of the case.
-        every: Whether to show all lines of a file instead of its end.
+        every: Whether to yield all lines of each file instead of the last 1000.
     """
     tasks = [t for t in known.tasks if key in known.keys.get(t.entry.path, ()) or _attempts(t, key)]
     in_journals = {(attempt.replicate, attempt.attempt) for t in tasks for attempt in _attempts(t, key)}
@@ -179,7 +178,6 @@ def _attempts(task: TaskState, key: str) -> list[TaskAttempt]:
 
 
 def _describe_record(record: Record) -> str:
-    """Return one line on the outcome of an attempt that is in no journal."""
     why = f", {record.reason}: {record.text}" if record.reason else ""
     return f"{_format_attempt(record.started_at, record.attempt, record.replicate)}: {record.status}{why}"
 
@@ -190,7 +188,7 @@ def _format_attempt(at: str | None, attempt: int, replicate: int) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> list[str]:
-    """Return one line for each attempt of a case in a task, or one line on why there was no attempt."""
+    """Return one line per attempt to run a case in a cluster task, or the reason for no attempt."""
     place = f"task {task.entry.folder.name}/{task.entry.name}"
     place += f", job {task.entry.job}" if task.entry.job else ""
     if attempts := _attempts(task, key):
@@ -206,7 +204,6 @@ def _describe_task(task: TaskState, key: str) -> list[str]:
 
 
 def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
-    """Return one line with the time, task, nodes and outcome of an attempt."""
     began = _format_attempt(attempt.began_at or attempt.ended_at, attempt.attempt, attempt.replicate)
     run = f", run {attempt.run}" if task.journal.runs > 1 else ""
     nodes = f", on {', '.join(attempt.nodes)}" if attempt.nodes else ""
@@ -214,7 +211,7 @@ def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
 
 
 def _describe_end(task: TaskState, attempt: TaskAttempt) -> str:
-    """Return the outcome of an attempt as text, or why its end is not recorded."""
+    """Return the outcome of an attempt, such as "ok after 2 min", or the reason why none is recorded."""
     if attempt.ended_at:
         seconds = seconds_between(attempt.began_at, attempt.ended_at)
         why = f", {attempt.reason}: {attempt.text}" if attempt.reason else ""
@@ -228,7 +225,7 @@ def _describe_end(task: TaskState, attempt: TaskAttempt) -> str:
 
 
 def _worker_files(task: TaskState, key: str) -> list[tuple[Path, str]]:
-    """Return (path, note) of each log of the workers that ran a case; the note has their number of cases."""
+    """Return (path, note) for each log of the workers that ran a case, with notes like " (of 3 cases)"."""
     folder, name = task.entry.folder, task.entry.name
     workers = {(attempt.run, worker): "" for attempt in _attempts(task, key) for worker in attempt.workers}
     if not workers and not task.open:  # the logs of all workers show why none started
@@ -244,7 +241,6 @@ def _worker_files(task: TaskState, key: str) -> list[tuple[Path, str]]:
 
 
 def _scheduler_files(task: TaskState) -> list[Path]:
-    """Return the paths of the nonempty scheduler logs of the jobs of a task."""
     jobs = dict.fromkeys([task.entry.job, *(attempt.job for attempt in task.journal.attempts)])
     folder = task.entry.folder / "log"
     paths = [path for job in jobs if job for path in sorted(folder.glob(f"{job}_*log.*"))]
@@ -252,12 +248,7 @@ def _scheduler_files(task: TaskState) -> list[Path]:
 
 
 def _read_end(path: Path, every: bool) -> str:
-    """Return the text of a file without secrets, or only its last lines if it is long.
-
-    Args:
-        path: The file.
-        every: Whether to return all lines.
-    """
+    """Return the text of a file with secrets removed, and only its last 1000 lines unless `every`."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:

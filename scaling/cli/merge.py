@@ -1,8 +1,8 @@
-"""Implement `scaling merge`: combine several results folders into one, with every record's environment kept.
+"""Implement `scaling merge`: copy the records of several results folders into one folder.
 
-Lines of records are copied unchanged into new files. The input folders are not modified, and no existing file
-is overwritten. Records that the output folder already contains are not copied again, so that repeating the
-command completes an interrupted merge and adds new records. This module does not analyze records.
+A record is a line of JSON with the result of one run. Lines are copied unchanged into new files. The input
+folders are not modified, and no existing file is overwritten. Records that the output folder already contains
+are not copied again, so that repeating the command completes an interrupted merge.
 """
 
 import argparse
@@ -35,14 +35,14 @@ _LOCK_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class _Content:
-    """The records that the output folder contains so far; it grows while records are copied."""
+    """Digests and counts of the records that the output folder contains so far."""
 
     digests: set[str] = field(default_factory=set)  # digests of records and of damaged lines
     measurements: Counter[tuple[str, str, int]] = field(default_factory=Counter)  # -> number of good records
     settings: Counter[str] = field(default_factory=Counter)  # -> number of records
 
     def add(self, record: Record) -> bool:
-        """Add a record, and return whether it is new."""
+        """Count a record, and return whether it is new."""
         digest = _digest(to_line(record).encode())
         if digest in self.digests:
             return False
@@ -53,16 +53,20 @@ class _Content:
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Merge the folders, print a summary, and return the exit status."""
+    """Merge the input folders into the output folder, print a summary, and return exit status 0."""
     print_lines(console, merge(given.folders, given.output))
     return OK
 
 
 def merge(inputs: Sequence[str], output: str) -> list[str]:
-    """Add the records of results folders to an output folder, and return a summary as lines of text.
+    """Copy the records of results folders into an output folder, and return a summary as lines of text.
 
     The output folder is created if it does not exist. If the input is invalid, raise `Refusal` before any
     file is written.
+
+    Args:
+        inputs: The paths of the results folders.
+        output: The path of the output folder.
     """
     folders = [store.folder_of(each) for each in inputs]
     if not output.strip():
@@ -82,7 +86,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
 
 @contextlib.contextmanager
 def _locked(target: Path) -> Iterator[None]:
-    """Create and lock the output folder for the context, so that no run and no other merge writes to it.
+    """Create the output folder and lock it inside the context, so that no other process writes to it.
 
     Raise `Refusal` if it is locked, cannot be written to, or contains something other than results.
     """
@@ -124,7 +128,7 @@ def _merge(folders: Sequence[Path], target: Path) -> list[str]:
 
 
 def _copy_records(folder: Path, target: Path, content: _Content) -> Counter[str]:
-    """Copy the new lines of a folder, and return the numbers of added, known and damaged lines."""
+    """Copy the new records of a folder, and return the counts of "added", "known" and "damaged" lines."""
     counts: Counter[str] = Counter()
     for path in sorted(folder.glob("*.jsonl")):
         records, damaged = [], []
@@ -156,10 +160,7 @@ def _read(path: Path) -> bytes:
 
 
 def _write(folder: Path, like: Path, lines: Sequence[bytes]) -> None:
-    """Write lines to a new file atomically.
-
-    The file has the same name as `like`, with a digest of its content appended if that name exists already.
-    """
+    """Write lines to a new file named like `like`, with a digest appended if that name exists."""
     if not lines:
         return
     folder.mkdir(exist_ok=True)
@@ -194,7 +195,6 @@ def _describe_folder(folder: Path, counts: Mapping[str, int]) -> list[str]:
 
 
 def _is_locked(folder: Path) -> bool:
-    """Return whether a run on this host holds the lock of a folder."""
     try:
         with (folder / ".lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -206,14 +206,14 @@ def _is_locked(folder: Path) -> bool:
 
 
 def _copy_plans(folders: Sequence[Path], target: Path) -> None:
-    """Copy the plan manifests that the output folder does not contain."""
+    """Copy the files plan-*.json that the output folder does not contain."""
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
         if not (target / path.name).exists() and (study := store.read_json(path)) is not None:
             store.write_json(target / path.name, study)
 
 
 def _unite_studies(folders: Iterable[Path], target: Path) -> list[str]:
-    """Write the united study.json of all folders, and return the differences as lines of text."""
+    """Merge the study.json files of all folders into the output folder, and describe their differences."""
     studies = [study for study in (store.read_json(f / _STUDY) for f in folders) if isinstance(study, dict)]
     if not studies:
         return []
@@ -229,7 +229,7 @@ def _unite_studies(folders: Iterable[Path], target: Path) -> list[str]:
 
 
 def _united_study(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the union of several studies.
+    """Return the content of a study.json file that combines those of several studies.
 
     It contains each case once, every kind of scaling, and the settings on which all studies agree.
     """
@@ -251,13 +251,7 @@ def _united_study(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _summarize(target: Path, content: _Content, before: int) -> list[str]:
-    """Return a summary of the output folder after the merge, as lines of text.
-
-    Args:
-        target: The output folder.
-        content: The records that it contains now.
-        before: Its number of records before the merge.
-    """
+    """Return lines of text on the merged output folder, which had `before` records before the merge."""
     count, settings = content.settings.total(), count_of(len(content.settings), "environment")
     apart = ", kept apart: no curve and no comparison mixes them" if len(content.settings) > 1 else ""
     lines = [f"{target}: {count_of(count - before, 'record')} added, {count} in all; {settings}{apart}"]

@@ -17,7 +17,10 @@ from scaling.study.compose import compose
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Plan each composed study, several with --multirun, and return the largest exit status."""
+    """Plan every study that the command line selects, and return the largest exit status.
+
+    To plan a study is to compile its cases and to predict their run times.
+    """
     if not words or {"-h", "--help"} & set(words):
         console.print(escape(plan_study.HELP), highlight=False)
         return OK
@@ -27,7 +30,7 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
-    """Plan one composed study, write its report, and return the exit status."""
+    """Compile one study, predict its run times, write its report, and return the exit status."""
     job = plan_study.read_plan(config, name)
     with progress.examination(console) as note:
         made = plan_study.prepare_plan(job, note)

@@ -45,7 +45,9 @@ def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
 def display(
     console: Console, names: dict[str, str], total: int, skips: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Yield (callback for launcher events, counter of ended cases by status) while a progress bar is shown.
+    """Show the progress of a run inside the context, on a terminal as a progress bar.
+
+    Yield a callback that takes each event of the run as a dict, and a counter of the ended cases by status.
 
     Args:
         console: The console to print on.

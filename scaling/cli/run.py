@@ -1,4 +1,4 @@
-"""Implement the `scaling run` command: compose each study with Hydra, run it, and write its report."""
+"""Implement `scaling run`: compose the configuration with Hydra, run the study, and write its report."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from scaling.study.compose import compose, configuration
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Run each composed study, several with --multirun, and return the largest exit status."""
+    """Run every study that the command line selects, and return the largest exit status."""
     if {"-h", "--help"} & set(words):
         _print_help(words, console)
         return OK
@@ -34,7 +34,7 @@ def _print_help(words: list[str], console: Console) -> None:
 
 
 def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
-    """Run one composed study, write its report, and return the exit status.
+    """Run one study, write its report, and return the exit status.
 
     If tracking is configured, curves are published to Weights & Biases during and after the run.
     """

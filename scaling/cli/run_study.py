@@ -1,7 +1,7 @@
-"""Run or submit the missing cases of one study: settings, preflight, schedule, execution, and dry run.
+"""Run or submit the cases of one study that have no result yet, or only print them (dry run).
 
-This module decides the order of these steps; other modules implement them. The command-line entry of
-`scaling run` is run.py.
+This module decides the order of the steps: settings, preflight checks, schedule, and execution. The
+command-line entry of `scaling run` is run.py.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from scaling.workers.schedule import Schedule
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A validated study: its cells, settings, cluster, machine and results folder."""
+    """A validated study to run: its cases, settings, cluster, devices and results folder."""
 
     name: str
     title: str | None
@@ -54,7 +54,7 @@ class StudyRun:
     retry: bool = False
 
     def manifest(self, answers: Sequence[PreflightResult]) -> dict[str, Any]:
-        """Return the content of study.json for the examined cases of the study."""
+        """Return the content of study.json as a dict, for cases that have passed the preflight checks."""
         here = [schedule.skip_peers_off_cpu(self.machine.platform, answer) for answer in answers]
         once = {answer.case.key for answer in here if answer.inapplicable or answer.failure}
         scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
@@ -75,7 +75,7 @@ class RunOutcome:
 
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:
-    """Return the validated study of a composed configuration.
+    """Validate a composed configuration, and return the study that it describes.
 
     Raise `Refusal` for invalid input, before anything starts.
 
@@ -117,10 +117,9 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 
 def _machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the devices that a cluster provides.
+    """Return the devices that a cluster provides, or raise `Refusal` if they cannot be determined.
 
-    For a dry run without access to Slurm, they are derived from the settings of the cluster. Raise `Refusal`
-    if they cannot be determined.
+    For a dry run without access to Slurm, they are derived from the settings of the cluster.
     """
     if cluster.name in (NONE, LOCAL):
         return schedule.local_machine()
@@ -152,7 +151,7 @@ def _machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 def run(
     job: StudyRun, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None
 ) -> RunOutcome:
-    """Run the missing cases of a study here, or submit them to its cluster.
+    """Run the cases of a study that have no result yet on this machine, or submit them to its cluster.
 
     Args:
         job: The study.
@@ -196,7 +195,7 @@ def _run_here(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], baseline: Any, console: Console,
     between: Callable[[], None] | None,
 ) -> tuple[Schedule, store.Loaded]:  # fmt: skip
-    """Run the missing cases to their end, on this machine or in the current allocation.
+    """Run the missing cases on this machine or in the current allocation, and wait until they end.
 
     Returns:
         The schedule of the run.
@@ -222,7 +221,7 @@ def _run_here(
 
 
 def _submissions(job: StudyRun) -> ModuleType | None:
-    """Return the module `scaling.cli.submit` if the cluster or the folder uses submissions, or None."""
+    """Return the module `scaling.cli.submit`, or None if neither the cluster nor the folder needs it."""
     if not job.cluster.submits and not (job.folder / SUBMISSIONS).exists():
         return None
     from scaling.cli import submit
@@ -233,7 +232,7 @@ def _submissions(job: StudyRun) -> ModuleType | None:
 def plan_run(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> tuple[Schedule, store.Loaded]:
-    """Print a summary of the missing cases, write study.json, and return the schedule and the records.
+    """Write study.json, print a summary, and return the schedule of the missing cases and all records.
 
     Cases that earlier submissions lost are recorded first.
     """
@@ -256,9 +255,9 @@ def _missing(
 
     Args:
         job: The study.
-        answers: The examined cases.
+        answers: The results of the preflight checks.
         loaded: The records of the results folder, and of the baseline if there is one.
-        queued: The (key, replicate) pairs that are in the queue already.
+        queued: The (key, replicate) pairs of the cases that are in the queue already.
     """
     baseline = loaded[1].records if len(loaded) > 1 else None
     return schedule.make_schedule(
@@ -267,7 +266,6 @@ def _missing(
 
 
 def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
-    """Print one line with the numbers of cases to run, done, skipped and failed."""
     known = next(iter(made.environments.values()))
     finally_failed = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
     counts = (

@@ -1,7 +1,4 @@
-"""Implement `scaling status`: print the state of every case of a results folder and of its cluster jobs.
-
-This module reads records and tasks. It starts and ends nothing.
-"""
+"""Implement `scaling status`: print the state of every case of a results folder and of its cluster jobs."""
 
 import argparse
 import contextlib
@@ -40,7 +37,7 @@ _SHORTEST = 6  # the fewest characters of a key to show
 
 @dataclass(frozen=True)
 class StatusLine:
-    """The state of one replicate of a case, with an explanation."""
+    """The state of one replicate (repeated measurement) of a case, with an explanation."""
 
     state: str
     key: str
@@ -50,13 +47,13 @@ class StatusLine:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Return (key, replicate)."""
+        """Return (key of the case, index of the replicate)."""
         return self.key, self.replicate
 
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """The state of a results folder at one moment."""
+    """The states of the cases and cluster tasks of a results folder at one moment."""
 
     folder: Path
     tasks: Sequence[TaskState]
@@ -79,7 +76,10 @@ class StudyStatus:
 
 
 def execute(given: argparse.Namespace, console: Console) -> int:
-    """Print the status once or, with --watch, continuously; return the exit status: 1 if a case failed."""
+    """Print the state of every case, and return the exit status: 1 if a case failed.
+
+    With --watch, print it again after every change until no task is pending or running.
+    """
     folder = store.folder_of(given.folder)
     if given.watch:
         streams.stop_with_reader()
@@ -93,14 +93,17 @@ def execute(given: argparse.Namespace, console: Console) -> int:
 
 
 def look(folder: Path) -> StudyStatus:
-    """Return the current status, or the status according to the files if the scheduler does not answer."""
+    """Return the current status of a results folder.
+
+    If the scheduler does not answer, the task states come from the files of the folder.
+    """
     tasks, problem = job_state.try_find_tasks(folder)
     note = f"{problem}; what jobs do now is not known, this is what they have reported"
     return read(folder, tasks, [note] if problem else [])
 
 
 def read(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
-    """Return the status of a results folder from its records and the states of its tasks."""
+    """Return the status of a results folder, computed from its records and the given task states."""
     loaded = store.load(folder)
     known = [*loaded.records, *lost_cases.find_unrecorded(tasks, loaded.records)]
     states = store.states(known)
@@ -133,7 +136,7 @@ def read(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) ->
 
 
 def _count_plans(plans: Iterable[Record]) -> list[str]:
-    """Return one line of text per planned hardware, with the numbers of cases by status."""
+    """Return lines like "for v5p, compiled and not run: 8 planned, 1 failed", one per planned hardware."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for record in store.latest(plans):
         counts[str(record.environment["hardware"]["name"])][record.status] += 1
@@ -144,9 +147,9 @@ def _count_plans(plans: Iterable[Record]) -> list[str]:
 
 
 def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
-    """Return a dict from key to (case, number of replicates) for the cases of the folder's last study.
+    """Return the cases listed in study.json, as a dict from key to (case, number of replicates).
 
-    Unreadable entries of study.json are omitted.
+    Unreadable entries are omitted.
 
     Args:
         folder: The results folder.
@@ -164,7 +167,7 @@ def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[C
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
-    """Yield a line for each record that is not ok; a failure in a task includes its nodes and attempt."""
+    """Yield a `StatusLine` for each failed or skipped record, with the nodes and attempt of a failure."""
     attempts = {(*a.replicate_key, a.attempt): a for task in tasks for a in task.journal.attempts}
     for record in records:
         where = ""
@@ -177,7 +180,7 @@ def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Itera
 
 
 def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iterator[StatusLine]:
-    """Yield a line for each case that an open task has not begun."""
+    """Yield a `StatusLine` for each case that a pending or running task has not begun."""
     last = {(r.key, r.replicate): r for r in sorted(records, key=lambda r: r.started_at or "")}
     for task in tasks:
         items, attempts = [], math.inf
@@ -197,7 +200,6 @@ def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iter
 
 
 def _running_lines(tasks: Iterable[TaskState], cases: Mapping[str, Case]) -> Iterator[StatusLine]:
-    """Yield a line for each running case."""
     for task in tasks:
         for attempt in task.running:
             seconds = seconds_between(attempt.began_at) if attempt.began_at else None
@@ -213,7 +215,7 @@ def _on_nodes(nodes: Iterable[str]) -> str:
 
 
 def tables(status: StudyStatus, every: bool = False) -> list[Table]:
-    """Return the table of tasks, if there are any, and the table of case counts by workload."""
+    """Return the table of cluster tasks, if there are any, and the table of case counts by workload."""
     states = STATES if status.tasks else _WITHOUT_JOBS
     title = escape(str(status.folder)) + (", each replicate counted" if status.replicated else "")
     cases = Table("workload", *states, title=title)
@@ -224,7 +226,7 @@ def tables(status: StudyStatus, every: bool = False) -> list[Table]:
 
 
 def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
-    """Return the table of tasks; the name of a submission appears only in its first row."""
+    """Return the table of tasks, with the name of each submission in its first row only."""
     rows, left_out = status_table.task_rows(tasks, every)
     names = [row.submission for row in rows]
     several = len(set(names)) > 1
@@ -240,11 +242,11 @@ def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
 
 
 def lines(status: StudyStatus, every: bool = False) -> list[Text]:
-    """Return a line for each case that is failed, running, skipped or missing, followed by the notes.
+    """Return a line for each failed, running, skipped or missing case, followed by the notes.
 
     Args:
         status: The status of the results folder.
-        every: Whether to include queued cases and to list more than `_MOST_LINES` cases per state.
+        every: Whether to include queued cases and to list more than 20 cases per state.
     """
     texts: list[str] = []
     length = shortest(status.keys)
@@ -261,7 +263,7 @@ def lines(status: StudyStatus, every: bool = False) -> list[Text]:
 
 
 def _join_lost(lost: Iterable[StatusLine], length: int) -> list[str]:
-    """Return one line per common cause for the cases that tasks lost before they began, with their number."""
+    """Return one line for each cause by which tasks lost cases before they began, with their number."""
     groups: dict[tuple[str, str], list[StatusLine]] = defaultdict(list)
     for line in lost:
         groups[line.state, line.words].append(line)
@@ -272,20 +274,14 @@ def _join_lost(lost: Iterable[StatusLine], length: int) -> list[str]:
 
 
 def _format_line(line: StatusLine, length: int, name: str = "") -> str:
-    """Return the text of a line.
-
-    Args:
-        line: The state of a case.
-        length: The number of characters of the key to show.
-        name: The text to show in place of the label of the case, if any.
-    """
+    """Return a line with the state, the first `length` characters of the key, and `name` or the label."""
     replicate = f" replicate {line.replicate}" if line.replicate else ""
     name = name or (label(line.case) if line.case else line.key) + replicate
     return f"{line.state:7} {line.key[:length]}  {name}  {line.words}".rstrip()
 
 
 def shortest(keys: Iterable[str]) -> int:
-    """Return the smallest number of leading characters, at least `_SHORTEST`, that distinguishes all keys."""
+    """Return the smallest number of leading characters, at least 6, that distinguishes all keys."""
     length = _SHORTEST
     for one, other in itertools.pairwise(sorted(keys)):
         while one[:length] == other[:length] and length < len(one):

@@ -1,6 +1,6 @@
-"""Make standard input, output and error usable if they are closed, or if the reader of a pipe is gone.
+"""Keep a command running if its standard streams are closed or the reader of a pipe is gone.
 
-A command continues without its output, so that its exit status remains meaningful.
+The command continues without its output, so that its exit status remains meaningful.
 """
 
 import io
@@ -10,10 +10,7 @@ from typing import Any, TextIO
 
 
 def prepare() -> None:
-    """Replace the standard streams by streams that are safe to use.
-
-    Output to a closed stream, or to a pipe without a reader, is discarded.
-    """
+    """Replace the standard streams, so that output to a closed stream or pipe is discarded without error."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -25,7 +22,7 @@ def prepare() -> None:
 
 
 def stop_with_reader() -> None:
-    """Make writes to standard output raise `BrokenPipeError` once its reader is gone.
+    """Make writes to standard output raise `BrokenPipeError` after the reader closed the pipe.
 
     This is for commands that would otherwise run forever.
     """
@@ -35,7 +32,7 @@ def stop_with_reader() -> None:
 
 
 class _Output(io.FileIO):
-    """A raw output stream on a file descriptor that discards output after a failed write.
+    """A raw output stream on a file descriptor that discards all output after a failed write.
 
     If `patient` is set, a broken pipe raises no error; other errors are raised once.
     """

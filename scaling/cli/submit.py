@@ -23,7 +23,7 @@ from scaling.workers.preflight_result import PreflightResult
 def submit_and_wait(
     job: StudyRun, answers: Sequence[PreflightResult], console: Console, between: Callable[[], None] | None
 ) -> tuple[schedule.Schedule, store.Loaded, bool]:
-    """Submit the missing cases; if the user waits, resubmit those ended by a time limit or a lost node.
+    """Submit the missing cases, wait if requested, and resubmit cases lost to a time limit or node failure.
 
     Returns:
         The schedule of the last submission.
@@ -51,7 +51,7 @@ def submit_and_wait(
 
 
 def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Record the cases that earlier submissions lost; return the queued ones as (key, replicate) pairs."""
+    """Record the cases that earlier jobs lost, and return the (key, replicate) pairs still in the queue."""
     tasks = _look_up(job)
     if lost := lost_cases.record_lost_cases(job.folder, tasks):
         console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
@@ -63,25 +63,24 @@ def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
 
 
 def queued_cases(job: StudyRun) -> set[tuple[str, int]]:
-    """Return the (key, replicate) pairs of the cases in the queue, without changing anything."""
+    """Return the (key, replicate) pairs of the cases in the cluster queue, without changing anything."""
     return job_state.queued_cases(_look_up(job, dry_run=True))
 
 
 def _look_up(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
-    """Return the states of the tasks of earlier submissions; query the scheduler if there is one."""
     must = job.cluster.name == SLURM and not dry_run
     return job_state.find_tasks(job.folder, query_scheduler=must or shutil.which("squeue") is not None)
 
 
 def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
-    """Return the missing cases, packed into tasks of the cluster."""
+    """Return the missing cases, packed into cluster tasks that fit into the time limit."""
     budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
     tasks = pack.pack(made, job.settings, loaded.records, budget, loaded.plans, job.nested)
     return pack.pack_into_one(tasks) if job.cluster.name == LOCAL else tasks
 
 
 def print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
-    """Print every sbatch script that would be submitted."""
+    """Print the sbatch scripts that a submission would use."""
     tasks = _tasks(job, made, store.load(job.folder)) if made.sessions else []
     for text in sbatch.format_scripts(job.folder, job.cluster, tasks, made.machine):
         console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)

@@ -1,7 +1,7 @@
 """Compute the Jacobians of a batch one seed at a time, for peers that have JVPs or VJPs but no vmap.
 
-Points are independent of each other. If every point has the same seed, a single pass over the batch computes
-one column or one row of the Jacobian of every point.
+A seed is a tangent or cotangent. The points (batch elements) are independent of each other. If every point
+has the same seed, a single pass over the batch computes one column or one row of the Jacobian of every point.
 """
 
 import math
@@ -51,9 +51,10 @@ class Batch:
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(self, push: Callable[[int, np.ndarray], np.ndarray], size: float = 1.0) -> list[np.ndarray]:
-        """Return an array (columns, points, outputs) for each input, with the columns of the Jacobian.
+        """Return the columns of the Jacobian as one array (columns, points, outputs) for each input.
 
-        If the case is reduced, columns are summed over outputs, and the array has no axis of outputs.
+        If the case is reduced, columns are summed over outputs, and the arrays have the shape (columns,
+        points).
 
         Args:
             push: maps (index of the input, tangent) to a column (points, outputs).
@@ -68,7 +69,7 @@ class Batch:
         return parts
 
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
-        """Return an array (rows, *shape of the input) for each input, with the rows of the Jacobian.
+        """Return the rows of the Jacobian as one array (rows, *shape of the input) for each input.
 
         If the case is reduced, every `rows_per_sum` consecutive rows are summed.
 
@@ -91,7 +92,7 @@ class Batch:
         return parts
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
-        """Return the arrays that `columns` or `rows` returned as one array (points, outputs, inputs)."""
+        """Return the arrays of `columns` or `rows` as one array (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             parts = [np.moveaxis(part, 0, -1) for part in parts]
@@ -154,7 +155,7 @@ def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.
 
 
 def _stack(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
-    """Return the `count` arrays of an iterator, copied one by one into a new leading axis of an array."""
+    """Copy the `count` arrays of an iterator one by one into an array with a new leading axis."""
     stacked = np.empty(0)
     for k, array in enumerate(slices):
         if k == 0:
@@ -164,7 +165,7 @@ def _stack(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return an error message if a peer that uses formulas.py cannot run a case, or None if it can.
+    """Return the reason why a peer that uses formulas.py cannot run a case, or None if it can.
 
     Args:
         case: The case.
@@ -180,7 +181,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str])
 
 
 def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return an error message if a peer with the given modes cannot run a case, or None if it can.
+    """Return the reason why a peer with the given AD modes cannot run a case, or None if it can.
 
     The mode, the chunk and the memory of the host are checked. The estimated memory is twice the size of the
     result, which is copied once, plus several arrays of the size of the largest intermediate.

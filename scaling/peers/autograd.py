@@ -20,12 +20,12 @@ MODES = ("value", "jacfwd", "linearize", "jacrev", "grad_of_sum", *HESSIAN)
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if autograd cannot run a case, or None if it can."""
+    """Return the reason why autograd cannot run a case, as text, or None if it can."""
     return _seeds.why_not_offered(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a function that computes the derivative; as usual in autograd, every call records a new tape."""
+    """Return the derivative as a function to call; as usual in autograd, every call records a new tape."""
     import autograd.numpy
     from autograd.scipy.special import gammaln
 
@@ -62,7 +62,7 @@ def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _hessian(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the columns of the Hessian of each point, or its product with the point for `hvp`.
+    """Return the columns of the Hessian of each point, or its product with the point for target `hvp`.
 
     The function is summed over the points. Because points are independent, the gradient of the sum consists
     of the gradients of the points.

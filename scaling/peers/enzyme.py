@@ -25,12 +25,12 @@ _UNROLLED_ROWS = 8  # rows per loop iteration, so that the compiler sums them wi
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if Enzyme cannot run a case, or None if it can."""
+    """Return the reason why Enzyme cannot run a case, as text, or None if it can."""
     return _seeds.why_unsupported(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the derivative as an XLA program that is compiled ahead of time."""
+    """Return the derivative as an XLA program that is compiled ahead of time, ready to call."""
     import jax
 
     with (
@@ -87,7 +87,6 @@ def _batch_function(
 
 
 def _value(batch: _seeds.Batch, f: Callable, x: tuple) -> Any:
-    """Return the function values."""
     return f(*x)
 
 
@@ -133,7 +132,7 @@ def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _unit_seed(like: Any, points: int, k: Any) -> Any:
-    """Return the unit tangent or cotangent with index `k` of an array, repeated for all points.
+    """Return the unit tangent or cotangent of an array with nonzero element `k`, repeated for all points.
 
     Args:
         like: An array with the shape and dtype of the seed.

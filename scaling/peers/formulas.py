@@ -1,4 +1,4 @@
-"""The functions of the workloads `rbf`, `linear`, `residual` and `poisson`, for any library with NumPy's API.
+"""Functions of the workloads `rbf`, `linear`, `residual` and `poisson`, for any library with NumPy's API.
 
 They accept a single point or a batch with a leading axis of points. They also accept a separate copy of W for
 each point. The argument `np` is the array library: numpy, autograd.numpy, torch or jax.numpy.
@@ -14,7 +14,7 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
 def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
-    """Return the function of a case, which takes its inputs as keyword arguments.
+    """Return the Python function that a case differentiates; it takes its inputs as keyword arguments.
 
     Args:
         case: The case.
@@ -77,7 +77,7 @@ def _residual(np, dot, d, m):
 
 
 def _grid(np, like):
-    """Return the grid x = -10..10 in the dtype of an array."""
+    """Return the grid x = -10, -9, ..., 10 in the dtype of an array."""
     grid = np.arange(-10.0, 11.0)
     return grid.to(like) if hasattr(grid, "to") else grid.astype(like.dtype)
 

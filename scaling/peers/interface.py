@@ -3,7 +3,7 @@
 A peer is another differentiation system that runs the same cases as JAX, with the same inputs and checks. It
 is a module of this package (`engine: torch`) or of the user (an import path) that defines two functions,
 
-    reason_to_skip(case, workload, sizes) -> str | None     an error message if the peer cannot run a case
+    reason_to_skip(case, workload, sizes) -> str | None     the reason why the peer cannot run a case
     prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
 
 and optionally these constants and functions:
@@ -61,7 +61,7 @@ class Prepared:
 
 
 def built_in() -> list[str]:
-    """Return the names of the peers of this package."""
+    """Return the names of the peers in this package, such as "torch", in alphabetical order."""
     modules = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}
     return sorted(name for name in modules - _NOT_PEERS if name[0] != "_")
 
@@ -92,7 +92,7 @@ def module(engine: str) -> ModuleType:
 
 
 def engines() -> list[str]:
-    """Return all values of `engine` that this package provides, except JAX."""
+    """Return all values of `engine` that this package provides, such as "torch", except JAX."""
     systems = {
         name: getattr(importlib.import_module(f"scaling.peers.{name}"), "SYSTEMS", ()) for name in built_in()
     }
@@ -124,7 +124,6 @@ def versions(engine: str) -> dict[str, str | None]:
 
 
 def _version(distribution: str) -> str | None:
-    """Return the version of a distribution, or None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -132,7 +131,7 @@ def _version(distribution: str) -> str | None:
 
 
 def missing(engine: str) -> str | None:
-    """Return a message on packages of an engine that are not installed and how to install them, or None."""
+    """Return text on packages of an engine that are not installed and how to install them, or None."""
     names = [name for name, version in versions(engine).items() if version is None]
     if not names:
         return None
@@ -141,7 +140,7 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return a dict from field to value for the fields of a case that its peer determines.
+    """Return the fields of a case that its peer determines, as a dict from field to value.
 
     A peer computes the whole batch with a number of threads, so that options of JAX do not apply.
     """
@@ -155,7 +154,7 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def formulations(case: Case) -> tuple[str, ...]:
-    """Return the formulations of the workload that only the engine of the case has."""
+    """Return the names of the formulations of the workload that only the engine of the case has."""
     if case.engine == JAX:
         return ()
     return tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))
@@ -178,7 +177,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
 
 
 def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) -> np.ndarray:
-    """Return the result of a peer in the expected shape, or raise `Refusal` if its size differs."""
+    """Reshape the result of a peer to the expected shape, or raise `Refusal` if its size differs."""
     if np.size(result) != math.prod(expected):
         returned = f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(result)}"
         raise Refusal(f"{returned}, where {expected} is expected")
@@ -186,5 +185,5 @@ def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) ->
 
 
 def first_reason(*checks: tuple[Any, str]) -> str | None:
-    """Return the message of the first (condition, message) whose condition is true, or None."""
+    """Return the message of the first (condition, message) pair whose condition is true, or None."""
     return next((text for condition, text in checks if condition), None)

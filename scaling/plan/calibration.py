@@ -21,7 +21,7 @@ _TARGETS = {  # rate -> target of the peak measurement
 
 
 def calibrate(hardware: Hardware, timings: Iterable[Timing]) -> Hardware:
-    """Return the hardware with measured rates, one set per device count.
+    """Return the hardware model with rates from measured peaks, one set of rates per device count.
 
     Raises:
         Refusal: If no rates are measured.
@@ -48,9 +48,9 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing]) -> Hardware:
 
 
 def _rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
-    """Return the rates of one device while `devices` devices work at the same time.
+    """Return the measured rates of one device while `devices` devices work at the same time.
 
-    Return None unless a copy and an empty call are measured.
+    Return None unless both a copy and an empty call are measured.
     """
     speeds: dict[tuple[str | None, str, str], list[tuple[float, float]]] = {}  # -> (work, work per second)
     latencies: dict[tuple[str | None, str], float] = {}  # (target, api) -> seconds

@@ -48,7 +48,7 @@ RecordFields = dict[str, Any]
 
 
 def main() -> int:
-    """Execute requests until standard input ends."""
+    """Execute requests until standard input ends, and return exit status 0."""
     channel = event_channel.open_channel()
     header = json.loads(channel.requests.readline())
     event_channel.die_with_parent(header["parent"])
@@ -74,7 +74,6 @@ def main() -> int:
 
 
 def _describe_failure(error: Exception) -> RecordFields:
-    """Return the record fields of a case that could not be compiled."""
     if isinstance(error, shape.TooLarge):
         needs = error.needs | {"peak_bytes": memory.bytes_while_running(error.needs)} if error.needs else {}
         return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
@@ -86,7 +85,7 @@ def _describe_failure(error: Exception) -> RecordFields:
 
 
 class _TracedCase:
-    """A case that is built and traced for its devices.
+    """A case whose program is built and traced for its devices.
 
     Attributes:
         program: Digest of the program of each device, or None if it is unknown before compiling.
@@ -136,7 +135,7 @@ class _TracedCase:
         return f"needs {format_bytes(needed)}, a device has {format_bytes(limit)}"
 
     def compile(self) -> RecordFields:
-        """Compile the case. Return the record fields with memory, cost, and messages of the program."""
+        """Compile the case, and return its record fields with memory, cost and messages of the program."""
         coloring = self.sizes.coloring
         fields = run_case.coloring_fields(coloring) if coloring else {}
         fields |= {"capacity_bytes": int(self.header["memory"])} if self.header["memory"] else {}
@@ -168,7 +167,7 @@ class _TracedCase:
     def _compile_stages(
         self, program: layout.Program, options: dict[str, Any] | None = None
     ) -> timing.Stages:
-        """Compile a program.
+        """Compile a program, and return the compiled stages.
 
         If the compiler reports that it does not fit into memory, the result contains a `_RejectedProgram`.
         """
@@ -186,8 +185,8 @@ class _TracedCase:
 class _RejectedProgram:
     """A program that the compiler rejected because it does not fit into memory.
 
-    The fields are those of JAX's `CompiledMemoryStats`, in bytes per device, for `memory.program_bytes`. The
-    sizes of the arguments and of the output are exact, and show whether a smaller block could fit.
+    The fields are those of JAX's `CompiledMemoryStats`, in bytes per device. The sizes of the arguments and
+    of the output are exact, and show whether a smaller block of points could fit.
 
     Attributes:
         temp_size_in_bytes: The remaining bytes that the compiler reports, or None if it reports no number.
@@ -207,7 +206,7 @@ def _rejected_program(program: layout.Program, devices: int, message: str) -> _R
     """Return the memory statistics of a rejected program from its shapes and the compiler's message."""
 
     def size(array: Any, shape: tuple[int, ...]) -> int:
-        """Return the size of a shard in bytes."""
+        """Return the size in bytes of a shard with this shape."""
         return math.prod(shape) * array.dtype.itemsize
 
     arguments, used = list(program.arguments.values()), _USED.search(message)
@@ -219,7 +218,7 @@ def _rejected_program(program: layout.Program, devices: int, message: str) -> _R
 
 
 def _describe_shortage(message: str) -> str:
-    """Return the needed and available memory from a compiler message, or the message if it has no numbers."""
+    """Return text such as "needs 40 GB, a device has 16 GB" from a compiler message, or else the message."""
     used = _USED.search(message)
     if used is None:
         return environment.scrub(" ".join(message.split()))[:300]
@@ -228,7 +227,6 @@ def _describe_shortage(message: str) -> str:
 
 
 def _bytes(number: str, unit: str) -> float:
-    """Return a size in bytes."""
     return float(number) * _UNITS[unit]
 
 
@@ -264,7 +262,7 @@ def _digest(case: Case, jaxpr: Any, steps: int = 1, padding: float | None = None
 
 
 def _device_jaxpr(jaxpr: Any) -> Any:
-    """Return the jaxpr of one device, without dead code: the body of the shard_map, or the whole program."""
+    """Return the jaxpr of one device without dead code: the body of the shard_map, or the whole program."""
     for equation in jaxpr.eqns:
         inner = list(jaxprs_in_params(equation.params))
         if equation.primitive.name == "shard_map":
@@ -275,7 +273,7 @@ def _device_jaxpr(jaxpr: Any) -> Any:
 
 
 def _optimized_work(cost: hlo_cost.ProgramCost, steps: int) -> RecordFields:
-    """Return the work of the optimized program as record fields.
+    """Return the kernels and operation counts of the optimized program, as record fields.
 
     Equal kernels are merged, and `times` contains their total count.
     """

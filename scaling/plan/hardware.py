@@ -40,7 +40,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Rates:
-    """Work per second and latencies of one device while `devices` devices work at the same time.
+    """Rates and latencies of one device while `devices` devices work at the same time.
 
     Attributes:
         bandwidth: Memory bandwidth as (bytes of a kernel, bytes per second), in ascending order of bytes.
@@ -65,13 +65,13 @@ class Rates:
     network: tuple[Level, ...]
 
     def empty_call(self, api: str) -> float:
-        """Return the dispatch latency of an empty call in seconds."""
+        """Return the dispatch latency in seconds of an empty call with an API, such as "pmap"."""
         return self.call_seconds.get(api, self.call_seconds[""])
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A machine to plan for.
+    """A machine to predict run times for.
 
     Attributes:
         memory: Bytes per device, or None for a share of the memory of this host.
@@ -107,7 +107,7 @@ class Hardware:
 
     @property
     def digest(self) -> str:
-        """Return a short hash of all fields that affect a prediction."""
+        """Return a hash of 12 hexadecimal digits of all fields that affect a prediction."""
         ignored = ("price", "sources", "title")
         relevant = {name: value for name, value in self.config.items() if name not in ignored}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
@@ -118,7 +118,7 @@ class Hardware:
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
-        """Return the shape of the slice with this device count, in chips.
+        """Return the torus shape in chips of the slice with this device count, such as (2, 2, 4).
 
         Returns:
             None if the device count is not available, or () for hardware without slices.
@@ -139,7 +139,7 @@ class Hardware:
     def check_devices(self, devices: int) -> None:
         """Raise `Refusal` if a device count is not available.
 
-        Any count beyond `most` is valid, because it is planned by formula.
+        Counts beyond `most` are valid up to a million, because they are predicted from a smaller program.
         """
         if devices > _MAX_DEVICES:
             raise Refusal(f"devices={devices} exceed the maximum of a plan: {_MAX_DEVICES} devices")
@@ -173,22 +173,19 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
 
 
 def _is_positive(value: Any) -> bool:
-    """Return whether a value is a positive finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _is_count(value: Any) -> bool:
-    """Return whether a value is a positive integer."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a value is a nonempty string."""
     return isinstance(value, str) and value != ""
 
 
 def _is_name(value: Any) -> bool:
-    """Return whether a value is valid as a part of file names."""
+    """Return whether a value is a string that is valid as a part of file names."""
     return isinstance(value, str) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None
 
 
@@ -200,24 +197,21 @@ def _is_span(value: Any) -> bool:
 
 
 def _is_share(value: Any) -> bool:
-    """Return whether a value is a positive number of at most 1."""
     return _is_positive(value) and value <= 1
 
 
 def _has(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return a predicate for mappings with exactly these keys and valid values."""
+    """Return a predicate that accepts mappings with exactly these keys and valid values."""
     return lambda value: (
         isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
     )
 
 
 def _or_null(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return a predicate that also accepts None."""
     return lambda value: value is None or is_valid(value)
 
 
 def _are_stragglers(value: Any) -> bool:
-    """Return whether a value has a valid share and a valid slowdown."""
     return _has(("share", "slowdown"), _is_positive)(value) and value["share"] < 1 <= value["slowdown"]
 
 
@@ -230,7 +224,6 @@ def _are_slices(value: Any) -> bool:
 
 
 def _is_level(value: Any) -> bool:
-    """Return whether a value has the fields of a network level, with valid values."""
     try:
         level = Level(**value)
     except TypeError:  # not a mapping, or with other keys
@@ -240,7 +233,7 @@ def _is_level(value: Any) -> bool:
 
 
 def _is_network(value: Any) -> bool:
-    """Return whether a value is a list of network levels whose last level connects any number of devices."""
+    """Return whether a value is a list of network levels, the last of which connects all devices."""
     return (
         isinstance(value, list)
         and value != []
@@ -303,7 +296,7 @@ _PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # calibration.py measures the 
 
 
 def _rates(config: Mapping[str, Any]) -> Rates:
-    """Return the rates of a GPU or TPU, which hold for any number of devices.
+    """Return the rates that a GPU or TPU configuration states, which hold for any number of devices.
 
     By default, division has the rate of transcendental functions, a reduction the rate of other arithmetic,
     and a transposed array the memory bandwidth.

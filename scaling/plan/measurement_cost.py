@@ -15,7 +15,9 @@ def seconds(record: Record, settings: RunSettings, end: str = "high") -> float |
     compilation is sampled separately. The compile time is that of this host.
 
     Args:
-        end: End of the prediction interval of the call time: "low" or "high".
+        record: The record of the planned case.
+        settings: The settings of the measurement.
+        end: The end of the prediction interval of the call time to use: "low" or "high".
     """
     if record.predicted is None:
         return None
@@ -26,7 +28,7 @@ def seconds(record: Record, settings: RunSettings, end: str = "high") -> float |
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings) -> tuple[float, float, int]:
-    """Return the device-hours to measure all replicates of these cases.
+    """Return the predicted device-hours to measure all replicates of some cases.
 
     Returns:
         (lower bound, upper bound, number of cases without a prediction).

@@ -25,7 +25,7 @@ class CollectiveCost(NamedTuple):
         return self.latency + self.transfer
 
     def times(self, factor: float) -> "CollectiveCost":
-        """Return the cost multiplied by a factor."""
+        """Return the cost with both times multiplied by a factor."""
         return CollectiveCost(self.latency * factor, self.transfer * factor)
 
 
@@ -35,11 +35,12 @@ _FREE = CollectiveCost(0.0, 0.0)
 def collective(
     kind: str, size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...] = ()
 ) -> CollectiveCost:
-    """Return the cost of a collective.
+    """Return the time of a collective operation, such as an all-reduce.
 
     Args:
         kind: HLO name of the collective, such as all-reduce.
         size: Bytes of the input or the output per device, whichever is larger.
+        devices: Number of devices that take part.
         levels: Levels of the network, innermost first.
         shape: Shape of the torus in chips.
     """
@@ -62,7 +63,7 @@ def collective(
 def _all_reduce(
     size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...]
 ) -> CollectiveCost:
-    """Return the cost of an all-reduce on the innermost level, and recursively on the outer levels."""
+    """Return the time of an all-reduce on the innermost level, and recursively on the outer levels."""
     level, *outer = levels
     within = min(devices, level.devices or devices)
     torus = level.shape == "torus" and shape
@@ -78,7 +79,7 @@ def _all_reduce(
 
 
 def _ring_or_tree(size: float, devices: int, level: Level) -> CollectiveCost:
-    """Return the smaller cost of a ring, which transfers fewer bytes, and a tree, which has fewer steps."""
+    """Return the shorter time of a ring, which transfers fewer bytes, and a tree, which has fewer steps."""
     if devices < 2:
         return _FREE
     steps = 2 * (devices - 1)
@@ -88,7 +89,7 @@ def _ring_or_tree(size: float, devices: int, level: Level) -> CollectiveCost:
 
 
 def _torus(size: float, shape: tuple[int, ...], level: Level) -> CollectiveCost:
-    """Return the cost of an all-reduce on a torus in which every axis reduces its share of the bytes.
+    """Return the time of an all-reduce on a torus in which every axis reduces its share of the bytes.
 
     An axis that is a ring sends in both directions, which doubles the bandwidth of a line.
     """

@@ -62,7 +62,7 @@ Exit status: as for `scaling run`."""
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """A study to plan for one hardware.
+    """A study and the hardware to plan it for, that is, to compile it and to predict its run times.
 
     Attributes:
         settings: Settings of a later measurement. `case_seconds` also limits each compilation.
@@ -84,7 +84,7 @@ class PlanSchedule:
         compiled_as: Case -> the case that is compiled for it, which is a smaller one beyond the largest
             machine.
         environments: Environments by `PreflightResult.environment_key`.
-        refused: Cases that cannot be planned, each with reason and text of its record.
+        rejected: Cases that cannot be planned, each with reason and text of its record.
         done: Number of cases that are already planned.
         keys: Keys of all cases of the study.
     """
@@ -99,7 +99,10 @@ class PlanSchedule:
 
 
 def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
-    """Return the study and hardware of a composed configuration. Raise `Refusal` if an input is invalid."""
+    """Validate a composed configuration, and return the study and hardware that it describes.
+
+    Raise `Refusal` if an input is invalid.
+    """
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is not a mapping; specify one study, such as study=plan")
     if not isinstance(config.get("hardware"), dict):
@@ -128,7 +131,7 @@ def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
 
 
 def _calibrate(hardware: Hardware, folder: Path) -> Hardware:
-    """Return the hardware of this CPU with measured rates, and with its free memory divided by the cores."""
+    """Return the model of this CPU with measured rates, and with its free memory divided by the cores."""
     timings = curves.pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = memory.available_bytes()
     share = None if free is None else free / len(cores.usable_cores())
@@ -136,7 +139,7 @@ def _calibrate(hardware: Hardware, folder: Path) -> Hardware:
 
 
 def _expand(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
-    """Return the cases of the study.
+    """Return the cells (cases as stated) of the study.
 
     With devices=all, these are the cases on every available device count that divides the points evenly.
     """
@@ -163,9 +166,10 @@ def _fill_in_devices(value: Any, hardware: Hardware) -> Any:
 
 
 def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total: None) -> PlanSchedule:
-    """Return the cases of a study that are not planned yet, after their preflight checks.
+    """Check the cases of a study, and return the schedule of those that are not planned yet.
 
     Args:
+        study: The study and its hardware.
         note: Progress callback, see `preflight.examine_cells`.
     """
     compiler = _find_compiler(study.hardware)
@@ -203,7 +207,7 @@ def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total:
 
 
 def _rejection(result: PreflightResult) -> tuple[str, str] | None:
-    """Return why a case cannot be planned, as (reason, text), or None if it can be."""
+    """Return the (reason, text) to record for a case that cannot be planned, or None if it can be."""
     if outcome := result.failure or result.inapplicable:
         return outcome
     if result.case.engine != "jax":
@@ -219,8 +223,8 @@ def _rejection(result: PreflightResult) -> tuple[str, str] | None:
 def smaller_case(case: Case, hardware: Hardware) -> Case | None:
     """Return a smaller case whose devices each do the same work as those of a larger case, or None.
 
-    The smaller case has fewer devices along the point axis and fewer points. The same number of devices
-    partition the seeds of a point.
+    The smaller case has fewer devices along the point axis of the mesh and fewer points (batch elements). The
+    same number of devices partition the seeds of a point.
     """
     over_points, over_seeds = case.axes
     if case.points % over_points and case.split != "both":
@@ -250,7 +254,7 @@ def _find_compiler(hardware: Hardware) -> tuple[str, str]:
 
 
 def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return (package, version) of the first installed package, or None."""
+    """Return (package, version) of the first of these packages that is installed, or None."""
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return name, importlib.metadata.version(name)
@@ -258,7 +262,6 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _environment(study: PlannedStudy, compiler: tuple[str, str], result: PreflightResult) -> dict[str, Any]:
-    """Return the environment of the records of a case."""
     name, version = compiler
     hardware, digest = study.hardware, result.workload_digest
     recorded = {"name": hardware.name, "digest": hardware.digest, name: version}
@@ -269,7 +272,7 @@ def _environment(study: PlannedStudy, compiler: tuple[str, str], result: Preflig
 
 
 def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
-    """Compile the cases, predict their times, and record each case as it ends."""
+    """Compile the cases, predict their times, and write a record of each case as it ends."""
     study, by_program = schedule.study, dict[Case, list[PreflightResult]]()
     for result in schedule.cases:
         by_program.setdefault(schedule.compiled_as[result.case], []).append(result)
@@ -308,7 +311,6 @@ def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
 
 
 def _compile_pool(study: PlannedStudy, cases: Mapping[Case, Any]) -> CompilePool:
-    """Return the pool of compile workers for these cases."""
     hardware, counts = study.hardware, sorted({case.devices for case in cases})
     header = {
         "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
@@ -319,7 +321,7 @@ def _compile_pool(study: PlannedStudy, cases: Mapping[Case, Any]) -> CompilePool
 
 
 def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return the record fields of a compiled case, with the predicted time of a call.
+    """Return the record fields of a compiled case with the predicted time of a call, if it has one.
 
     Beyond the largest machine, each device does the same work as those of the smaller compiled case, and the
     messages connect all devices of the larger case.
@@ -327,6 +329,7 @@ def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields
     Args:
         case: The planned case.
         compiled: The case that was compiled for it.
+        hardware: The hardware to predict for.
         fields: Record fields of the compiled case.
     """
     if fields["status"] != "planned":
@@ -344,7 +347,6 @@ def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields
 
 
 def _manifest_file(study: PlannedStudy) -> Path:
-    """Return the path of plan-NAME.json."""
     return study.folder / f"plan-{study.hardware.name}.json"
 
 
@@ -369,7 +371,7 @@ def _manifest(study: PlannedStudy) -> dict[str, Any]:
 
 
 def describe_work(schedule: PlanSchedule) -> str:
-    """Return a one-line summary of what will be compiled."""
+    """Return one line of text with the numbers of cases to compile, done before, skipped and failed."""
     failed = sum(result.failure is not None for result, *_ in schedule.rejected)
     parts = [
         f"{len(schedule.cases)} cases to compile",
@@ -382,7 +384,13 @@ def describe_work(schedule: PlanSchedule) -> str:
 
 
 def plan_lines(schedule: PlanSchedule, found: Findings, deadline: float | None) -> list[str]:
-    """Return the results of the plan as sentences."""
+    """Return the results of a plan as sentences, such as the device-hours to measure the study.
+
+    Args:
+        schedule: The schedule of the plan.
+        found: The findings in the results folder, which contain the predictions.
+        deadline: The time of a call in seconds for which to find the cheapest device count, or None.
+    """
     name, settings = schedule.study.hardware.name, schedule.study.settings
     complete = next((item for item in found.forecasts if item.hardware == name), None)
     if complete is None:
@@ -399,5 +407,5 @@ def plan_lines(schedule: PlanSchedule, found: Findings, deadline: float | None) 
 
 
 def _format_range(low: float, high: float) -> str:
-    """Return "LOW to HIGH", or a single number if both have the same text."""
+    """Return text such as "2 to 5", or a single number if both have the same text."""
     return " to ".join(dict.fromkeys(map(format_number, (low, high))))

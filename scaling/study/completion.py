@@ -1,7 +1,7 @@
 """Fill in the defaults that a case takes from its workload, and reset the fields that have no effect.
 
 A completed case names its target, variant, sizes and inputs. Each field that its mode, target or layout does
-not use has its default value. This module does not know grids, and does not decide whether a case can run.
+not use has its default value. This module does not decide whether a case can run.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
 
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
-    """Return a dict from field name to `UnusedField` for the stated fields of a case that have no effect.
+    """Return the stated fields of a case that have no effect, as a dict from field name to the reason.
 
     Args:
         case: A case as a study states it, not yet completed.
@@ -95,10 +95,10 @@ def _settle(case: Case) -> Case:
 
 
 def _settle_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return (mode, target) of a case.
+    """Return the resolved (mode, target) of a case, such as ("jacfwd", "jacobian").
 
-    A target that is the value of the function always has mode `value`, and mode `value` always has such a
-    target. Raise `Refusal` if the workload does not have the target.
+    If the target is the function value, the mode is "value", and vice versa. Raise `Refusal` if the workload
+    does not have the target.
     """
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
@@ -122,7 +122,7 @@ def _choose(case: Case, field: str, names: tuple[str, ...], others: tuple[str, .
         case: A case as a study states it.
         field: The field, such as `variant`.
         names: The names that the workload offers.
-        others: Further names that are allowed, which the engine of the case offers.
+        others: Further names, which the engine of the case offers.
     """
     value = getattr(case, field) or (names[0] if names else None)
     if value is not None and value not in names + others:
@@ -131,7 +131,7 @@ def _choose(case: Case, field: str, names: tuple[str, ...], others: tuple[str, .
 
 
 def _drop_unused(case: Case) -> dict[str, Any]:
-    """Return a dict from field name to new value for fields that are unused or determined by the layout.
+    """Return the values to which fields without effect are reset, as a dict from field name to value.
 
     Raise `Refusal` if the case needs a mesh and states none that matches its number of devices.
     """
@@ -148,7 +148,7 @@ def _drop_unused(case: Case) -> dict[str, Any]:
 
 
 def _require_mesh(case: Case) -> None:
-    """Raise `Refusal` unless the mesh of the case is a factorization of its number of devices."""
+    """Raise `Refusal` unless the mesh, such as 2x4, has as many devices as the case."""
     known = [f"{n}x{case.devices // n}" for n in range(case.devices, 0, -1) if case.devices % n == 0]
     if case.mesh not in known:
         given = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
@@ -157,7 +157,7 @@ def _require_mesh(case: Case) -> None:
 
 
 def unused_in_layout(case: Case) -> dict[str, UnusedField]:
-    """Return a dict from field name to `UnusedField` for the fields that mode, target and layout do not use.
+    """Return the fields that mode, target and layout do not use, as a dict from name to the reason.
 
     Args:
         case: A case whose target and mode are resolved.
@@ -209,9 +209,10 @@ def _rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
-    """Return the case without a `chunk` or `block` that covers all seeds or points of a device.
+    """Return the case without a `chunk` or `block` that covers all seeds or all points of a device.
 
-    Such a case compiles to the same program as the case without the field.
+    `chunk` is the number of seeds (tangents or cotangents) and `block` the number of points (batch elements)
+    that are computed at a time. The compiled program is the same without such a field.
     """
     from scaling.core.shape import ceil_div
 

@@ -1,7 +1,6 @@
 """Compose the configuration of a study with Hydra: from overrides and YAML files to a plain dict.
 
-Errors of Hydra become a `Refusal` with a message of one line. Shell completion is here too. This module does
-not know what the values mean.
+Errors of Hydra become a `Refusal` with a message of one line. Shell completion is implemented here too.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     Raise `Refusal` if the configuration cannot be composed. Exceptions of `job` propagate unchanged.
 
     Args:
-        words: The words of the command line after the verb: overrides and options of Hydra.
+        words: The command-line words after the subcommand: overrides and options of Hydra.
         job: The function to call with the composed configuration as a plain dict.
     """
     import hydra
@@ -77,6 +76,10 @@ def complete(words: list[str], verbs: list[str]) -> int:
     """Print the completions of the word at the cursor, or the shell's setup lines; return the exit status.
 
     Hydra completes the words of `run` and `plan`. Errors are not printed, because the user is still typing.
+
+    Args:
+        words: The options of shell completion.
+        verbs: The names of the subcommands.
     """
     if not any(word.startswith("query=") for word in words):
         compose(["--shell-completion", *words], lambda *_: None)
@@ -100,7 +103,6 @@ def configuration() -> Path:
 
 
 def _keys(file: Path) -> list[str]:
-    """Return the top-level keys of a YAML file of the configuration, in file order."""
     keys = re.findall(r"^([a-z_]+):", file.read_text(encoding="utf-8"), re.MULTILINE)
     return [key for key in keys if key not in ("defaults", "hydra")]
 
@@ -110,8 +112,8 @@ def _check(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[st
 
     Args:
         config: The composed configuration.
-        choices: A mapping from config group to the chosen name.
-        known: The keys that a configuration has.
+        choices: A mapping from configuration group, such as "cluster", to the chosen name.
+        known: The valid keys.
     """
     for name in config:
         if name not in known:
@@ -130,7 +132,7 @@ def _check(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[st
 def _check_cluster(config: Any, conf: Path) -> None:
     """Raise `Refusal` if the cluster configuration has an unknown or unused key.
 
-    An unknown cluster name is not reported here but when the values are parsed.
+    An unknown cluster name is reported later, when the values are parsed.
     """
     if not isinstance(config, Mapping) or config.get("name") not in NAMES:
         return
@@ -147,7 +149,7 @@ def _check_cluster(config: Any, conf: Path) -> None:
 
 @contextlib.contextmanager
 def _checked_files() -> Iterator[None]:
-    """Patch Hydra inside the context so that every YAML file is checked against limits before it is read."""
+    """Patch Hydra inside the context to check every YAML file against size limits before reading it."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
 
     from scaling.study import yaml_files
@@ -185,11 +187,11 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _explain(error: Exception, known: list[str], words: list[str]) -> Refusal:
-    """Return a `Refusal` of one line that explains an error of Hydra and lists the alternatives.
+    """Return a `Refusal` that explains an error of Hydra in one line and lists the alternatives.
 
     Args:
         error: The exception that Hydra raised.
-        known: The keys that a configuration has.
+        known: The valid configuration keys.
         words: The words of the command line.
     """
     import yaml
@@ -225,11 +227,11 @@ def _explain(error: Exception, known: list[str], words: list[str]) -> Refusal:
 
 
 def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | None:
-    """Return the `Refusal` for an unknown or invalid key, or None if the error is about something else.
+    """Return the `Refusal` for an unknown or invalid key, or None if the error has another cause.
 
     Args:
         text: The error message of Hydra.
-        known: The keys that a configuration has.
+        known: The valid configuration keys.
         words: The words of the command line.
     """
     inside = re.search(r"full_key: (cluster|hardware)\.(\w+)", text)

@@ -2,7 +2,7 @@
 
 A condition compares names and constants and joins comparisons with `and`, `or`, `not`. Arithmetic accepts
 numbers only, and the magnitude of every number is limited to `_LARGEST`, so that no condition takes long or
-needs much memory; `eval` is not used. This module does not know what the names mean.
+needs much memory; `eval` is not used.
 """
 
 import ast
@@ -61,10 +61,7 @@ def holds(where: str, names: Mapping[str, Any]) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _parse(where: str) -> ast.expr:
-    """Return the syntax tree of a condition.
-
-    Raise `Refusal` if it is too long, is not valid Python, or contains a node type that is not in `_FORMS`.
-    """
+    """Return the syntax tree of a condition, or raise `Refusal` if it is too long or invalid."""
     if len(where) > _LONGEST:
         raise Refusal(
             f"where has {len(where)} characters, and at most {_LONGEST} are allowed: {where[:40]!r}..."
@@ -83,7 +80,6 @@ def _parse(where: str) -> ast.expr:
 
 
 def _value(node: Any, names: Mapping[str, Any]) -> Any:
-    """Return the value of a node of the syntax tree, evaluated recursively."""
     match node:
         case ast.Constant():
             return node.value
@@ -111,10 +107,7 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _computed(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Return `operation(left, right)` for two numbers.
-
-    Raise `ValueError` if an operand is not a number, or if an operand or the result exceeds `_LARGEST`.
-    """
+    """Return `operation(left, right)`, or raise `ValueError` unless all are numbers up to `_LARGEST`."""
     for operand in (left, right):
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise ValueError(f"arithmetic takes numbers, not {operand!r}")

@@ -1,7 +1,7 @@
 """Format the help text of every configuration field for `scaling run --help`, from conf/config.yaml.
 
 The meanings are the comments in that file. The allowed values and defaults are those that cases are checked
-against. The text has 80 columns. This module does not know Hydra.
+against. The text has at most 79 columns.
 """
 
 import dataclasses
@@ -54,10 +54,7 @@ def describe(conf: Path) -> str:
 
 
 def _read_fields(text: str) -> dict[str, tuple[str, str]]:
-    """Return a dict from key to (default, comment) for a YAML text.
-
-    A nested key has the name of its group as a prefix, such as `sampling.seconds`.
-    """
+    """Parse config.yaml into a dict from key, such as `sampling.seconds`, to (default, comment)."""
     found: dict[str, tuple[str, str]] = {}
     group = name = ""
     for line in text.splitlines():
@@ -74,7 +71,6 @@ def _read_fields(text: str) -> dict[str, tuple[str, str]]:
 
 
 def _entry(name: str, default: str, meaning: str, allowed: Collection[Any]) -> str:
-    """Return the wrapped help text of one field: its name, meaning, allowed values and default."""
     default = re.sub(r"\$\{.*?\}", "<study>", default)
     if default == "null":
         default = _in_yaml((_DEFAULTS | {"scaling": "strong"}).get(name))

@@ -1,8 +1,7 @@
 """Expand the shared fields, grids and command-line overrides of a study into a list of cases.
 
 A list as the value of a field is swept, `where` excludes cases, and the scaling rule (strong or weak) derives
-the number of points from the number of devices. This module does not know the workloads; their defaults are
-filled in by completion.py.
+the number of points from the number of devices. completion.py fills in the defaults of the workloads.
 """
 
 import dataclasses
@@ -39,7 +38,9 @@ class UnusedField(NamedTuple):
 class GridCell:
     """A case as the study states it, before its workload completes it and the scaling rule sets its points.
 
-    `stated` has, for each grid that contains the cell, a dict from field to the source of its value.
+    Attributes:
+        scaling: "strong" or "weak".
+        stated: For each grid that contains the case, a dict from field to the source of its value.
     """
 
     case: Case
@@ -56,7 +57,7 @@ class GridCell:
 def expand_study(
     study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None
 ) -> list[GridCell]:
-    """Return the distinct cells of a study, in the order in which it states them.
+    """Return the distinct cases of a study as cells, in the order in which it states them.
 
     A grid's fields take precedence over the shared fields, and overrides over both. A study may contain other
     studies by name as `parts`; their cells come first. Cases for `ceilings` are not included, see
@@ -88,7 +89,7 @@ def expand_study(
 def _grids(
     study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
-    """Yield (fields, sources) of each grid of a study, starting with the grids of its parts.
+    """Yield (fields, sources of the fields) for each grid of a study, starting with those of its parts.
 
     Args:
         study: The study, or one of its parts.
@@ -117,9 +118,9 @@ def _grids(
 
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Return the fields of `under` updated with those of `upper`.
+    """Return the fields of `under` updated with those of `upper`, or raise `Refusal` for an unknown key.
 
-    Sizes are merged by name, so that a single size can be replaced. Raise `Refusal` if a key is unknown.
+    Sizes are merged by name, so that a single size can be replaced.
     """
     for name in (*under, *upper):
         if name not in FIELDS + _OWN:
@@ -161,7 +162,7 @@ def _axes(fields: _Fields) -> dict[str, list[Any]]:
 
 
 def _cells(fields: _Fields) -> Iterator[GridCell]:
-    """Yield the cells of a grid: the Cartesian product of its lists, without those that `where` excludes."""
+    """Yield the Cartesian product of the lists of a grid as cells, except those that `where` excludes."""
     where, axes = conditions.check(fields.get("where")), _axes(fields)
     for values in itertools.product(*axes.values()):
         for chosen in _meshes(dict(zip(axes, values, strict=True))):
@@ -171,7 +172,7 @@ def _cells(fields: _Fields) -> Iterator[GridCell]:
 
 
 def _meshes(fields: _Fields) -> Iterator[_Fields]:
-    """Yield the fields of a cell, once for each factorization of its devices if `mesh` is `all`."""
+    """Yield the fields of a case, once for each factorization of its devices if `mesh` is `all`."""
     devices = fields.get("devices", 1)
     if fields.get("mesh") != EVERY or not isinstance(devices, int) or devices < 1:
         yield fields
@@ -182,7 +183,7 @@ def _meshes(fields: _Fields) -> Iterator[_Fields]:
 
 
 def _cell(fields: _Fields) -> GridCell:
-    """Return the cell with these fields, each a single value; raise `Refusal` if one is invalid."""
+    """Return the cell with these single-valued fields, or raise `Refusal` if a value is invalid."""
     if (scaling := fields.pop("scaling", "strong")) not in SCALINGS:
         raise unknown_name("scaling", scaling, SCALINGS)
     if "workload" not in fields:
@@ -209,7 +210,7 @@ def _cell(fields: _Fields) -> GridCell:
 
 
 def _bytes(text: str) -> int:
-    """Return the number of bytes that a text such as 2GB denotes; raise `Refusal` if it denotes none."""
+    """Return the number of bytes in a text such as "2GB" or "512MiB", or raise `Refusal` if it is invalid."""
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     unit = _BYTES.get(found[2].lower()) if found else None
     if found is None or unit is None or float(found[1]) * unit > LARGEST:
@@ -218,7 +219,7 @@ def _bytes(text: str) -> int:
 
 
 def _names(cell: GridCell) -> dict[str, Any]:
-    """Return a dict of the names that a condition may use: fields, sizes and scaling of a cell."""
+    """Return a dict of the names that a `where` condition may use: fields, sizes and scaling of a case."""
     fields = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
     return fields | dict(cell.case.sizes) | {"scaling": cell.scaling}
 

@@ -1,9 +1,9 @@
-"""Examine the cells of a study in CPU child processes before it starts, and cache their answers.
+"""Check the cells of a study in CPU child processes before it starts, and cache their answers.
 
-The child processes (preflight_process.py) import JAX and the user's modules: one process for each set of user modules,
-and one for everything built in. A module that crashes or hangs therefore affects only its own cases. The
-answers about built-in workloads are cached in the results folder, so that an unchanged study starts without
-JAX. This module does not import JAX.
+The child processes (preflight_process.py) import JAX and the user's modules: one process for each set of user
+modules, and one for everything built in. A module that crashes or hangs therefore affects only its own cases.
+The answers about built-in workloads are cached in the results folder, so that an unchanged study starts
+without JAX. This module does not import JAX.
 """
 
 import contextlib
@@ -43,7 +43,7 @@ Note = Callable[[int, int], None]
 
 
 class _Unanswered(Exception):
-    """A child process did not answer a question.
+    """Raised if a child process exits, hangs or reports a failure instead of an answer.
 
     Args:
         reason: The reason to be recorded, such as "timeout".
@@ -59,27 +59,27 @@ class _Unanswered(Exception):
 def examine_cells(
     cells: Sequence[GridCell], seconds: float = 600.0, note: Note = lambda done, total: None
 ) -> list[PreflightResult]:
-    """Return the result for each distinct completed case of some cells.
+    """Check the cells of a study, and return one result for each distinct completed case.
 
     Raise the first `Refusal` if any case is invalid.
 
     Args:
-        cells: The cells of a study.
-        seconds: The timeout of a question.
-        note: A callback of (answered, total) questions, called several times a second.
+        cells: The cells (cases as a study states them).
+        seconds: The timeout of the check of one cell.
+        note: A callback of (checked, total) cells, called several times a second.
     """
     return judge_answers(cells, ask_cells(cells, seconds, note))
 
 
 def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Answer]:
-    """Return the answer of the child processes for each cell, in order.
+    """Check the cells of a study in child processes, and return one answer for each cell, in order.
 
     At most as many processes run at a time as there are usable cores.
 
     Args:
-        cells: The cells of a study.
-        seconds: The timeout of a question.
-        note: A callback of (answered, total) questions, called several times a second.
+        cells: The cells (cases as a study states them).
+        seconds: The timeout of the check of one cell.
+        note: A callback of (checked, total) cells, called several times a second.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, cell in enumerate(cells):
@@ -101,7 +101,7 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
 
 
 def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
-    """Return the result for each distinct completed case, from the answers about the cells.
+    """Convert the answers about the cells into one result for each distinct completed case.
 
     Raise the first `Refusal` if any case is invalid or a stated field has no effect.
     """
@@ -126,9 +126,9 @@ def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[
 
 
 def without_layout(case: Case) -> Case:
-    """Return the case with its layout fields set to their defaults.
+    """Return the case with its layout fields, such as devices, split and chunk, set to their defaults.
 
-    The layout says where the case runs and how it is partitioned; `workload(case)` does not depend on it.
+    `workload(case)` does not depend on the layout, which says how a case is partitioned over devices.
     """
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
@@ -139,7 +139,7 @@ def _family(case: Case) -> tuple[Any, ...]:
 
 @dataclass
 class _Examination:
-    """The state of an examination: the cells of a study, and the answers so far by index of the cell."""
+    """The progress of the checks: the cells of a study, and the answers so far by index of the cell."""
 
     cells: Sequence[GridCell]
     seconds: float
@@ -147,11 +147,10 @@ class _Examination:
     stopped: bool = False
 
     def examine(self, modules: tuple[str, ...], numbers: Sequence[int]) -> None:
-        """Answer the questions about some cells in child processes, restarted after each crash or hang.
+        """Check some cells in child processes, which are restarted after each crash or hang.
 
-        Cells of the same problem, which differ only in their layout, are examined consecutively, and a
-        failure applies to all of them. After several failures in a row, or a failure at import, all remaining
-        cells fail.
+        Cells that differ only in their layout are checked consecutively, and a failure applies to all of
+        them. After several failures in a row, or a failure at import, all remaining cells fail.
 
         Args:
             modules: The user's modules that the cells need.
@@ -177,7 +176,7 @@ class _Examination:
     def _record_failure(
         self, modules: tuple[str, ...], remaining: list[int], why: _Unanswered, deaths: int
     ) -> None:
-        """Record a failure for the cells of the problem that failed, or for all remaining cells.
+        """Record a failure for the cells that differ only in layout, or for all remaining cells.
 
         Args:
             modules: The user's modules that the cells need.
@@ -197,7 +196,7 @@ class _Examination:
         remaining.sort(key=lambda number: _family(self.cells[number].case) == _family(first))
 
     def _answer_in_order(self, modules: tuple[str, ...], remaining: list[int]) -> None:
-        """Start a child process and record its answers about the remaining cells.
+        """Start a child process, and record its answers about the remaining cells.
 
         The index of a cell is removed from `remaining` once it is answered. Raise `_Unanswered` if the
         process fails to answer.
@@ -245,8 +244,8 @@ class _Examination:
 def cache_key(cells: Sequence[GridCell]) -> str | None:
     """Return a digest of everything that determines the answers about these cells.
 
-    Return None if the answers cannot be cached, because a cell uses a user's module or an engine
-    other than JAX.
+    Return None if the answers cannot be cached, because a cell uses a user's module or an engine other than
+    JAX.
     """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None

@@ -1,7 +1,8 @@
 """Child process that imports user workloads and completes their cases before a study starts.
 
-preflight.py starts `python -m scaling.study.preflight_process` with a job on standard input: cells of a study, and the
-user's modules that they need. The process imports JAX and these modules, and writes one JSON event per line:
+preflight.py starts `python -m scaling.study.preflight_process` with a job on standard input: cells of a
+study, and the user's modules that they need. The process imports JAX and these modules, and writes one JSON
+event per line:
 
     {"event": "ready"}                       JAX is imported
     {"event": "imported"}                    the user's modules are imported
@@ -91,13 +92,7 @@ def answer(cell: GridCell) -> dict[str, Any]:
 
 
 def _unused(stated: Case, completed: Case, built: workload.Workload) -> dict[str, UnusedField]:
-    """Return a dict from field name to `UnusedField` for the stated fields of a case that have no effect.
-
-    Args:
-        stated: The case as the study states it.
-        completed: The completed case.
-        built: The workload of the completed case.
-    """
+    """Return the stated fields of a case that have no effect, as a dict from field name to the reason."""
     unused = unused_fields(stated)
     lower = completed.engine == interface.JAX and completed.precision != "highest"
     if lower and not multiplies(completed, built):
@@ -107,9 +102,9 @@ def _unused(stated: Case, completed: Case, built: workload.Workload) -> dict[str
 
 
 def multiplies(case: Case, built: workload.Workload) -> bool:
-    """Return whether the function of a case or its reduction may multiply matrices.
+    """Return whether the function of a case, or its reduction, may multiply matrices.
 
-    The result is True if this cannot be ruled out, for example for derivatives written by hand.
+    Return True if this cannot be ruled out, for example for derivatives written by hand.
     """
     if built.reduction.products or case.ad_mode.by_workload:
         return True  # a derivative written by hand is not traced here
@@ -121,10 +116,7 @@ def multiplies(case: Case, built: workload.Workload) -> bool:
 
 
 def _may_multiply(jaxpr: Any) -> bool:
-    """Return whether a jaxpr may multiply matrices.
-
-    A primitive that is not known to be elementwise counts as a matrix multiplication.
-    """
+    """Return whether a jaxpr contains a primitive that is not known to be elementwise."""
     for equation in jaxpr.eqns:
         name, inner = equation.primitive.name, subjaxprs(equation)
         if name not in ELEMENTWISE and (not inner or name.startswith("custom")):

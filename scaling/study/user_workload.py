@@ -22,7 +22,7 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Return the module of a workload, by its import path or built-in name.
+    """Import and return the module of a workload, given its import path or built-in name.
 
     Raise `Refusal` if the name is the path of a file, or if a file of the user shadows a built-in name.
     """
@@ -36,7 +36,7 @@ def find_module(name: str) -> ModuleType:
 
 
 def _import_path(name: str) -> str:
-    """Return the advice that names the import path to write instead of the path of a file."""
+    """Return advice such as "write workload=a.b" for a workload that was given as the path of a file."""
     *folders, file = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
     stem = file.removesuffix(".py") or "NAME"
     if not name.startswith(("/", "~")) and all(each.isidentifier() for each in folders):
@@ -46,7 +46,7 @@ def _import_path(name: str) -> str:
 
 
 def _refuse_shadowed(name: str) -> None:
-    """Raise `Refusal` if a file of the user that defines a workload has the name of a built-in one.
+    """Raise `Refusal` if a workload file of the user has the name of a built-in workload.
 
     The working directory and the folders in `PYTHONPATH` are searched.
     """
@@ -62,9 +62,9 @@ def _refuse_shadowed(name: str) -> None:
 
 
 def check_workload(name: str, made: Any) -> Workload:
-    """Return the result of `workload(case)`; raise `Refusal` if it or one of its fields has a wrong type.
+    """Return the result of `workload(case)`, or raise `Refusal` if it or a field of it has a wrong type.
 
-    The inputs of the workload are not checked here but when they are flattened.
+    The inputs of the workload are checked later, when they are flattened.
 
     Args:
         name: The name of the workload, for the message.
@@ -94,13 +94,6 @@ def check_workload(name: str, made: Any) -> Workload:
 
 
 def _wrong_type(what: str, expected: str, value: Any) -> Refusal:
-    """Return the `Refusal` for a value of a wrong type.
-
-    Args:
-        what: The name of the value in the message.
-        expected: The expected type, in words.
-        value: The value.
-    """
     from scaling.options.pytrees import describe
 
     return Refusal(f"{what} must be {expected}, not {describe(value)}")

@@ -1,7 +1,6 @@
 """Prepare the baseline that `versus=KIND:WHAT` compares with: a git revision, JAX version, or XLA flags.
 
-The baseline may also be another Python interpreter, or this program itself. This module knows git, pip and
-environment variables; it does not know what is measured.
+The baseline may also be another Python interpreter, or this program itself.
 """
 
 import contextlib
@@ -25,9 +24,10 @@ _PACKAGE = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """Yield the variant that a value of `versus` names, ready to start workers, and clean it up afterwards.
+    """Yield the software variant that `versus` names, such as "jax:0.10.0", ready to start workers.
 
-    Raise `Refusal` if the value is unknown or the variant cannot be prepared.
+    Temporary files are removed when the context exits. Raise `Refusal` if the value is unknown or the variant
+    cannot be prepared.
     """
     kind, _, what = text.partition(":")
     if (kind, bool(what)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
@@ -51,7 +51,7 @@ def open_variant(text: str) -> Iterator[Variant]:
 
 
 def _commit(revision: str, folder: Path) -> Variant:
-    """Return the variant that runs a git revision, which is checked out into `folder`.
+    """Check out a git revision into `folder`, and return the variant that runs it.
 
     The repository is that of the working directory: this project's or a user's. Raise `Refusal` if there is
     no repository or no such revision.

@@ -1,8 +1,7 @@
 """Check YAML files against limits on size, nesting and aliases before they are loaded.
 
 A file must be UTF-8 text of at most `_LARGEST` bytes that contains a single mapping. An alias counts as all
-values that it repeats. The limits bound the time and memory of loading. This module does not know what the
-keys mean.
+values that it repeats. The limits bound the time and memory of loading.
 """
 
 import os
@@ -103,5 +102,5 @@ def _check_root(line: str, event: yaml.NodeEvent) -> None:
 
 
 def _shown(path: Path) -> str:
-    """Return a path for a message: relative to the working directory if it is inside, otherwise its name."""
+    """Return a path as text: relative to the working directory if it is inside, otherwise its name."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.name

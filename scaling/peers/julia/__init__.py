@@ -65,7 +65,7 @@ _NANOSECOND = 1e-9
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if a Julia package cannot run a case."""
+    """Return the reason why a Julia package cannot run a case, as text, or None if it can."""
     system = case.engine.partition("/")[2]
     offered = (*MODES[system], "finite_difference", "value")
     has_tape = case.mode == "jacrev" and system in ("ReverseDiff", "DifferentiationInterface")
@@ -87,7 +87,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def versions(system: str) -> dict[str, str | None]:
-    """Return the version of Julia and of each package that a system loads.
+    """Return a dict from "julia" and each package that a system loads to its version.
 
     The version of a package that is not installed is None.
     """
@@ -103,7 +103,6 @@ def versions(system: str) -> dict[str, str | None]:
 
 
 def _output(*command: str) -> str:
-    """Return the standard output of a command, or "" if it cannot be run."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
     except (OSError, subprocess.TimeoutExpired):
@@ -111,7 +110,7 @@ def _output(*command: str) -> str:
 
 
 def _installed(julia: str) -> dict[str, str | None]:
-    """Return the versions of the packages in the environment, from the manifest of a version of Julia.
+    """Return a dict from package to version for the environment, read from the manifest of a Julia version.
 
     Julia uses the manifest of its own minor version, such as Manifest-v1.11.toml, or Manifest.toml if there
     is none. A manifest with the prefix "Julia" takes precedence.
@@ -133,7 +132,7 @@ def _installed(julia: str) -> dict[str, str | None]:
 
 
 def _environment() -> Path:
-    """Return the path of the environment in the first Julia depot."""
+    """Return the path of the Julia environment of this package, in the first Julia depot."""
     depot = os.environ.get("JULIA_DEPOT_PATH", "").split(os.pathsep)[0]
     return Path(depot or "~/.julia").expanduser() / _ENVIRONMENT
 
@@ -194,13 +193,13 @@ class _Julia:
         weakref.finalize(self, _close, self._process, folder)
 
     def write_input(self, name: str, array: np.ndarray) -> dict[str, Any]:
-        """Write an input to a binary file, and return its name, file, shape and dtype as sent to Julia."""
+        """Write an array to a binary file, and return its name, file, shape and dtype as sent to Julia."""
         file = self.folder / f"{name}.bin"
         np.ascontiguousarray(array).tofile(file)
         return {"name": name, "file": str(file), "shape": array.shape, "type": array.dtype.name}
 
     def request(self, action: str, **fields: Any) -> dict[str, Any]:
-        """Send a request and return the reply. Raises `RuntimeError` if Julia reports an error or exits."""
+        """Send a request and return the reply, or raise `RuntimeError` if Julia reports an error or exits."""
         self._process.send({"do": action, **fields})
         reply = self._process.receive()
         assert reply is not None
@@ -211,12 +210,10 @@ class _Julia:
         return reply
 
     def _last_error(self) -> str:
-        """Return the last error message on the standard error of Julia."""
         lines = [line for line in self._process.stderr_lines() if line.strip()]
         return next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "nothing")
 
 
 def _close(process: ChildProcess, folder: tempfile.TemporaryDirectory) -> None:
-    """Kill the Julia process and delete its files."""
     process.close(end_seconds=0.0)
     folder.cleanup()
