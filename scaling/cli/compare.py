@@ -38,7 +38,6 @@ def print_comparison(
     Args:
         a: The results folder of the baseline.
         b: The results folder to compare with it.
-        console: The console to print on.
         margin: The relative difference below which two times count as equal, or None for the default.
         markdown: The file to write a Markdown table to, "-" to print only that table, or None.
     """

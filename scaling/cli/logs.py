@@ -80,11 +80,8 @@ def select(known: KnownCases, given: str) -> list[str]:
     """Return the keys of the cases that `given` names, or of the failed cases, most recent first.
 
     If no case has failed, return all cases of the named workload, or the case that a task began last. Raise
-    `Refusal` if no case matches.
-
-    Args:
-        known: The cases of the results folder.
-        given: A key (hash of a case) or its beginning, a label, the name of a workload, or an empty string.
+    `Refusal` if no case matches. `given` is a key (hash of a case) or its beginning, a label, the name of a
+    workload, or an empty string.
     """
     of_workload = [key for key, case in known.cases.items() if case.workload == given]
     if given and not of_workload:
@@ -105,10 +102,7 @@ def select(known: KnownCases, given: str) -> list[str]:
 def show(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
     """Yield the log sections of several cases. A file that several cases share is yielded once.
 
-    Args:
-        known: The cases of the results folder.
-        keys: The keys of the cases to show.
-        every: Whether to show all cases and all lines, instead of the first 3 cases and the end of each file.
+    If `every` is true, yield all cases and all lines, instead of the first 3 cases and the end of each file.
     """
     shown: set[str] = set()
     for key in keys if every else keys[:_MOST_SHOWN]:
@@ -146,20 +140,17 @@ def find(known: KnownCases, given: str) -> str:
     )
     text, some = next((text, some) for holds, text, some in problems if holds)
     separator = " " if some is near else ": "
-    raise Refusal(f"{text}{separator}{_name_some(some, labels)}" if some else text)
+    raise Refusal(f"{text}{separator}{_list_keys(some, labels)}" if some else text)
 
 
-def _name_some(keys: Sequence[str], labels: Mapping[str, str]) -> str:
+def _list_keys(keys: Sequence[str], labels: Mapping[str, str]) -> str:
     return list_first([f"{key} ({labels[key]})" for key in keys], _MOST_NAMED)
 
 
 def parts(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:
     """Yield the log sections of one case: its attempts, its worker logs and its scheduler logs.
 
-    Args:
-        known: The cases of the results folder.
-        key: The key of the case.
-        every: Whether to yield all lines of each file instead of the last 1000.
+    If `every` is true, yield all lines of each file instead of the last 1000.
     """
     tasks = [t for t in known.tasks if key in known.keys.get(t.entry.path, ()) or _attempts(t, key)]
     in_journals = {(attempt.replicate, attempt.attempt) for t in tasks for attempt in _attempts(t, key)}
@@ -167,10 +158,10 @@ def parts(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]
     lines = [*map(_describe_record, others), *(line for task in tasks for line in _describe_task(task, key))]
     text = environment.hide_secrets("\n".join(lines))
     yield LogPart(f"{key}  {label(known.cases[key])}", text or "it has no record, and no task is to run it")
-    files = [file for task in tasks for file in _worker_files(task, key)]
-    files += [(path, "") for task in tasks for path in _scheduler_files(task)]
+    files = [file for task in tasks for file in _worker_logs(task, key)]
+    files += [(path, "") for task in tasks for path in _nonempty_scheduler_logs(task)]
     for path, shared in files:
-        yield LogPart(f"{path.relative_to(known.results)}{shared}", _read_end(path, every))
+        yield LogPart(f"{path.relative_to(known.results)}{shared}", _read_last_lines(path, every))
 
 
 def _attempts(task: TaskState, key: str) -> list[TaskAttempt]:
@@ -207,10 +198,10 @@ def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
     began = _format_attempt(attempt.began_at or attempt.ended_at, attempt.attempt, attempt.replicate)
     run = f", run {attempt.run}" if task.journal.runs > 1 else ""
     nodes = f", on {', '.join(attempt.nodes)}" if attempt.nodes else ""
-    return f"{began}, {place}{run}{nodes}: {_describe_end(task, attempt)}"
+    return f"{began}, {place}{run}{nodes}: {_describe_outcome(task, attempt)}"
 
 
-def _describe_end(task: TaskState, attempt: TaskAttempt) -> str:
+def _describe_outcome(task: TaskState, attempt: TaskAttempt) -> str:
     """Return the outcome of an attempt, such as "ok after 2 min", or the reason why none is recorded."""
     if attempt.ended_at:
         seconds = seconds_between(attempt.began_at, attempt.ended_at)
@@ -224,7 +215,7 @@ def _describe_end(task: TaskState, attempt: TaskAttempt) -> str:
     return f"no end, {ended[0]}: {ended[1]}" if ended else "no end, though its task has ended"
 
 
-def _worker_files(task: TaskState, key: str) -> list[tuple[Path, str]]:
+def _worker_logs(task: TaskState, key: str) -> list[tuple[Path, str]]:
     """Return (path, note) for each log of the workers that ran a case, with notes like " (of 3 cases)"."""
     folder, name = task.entry.folder, task.entry.name
     workers = {(attempt.run, worker): "" for attempt in _attempts(task, key) for worker in attempt.workers}
@@ -240,14 +231,14 @@ def _worker_files(task: TaskState, key: str) -> list[tuple[Path, str]]:
     ]
 
 
-def _scheduler_files(task: TaskState) -> list[Path]:
+def _nonempty_scheduler_logs(task: TaskState) -> list[Path]:
     jobs = dict.fromkeys([task.entry.job, *(attempt.job for attempt in task.journal.attempts)])
     folder = task.entry.folder / "log"
     paths = [path for job in jobs if job for path in sorted(folder.glob(f"{job}_*log.*"))]
     return [path for path in paths if path.stat().st_size]
 
 
-def _read_end(path: Path, every: bool) -> str:
+def _read_last_lines(path: Path, every: bool) -> str:
     """Return the text of a file with secrets removed, and only its last 1000 lines unless `every`."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -32,15 +32,14 @@ def entry() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand, print errors as one line on standard error, and return the exit status.
 
-    Args:
-        argv: The words after the program name, by default those of the command line.
+    `argv` contains the words after the program name, by default those of the command line.
     """
     console = Console(width=None if sys.stdout.isatty() else 140)
     for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(ending) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(ending, _interrupt)
+            signal.signal(ending, _raise_interrupt)
     try:
-        return _execute(list(sys.argv[1:] if argv is None else argv), console)
+        return _run_subcommand(list(sys.argv[1:] if argv is None else argv), console)
     except BrokenPipeError:  # the reader of the output has closed the pipe
         return OK
     except Refusal as refusal:
@@ -56,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print_error(f"stopped; every finished record is kept, {_CONTINUES}", INTERRUPTED)
 
 
-def _execute(words: list[str], console: Console) -> int:
+def _run_subcommand(words: list[str], console: Console) -> int:
     if words[:1] == ["help"] and len(words) > 1:
         words = [words[1], "--help", *words[2:]]
     if not words or words in (["-h"], ["--help"], ["help"]):
@@ -99,13 +98,13 @@ def _one_line(refusal: Refusal) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
-def _interrupt(number: int, _frame: Any) -> None:
+def _raise_interrupt(number: int, _frame: Any) -> None:
     if number == signal.SIGINT:
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, _exit_at_once)
     raise KeyboardInterrupt
 
 
-def _leave(_signal: int, _frame: Any) -> None:
+def _exit_at_once(_signal: int, _frame: Any) -> None:
     """End the process immediately at the second Ctrl-C; finished records are on disk already."""
     os.write(2, b"scaling: stopped at once; every finished record is kept\n")
     os._exit(INTERRUPTED)

@@ -25,11 +25,11 @@ def execute(words: list[str], console: Console) -> int:
         console.print(escape(plan_study.HELP), highlight=False)
         return OK
     statuses: list[int] = []
-    compose(words, lambda config, name: statuses.append(_plan_one(config, name, console)))
+    compose(words, lambda config, name: statuses.append(_plan_and_report(config, name, console)))
     return max(statuses, default=OK)
 
 
-def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
+def _plan_and_report(config: dict[str, Any], name: str, console: Console) -> int:
     """Compile one study, predict its run times, write its report, and return the exit status."""
     job = plan_study.read_plan(config, name)
     with progress.examination(console) as note:

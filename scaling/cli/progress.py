@@ -50,7 +50,6 @@ def display(
     Yield a callback that takes each event of the run as a dict, and a counter of the ended cases by status.
 
     Args:
-        console: The console to print on.
         names: A dict from key to label of a case.
         total: The number of cases to run.
         skips: The number of cases that are recorded without running.

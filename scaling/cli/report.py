@@ -56,7 +56,6 @@ def conclude(
 
     Args:
         folder: The results folder.
-        console: The console to print on.
         only: The digests of the software and hardware environments whose records to print; all if empty.
         brief: Whether to fit the summary on one screen, without the table and the curves.
         loaded: The records of the folder, or None to read them.

@@ -78,10 +78,6 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     """Validate a composed configuration, and return the study that it describes.
 
     Raise `Refusal` for invalid input, before anything starts.
-
-    Args:
-        config: The composed configuration.
-        name: The name of the study.
     """
     cluster = cluster_settings.from_config(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
@@ -103,7 +99,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     folder = results_folder.parse_results(config["results"])
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(study, overrides, settings.max_cases)
-    machine = _machine(cluster, config["dry_run"])
+    machine = _find_machine(cluster, config["dry_run"])
     if machine_peaks.are_wanted(study):
         peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
         cells += map(grid.GridCell, peaks)
@@ -116,7 +112,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     )  # fmt: skip
 
 
-def _machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
+def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
     """Return the devices that a cluster provides, or raise `Refusal` if they cannot be determined.
 
     For a dry run without access to Slurm, they are derived from the settings of the cluster.
@@ -157,7 +153,6 @@ def run(
         job: The study.
         named: The value of `versus`, which names the variant to compare with, or None.
         dry_run: Whether to only print what would run.
-        console: The console to print on.
         between: A callback that is called while nothing is being measured on this machine.
     """
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
@@ -178,11 +173,11 @@ def run(
             baseline = variant, job.folder / f"versus-{variant.name}"
         folders = [job.folder, *([baseline[1]] if baseline else [])]
         if dry_run:
-            return _print_plan(job, answers, folders, console)
+            return _print_dry_run(job, answers, folders, console)
         for each in folders:
             results_folder.create_results(each)
         preflight.save_answers(job.folder, key, found)
-        if job.cluster.submits and (submit := _submissions(job)):
+        if job.cluster.submits and (submit := _import_submit(job)):
             made, loaded, submitted = submit.submit_and_wait(job, answers, console, between)
         else:
             made, loaded = _run_here(job, answers, folders, baseline, console, between)
@@ -195,12 +190,7 @@ def _run_here(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], baseline: Any, console: Console,
     between: Callable[[], None] | None,
 ) -> tuple[Schedule, store.Loaded]:  # fmt: skip
-    """Run the missing cases on this machine or in the current allocation, and wait until they end.
-
-    Returns:
-        The schedule of the run.
-        The records of the results folder afterwards.
-    """
+    """Run the missing cases here until they end, and return the schedule and the records afterwards."""
     with store.locked(job.folder) as lock:
         made, loaded = plan_run(job, answers, folders, console)
         if not (made.sessions or made.skips or made.failures):
@@ -220,7 +210,7 @@ def _run_here(
     return made, store.load(job.folder)
 
 
-def _submissions(job: StudyRun) -> ModuleType | None:
+def _import_submit(job: StudyRun) -> ModuleType | None:
     """Return the module `scaling.cli.submit`, or None if neither the cluster nor the folder needs it."""
     if not job.cluster.submits and not (job.folder / SUBMISSIONS).exists():
         return None
@@ -236,29 +226,22 @@ def plan_run(
 
     Cases that earlier submissions lost are recorded first.
     """
-    submit = _submissions(job)
+    submit = _import_submit(job)
     queued = submit.settle_submissions(job, console) if submit else ()
     loaded = [store.load(each) for each in folders]
     for line in loaded[0].damaged:
         console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
-    made = _missing(job, answers, loaded, queued)
+    made = _schedule_missing_cases(job, answers, loaded, queued)
     for each in folders:
         store.write_json(each / "study.json", job.manifest(answers))
     _print_summary(made, job, console)
     return made, loaded[0]
 
 
-def _missing(
+def _schedule_missing_cases(
     job: StudyRun, answers: Sequence[PreflightResult], loaded: Sequence[store.Loaded], queued: Any
 ) -> Schedule:
-    """Return the schedule of the missing cases.
-
-    Args:
-        job: The study.
-        answers: The results of the preflight checks.
-        loaded: The records of the results folder, and of the baseline if there is one.
-        queued: The (key, replicate) pairs of the cases that are in the queue already.
-    """
+    """Return the schedule of the cases that have no result yet and are not among the `queued` ones."""
     baseline = loaded[1].records if len(loaded) > 1 else None
     return schedule.make_schedule(
         answers, job.settings, job.machine, loaded[0].records, baseline, queued, job.retry
@@ -283,13 +266,13 @@ def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
     )
 
 
-def _print_plan(
+def _print_dry_run(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> RunOutcome:
     """Print the cases to run by process and the cases to skip with reasons, without changing anything."""
-    submit = _submissions(job)
+    submit = _import_submit(job)
     queued = submit.queued_cases(job) if submit else ()
-    made = _missing(job, answers, [store.load(each) for each in folders], queued)
+    made = _schedule_missing_cases(job, answers, [store.load(each) for each in folders], queued)
     for each in made.sessions:
         first = each[0].case
         wide = ", 64-bit" if first.dtype == "float64" else ""

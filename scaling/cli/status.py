@@ -131,11 +131,11 @@ def read(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) ->
     return StudyStatus(
         folder, tasks, counts, [line for line in lines if states[line.place] == line.state],
         list({*cases, *(key for key, _ in states)}), any(number for _, number in states),
-        [*notes, *_count_plans(loaded.plans), *(f"damaged, passed over: {line}" for line in loaded.damaged)],
+        [*notes, *_plan_lines(loaded.plans), *(f"damaged, passed over: {line}" for line in loaded.damaged)],
     )  # fmt: skip
 
 
-def _count_plans(plans: Iterable[Record]) -> list[str]:
+def _plan_lines(plans: Iterable[Record]) -> list[str]:
     """Return lines like "for v5p, compiled and not run: 8 planned, 1 failed", one per planned hardware."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for record in store.latest(plans):
@@ -149,11 +149,7 @@ def _count_plans(plans: Iterable[Record]) -> list[str]:
 def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
     """Return the cases listed in study.json, as a dict from key to (case, number of replicates).
 
-    Unreadable entries are omitted.
-
-    Args:
-        folder: The results folder.
-        known: A mapping from key to case for cases that need not be parsed again.
+    Unreadable entries are omitted. The cases in `known` (key -> case) are not parsed again.
     """
     study = store.read_json(folder / "study.json")
     entries = study.get("cases") if isinstance(study, dict) else None
@@ -173,7 +169,7 @@ def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Itera
         where = ""
         if tasks and record.status == "failed":
             attempt = attempts.get((record.key, record.replicate, record.attempt))
-            where = f"{_on_nodes(attempt.nodes) if attempt else ''}attempt {record.attempt}  "
+            where = f"{_format_nodes(attempt.nodes) if attempt else ''}attempt {record.attempt}  "
         if record.status != "ok":
             words = f"{where}{record.reason}: {record.text}"
             yield StatusLine(record.status, record.key, record.case, words, record.replicate)
@@ -204,12 +200,12 @@ def _running_lines(tasks: Iterable[TaskState], cases: Mapping[str, Case]) -> Ite
         for attempt in task.running:
             seconds = seconds_between(attempt.began_at) if attempt.began_at else None
             time = "" if seconds is None else f", for {format_wait(seconds)}"
-            words = f"{_on_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, task {task.entry.name}"
+            words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, task {task.entry.name}"
             case = cases.get(attempt.key)
             yield StatusLine("running", attempt.key, case, words, attempt.replicate)
 
 
-def _on_nodes(nodes: Iterable[str]) -> str:
+def _format_nodes(nodes: Iterable[str]) -> str:
     names = ", ".join(name for name in nodes if name)
     return f"on {names}, " if names else ""
 
@@ -244,16 +240,14 @@ def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
 def lines(status: StudyStatus, every: bool = False) -> list[Text]:
     """Return a line for each failed, running, skipped or missing case, followed by the notes.
 
-    Args:
-        status: The status of the results folder.
-        every: Whether to include queued cases and to list more than 20 cases per state.
+    If `every` is true, queued cases are included, and more than 20 cases per state.
     """
     texts: list[str] = []
     length = shortest(status.keys)
     for state in (*_LISTED, *(["queued"] if every else [])):
         listed = [line for line in status.lines if line.state == state]
         if not every:
-            texts += _join_lost([line for line in listed if _BEFORE in line.words], length)
+            texts += _group_lost_cases([line for line in listed if _BEFORE in line.words], length)
             listed = [line for line in listed if _BEFORE not in line.words]
         shown = listed if every or len(listed) <= _MOST_LINES else listed[: _MOST_LINES - 1]
         texts += [_format_line(line, length) for line in shown]
@@ -262,7 +256,7 @@ def lines(status: StudyStatus, every: bool = False) -> list[Text]:
     return [*map(Text, texts), *(Text(note, style="yellow") for note in status.notes)]
 
 
-def _join_lost(lost: Iterable[StatusLine], length: int) -> list[str]:
+def _group_lost_cases(lost: Iterable[StatusLine], length: int) -> list[str]:
     """Return one line for each cause by which tasks lost cases before they began, with their number."""
     groups: dict[tuple[str, str], list[StatusLine]] = defaultdict(list)
     for line in lost:

@@ -40,7 +40,7 @@ def submit_and_wait(
             submitted = _submit(job, made, loaded, console)
         if not submitted or not job.wait or not wait.wait_until_done(job.folder, console, away):
             return made, store.load(job.folder), submitted
-        tasks = _look_up(job)
+        tasks = _find_task_states(job)
         if job_state.was_cancelled(tasks):
             console.print("cancelled; the same command goes on from there")
             return made, loaded, True
@@ -52,7 +52,7 @@ def submit_and_wait(
 
 def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
     """Record the cases that earlier jobs lost, and return the (key, replicate) pairs still in the queue."""
-    tasks = _look_up(job)
+    tasks = _find_task_states(job)
     if lost := lost_cases.record_lost_cases(job.folder, tasks):
         console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
     if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
@@ -64,15 +64,15 @@ def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
 
 def queued_cases(job: StudyRun) -> set[tuple[str, int]]:
     """Return the (key, replicate) pairs of the cases in the cluster queue, without changing anything."""
-    return job_state.queued_cases(_look_up(job, dry_run=True))
+    return job_state.queued_cases(_find_task_states(job, dry_run=True))
 
 
-def _look_up(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
+def _find_task_states(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
     must = job.cluster.name == SLURM and not dry_run
     return job_state.find_tasks(job.folder, query_scheduler=must or shutil.which("squeue") is not None)
 
 
-def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
+def _pack_tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
     """Return the missing cases, packed into cluster tasks that fit into the time limit."""
     budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
     tasks = pack.pack(made, job.settings, loaded.records, budget, loaded.plans, job.nested)
@@ -81,7 +81,7 @@ def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list
 
 def print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
     """Print the sbatch scripts that a submission would use."""
-    tasks = _tasks(job, made, store.load(job.folder)) if made.sessions else []
+    tasks = _pack_tasks(job, made, store.load(job.folder)) if made.sessions else []
     for text in sbatch.format_scripts(job.folder, job.cluster, tasks, made.machine):
         console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
 
@@ -93,7 +93,7 @@ def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, consol
     )
     if not made.sessions:
         return bool(made.queued)
-    tasks = _tasks(job, made, loaded)
+    tasks = _pack_tasks(job, made, loaded)
     done = sbatch.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
     jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
     longest, limit = max(task.seconds for task in tasks), job.cluster.time

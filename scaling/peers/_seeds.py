@@ -65,7 +65,7 @@ class Batch:
             points = self.points_per_seed(index)
             columns = (push(index, seed) for seed in unit_seeds(array, points, size))
             reduced = (column.sum(axis=-1) if self.workload.reduce else column for column in columns)
-            parts.append(_stack(array.size // points, reduced))
+            parts.append(_stack_slices(array.size // points, reduced))
         return parts
 
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
@@ -107,8 +107,6 @@ def make_batch(
     """Return the batch of a case whose function is in formulas.py.
 
     Args:
-        case: The case.
-        workload: The workload of the case.
         sizes: The shape of the derivative.
         arrays: A dict from input name to array.
         library: An array library with the API of NumPy.
@@ -154,7 +152,7 @@ def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.
         flat[:, column] = 0
 
 
-def _stack(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
+def _stack_slices(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
     """Copy the `count` arrays of an iterator one by one into an array with a new leading axis."""
     stacked = np.empty(0)
     for k, array in enumerate(slices):
@@ -165,14 +163,7 @@ def _stack(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return the reason why a peer that uses formulas.py cannot run a case, or None if it can.
-
-    Args:
-        case: The case.
-        workload: The workload of the case.
-        sizes: The shape of the derivative.
-        modes: The AD modes that the peer implements.
-    """
+    """Return the reason why a peer with formulas.py and these AD modes cannot run a case, or None."""
     text = f"{case.engine} implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     return first_reason(
         (case.workload not in formulas.KNOWN, text),

@@ -171,14 +171,7 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
 
 
 def _jacobian(ca: Any, y: Any, x: Any, weight: int) -> tuple[Any, int]:
-    """Return the Jacobian dy/dx, and its number of sweeps, which is the number of colors.
-
-    Args:
-        ca: The module casadi.
-        y: The outputs.
-        x: The inputs.
-        weight: 0 for forward sweeps, 1 for reverse sweeps.
-    """
+    """Return the Jacobian dy/dx and its number of sweeps; `weight` is 0 for forward, 1 for reverse sweeps."""
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": weight, "ad_weight_sp": weight}})
     pattern = jacobian.sparsity()
     colors = pattern.T.uni_coloring(pattern) if weight else pattern.uni_coloring(pattern.T)

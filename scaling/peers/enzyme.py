@@ -60,8 +60,8 @@ def _batch_function(
     """Return the function of the whole batch, and its positional arguments.
 
     Returns:
-        A function of the inputs to differentiate with respect to, followed by the other inputs.
-        A tuple of the inputs to differentiate with respect to.
+        A function of the differentiated inputs, followed by the other inputs.
+        A tuple of the differentiated inputs.
         A tuple of the other inputs.
     """
     import jax
@@ -132,13 +132,7 @@ def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _unit_seed(like: Any, points: int, k: Any) -> Any:
-    """Return the unit tangent or cotangent of an array with nonzero element `k`, repeated for all points.
-
-    Args:
-        like: An array with the shape and dtype of the seed.
-        points: The length of the leading axis along which the seed is repeated.
-        k: The index of the nonzero element.
-    """
+    """Return a unit tangent or cotangent like an array: element `k` of every point is 1, all others 0."""
     import jax.numpy as jnp
 
     width = like.size // points

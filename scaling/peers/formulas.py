@@ -16,10 +16,8 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
     """Return the Python function that a case differentiates; it takes its inputs as keyword arguments.
 
-    Args:
-        case: The case.
-        np: The array library.
-        log_gamma: The logarithm of the gamma function in this library. Only the value of `poisson` needs it.
+    `np` is the array library and `log_gamma` its logarithm of the gamma function, which only the value of
+    `poisson` needs.
     """
     if case.workload == "rbf":
         functions = {
@@ -61,12 +59,10 @@ def _linear(np, X, W):
 
 
 def _dot_as_sum(np, a, b):
-    """Return the dot product along the last axis as a sum of products."""
     return np.sum(a * b, -1)
 
 
 def _dot(np, a, b):
-    """Return the dot product along the last axis, computed with einsum."""
     return np.einsum("...i,...i->...", a, b)
 
 

@@ -198,10 +198,7 @@ def _linear(X: Any, W: Any) -> Any:
 def _unit_seeds(torch: Any, like: Arrays, is_common: list[bool]) -> Arrays:
     """Return the unit tangents or cotangents of several tensors: (seeds, *shape of the tensor) each.
 
-    Args:
-        torch: The module torch.
-        like: The tensors.
-        is_common: For each tensor, whether all points have the same seed.
+    For each tensor, `is_common` says whether all points have the same seed.
     """
     shapes = [(1, *a.shape[1:]) if common else a.shape for a, common in zip(like, is_common, strict=True)]
     sizes = [math.prod(shape) for shape in shapes]
@@ -264,14 +261,7 @@ def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> Li
 def _make_hvp(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> LinearMap:
     """Return the linear map from a tangent v to the Hessian-vector product H v of each point.
 
-    The map returns one tensor, or one for each input.
-
-    Args:
-        torch: The module torch.
-        case: The case.
-        f: The batched function.
-        x: The inputs to differentiate with respect to.
-        tangents: All unit tangents of x, for forward mode.
+    The map returns one tensor, or one for each input. Forward mode uses all unit tangents of x.
     """
     every = tuple(range(len(x)))
     total = lambda *z: f(*z).sum()  # noqa: E731 points are independent: its gradient contains all of theirs

@@ -38,7 +38,7 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing]) -> Hardware:
     for timing in peaks:
         if timing.environment == last.environment:
             by_devices.setdefault(timing.case.devices, []).append(timing)
-    measured = (_rates(devices, by_devices[devices]) for devices in sorted(by_devices))
+    measured = (_measured_rates(devices, by_devices[devices]) for devices in sorted(by_devices))
     rates = tuple(filter(None, measured))
     if not rates:
         raise Refusal(f"hardware={hardware.name}: no copy and empty call were measured; run that study again")
@@ -47,7 +47,7 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing]) -> Hardware:
     return dataclasses.replace(hardware, device_kind=kind, rates=rates, config=config)
 
 
-def _rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
+def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
     """Return the measured rates of one device while `devices` devices work at the same time.
 
     Return None unless both a copy and an empty call are measured.

@@ -43,7 +43,6 @@ class CompilePool:
         """Compile all cases, those with the most devices first.
 
         Args:
-            cases: The cases.
             report: Called with each case that ends and the fields of its record (result).
             begin: Called with each case that begins.
         """

@@ -101,9 +101,9 @@ class _TracedCase:
         self.built = workload.build(case)
         self.sizes = compile_case.settle_shape(case, self.built, self._missing_memory)
         # With chunk=auto, the block sizes and thus the program are determined by compiling.
-        self.program = None if case.chunk == AUTO else self._program()
+        self.program = None if case.chunk == AUTO else self._trace_digest()
 
-    def _program(self) -> str | None:
+    def _trace_digest(self) -> str | None:
         """Return the digest of the traced program, or None if the program is too large to trace.
 
         A pmap program cannot be traced, so that the equivalent shard_map program is used.
@@ -213,7 +213,7 @@ def _rejected_program(program: layout.Program, devices: int, message: str) -> _R
     argument_bytes = sum(size(array, array.sharding.shard_shape(array.shape)) for array in arguments)
     outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
     output_bytes = sum(size(array, array.shape) for array in outputs) // devices
-    temp_bytes = max(0, int(_bytes(used[1], used[2])) - argument_bytes - output_bytes) if used else None
+    temp_bytes = max(0, int(_to_bytes(used[1], used[2])) - argument_bytes - output_bytes) if used else None
     return _RejectedProgram(message, argument_bytes, output_bytes, temp_bytes)
 
 
@@ -222,11 +222,11 @@ def _describe_shortage(message: str) -> str:
     used = _USED.search(message)
     if used is None:
         return environment.scrub(" ".join(message.split()))[:300]
-    needs, available = format_bytes(_bytes(used[1], used[2])), format_bytes(_bytes(used[3], used[4]))
+    needs, available = format_bytes(_to_bytes(used[1], used[2])), format_bytes(_to_bytes(used[3], used[4]))
     return f"needs {needs}, a device has {available}"
 
 
-def _bytes(number: str, unit: str) -> float:
+def _to_bytes(number: str, unit: str) -> float:
     return float(number) * _UNITS[unit]
 
 

@@ -150,7 +150,7 @@ class Hardware:
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
-    """Return the hardware of a composed configuration. Raise `Refusal` for a missing or invalid field."""
+    """Create the hardware from a composed configuration, or raise `Refusal` if a field is invalid."""
     fields = {field.name for kind in (Hardware, Rates) for field in dataclasses.fields(kind)}
     field_names = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
     if unknown := [name for name in config if name not in field_names]:
@@ -168,7 +168,7 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
     values |= {name: tuple(map(float, config[name])) for name in ("attained", "asking")}
     return Hardware(
         **values | {"title": config.get("title") or config["name"], "slices": slices},
-        platform=platform, rates=() if platform == "cpu" else (_rates(config),), config=dict(config),
+        platform=platform, rates=() if platform == "cpu" else (_read_rates(config),), config=dict(config),
     )  # fmt: skip
 
 
@@ -184,13 +184,12 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _is_name(value: Any) -> bool:
+def _is_file_name(value: Any) -> bool:
     """Return whether a value is a string that is valid as a part of file names."""
     return isinstance(value, str) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None
 
 
 def _is_span(value: Any) -> bool:
-    """Return whether a value is a list of two positive numbers in ascending order."""
     return (
         isinstance(value, list) and len(value) == 2 and all(map(_is_positive, value)) and value[0] <= value[1]
     )
@@ -200,19 +199,19 @@ def _is_share(value: Any) -> bool:
     return _is_positive(value) and value <= 1
 
 
-def _has(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _has_keys(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """Return a predicate that accepts mappings with exactly these keys and valid values."""
     return lambda value: (
         isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
     )
 
 
-def _or_null(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _or_none(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or is_valid(value)
 
 
 def _are_stragglers(value: Any) -> bool:
-    return _has(("share", "slowdown"), _is_positive)(value) and value["share"] < 1 <= value["slowdown"]
+    return _has_keys(("share", "slowdown"), _is_positive)(value) and value["share"] < 1 <= value["slowdown"]
 
 
 def _are_slices(value: Any) -> bool:
@@ -245,11 +244,11 @@ def _is_network(value: Any) -> bool:
 _NUMBER, _COUNT, _SPAN = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
 _BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
 _Rule = tuple[Callable[[Any], bool], str]  # (predicate, description of valid values)
-_rate_by_dtype = _has(DTYPES, _or_null(_is_positive))
+_rate_by_dtype = _has_keys(DTYPES, _or_none(_is_positive))
 _RULES: dict[str, _Rule] = {
-    "name": (_is_name, "made of letters, digits and ._+-"),
-    "title": (_or_null(_is_text), "a name or null"),
-    "device_kind": (_or_null(_is_text), "a name or null"),
+    "name": (_is_file_name, "made of letters, digits and ._+-"),
+    "title": (_or_none(_is_text), "a name or null"),
+    "device_kind": (_or_none(_is_text), "a name or null"),
     "attained": (_is_span, _SPAN),
     "asking": (_is_span, _SPAN),
     "jitter": (_is_share, "a share, of 1 at most"),
@@ -260,21 +259,21 @@ _RULES: dict[str, _Rule] = {
     "per_host": (_is_count, _COUNT),
     "per_chip": (_is_count, _COUNT),
     "most": (_is_count, _COUNT),
-    "slices": (_or_null(_are_slices), "shapes in chips, beginning with one chip, such as [[1, 1], [2, 2]]"),
-    "price": (_or_null(_is_positive), f"{_NUMBER} or null"),
+    "slices": (_or_none(_are_slices), "shapes in chips, beginning with one chip, such as [[1, 1], [2, 2]]"),
+    "price": (_or_none(_is_positive), f"{_NUMBER} or null"),
 }  # fmt: skip
 _RATE_RULES: dict[str, _Rule] = {
     "memory": (_is_positive, _NUMBER),
     "bandwidth": (_is_positive, _NUMBER),
     "products": (
-        _has(DTYPES, _has(PRECISIONS, _or_null(_is_positive))),
+        _has_keys(DTYPES, _has_keys(PRECISIONS, _or_none(_is_positive))),
         f"a positive number or null for each of {', '.join(PRECISIONS)}, for each of {', '.join(DTYPES)}",
     ),
     "arithmetic": (_rate_by_dtype, _BY_DTYPE),
     "transcendental": (_rate_by_dtype, _BY_DTYPE),
-    "divisions": (_or_null(_rate_by_dtype), _BY_DTYPE),
-    "reductions": (_or_null(_rate_by_dtype), _BY_DTYPE),
-    "turned": (_or_null(_is_positive), f"{_NUMBER} or null"),
+    "divisions": (_or_none(_rate_by_dtype), _BY_DTYPE),
+    "reductions": (_or_none(_rate_by_dtype), _BY_DTYPE),
+    "turned": (_or_none(_is_positive), f"{_NUMBER} or null"),
     "kernel_seconds": (_is_positive, _NUMBER),
     "call_seconds": (_is_positive, _NUMBER),
     "network": (
@@ -284,7 +283,7 @@ _RATE_RULES: dict[str, _Rule] = {
     ),
 }
 _PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # calibration.py measures the rates of a CPU
-    "cpu": {"memory": (_or_null(_is_positive), f"{_NUMBER} or null")},
+    "cpu": {"memory": (_or_none(_is_positive), f"{_NUMBER} or null")},
     "gpu": _RATE_RULES | {
         "target": (
             lambda value: isinstance(value, Mapping) and len(value) > 0,
@@ -295,7 +294,7 @@ _PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # calibration.py measures the 
 }  # fmt: skip
 
 
-def _rates(config: Mapping[str, Any]) -> Rates:
+def _read_rates(config: Mapping[str, Any]) -> Rates:
     """Return the rates that a GPU or TPU configuration states, which hold for any number of devices.
 
     By default, division has the rate of transcendental functions, a reduction the rate of other arithmetic,

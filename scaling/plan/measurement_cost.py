@@ -12,12 +12,8 @@ def seconds(record: Record, settings: RunSettings, end: str = "high") -> float |
     """Return the predicted seconds to measure one replicate of a case, or None without a prediction.
 
     Sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it. Each
-    compilation is sampled separately. The compile time is that of this host.
-
-    Args:
-        record: The record of the planned case.
-        settings: The settings of the measurement.
-        end: The end of the prediction interval of the call time to use: "low" or "high".
+    compilation is sampled separately. The compile time is that of this host. `end` selects the end of the
+    prediction interval of the call time, "low" or "high".
     """
     if record.predicted is None:
         return None

@@ -35,12 +35,11 @@ _FREE = CollectiveCost(0.0, 0.0)
 def collective(
     kind: str, size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...] = ()
 ) -> CollectiveCost:
-    """Return the time of a collective operation, such as an all-reduce.
+    """Return the time of a collective operation, such as an all-reduce, between some devices.
 
     Args:
         kind: HLO name of the collective, such as all-reduce.
         size: Bytes of the input or the output per device, whichever is larger.
-        devices: Number of devices that take part.
         levels: Levels of the network, innermost first.
         shape: Shape of the torus in chips.
     """

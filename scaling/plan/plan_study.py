@@ -123,14 +123,14 @@ def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
     hardware = machines.from_config(config["hardware"])
     store.check_schemas(folder)
     if hardware.platform == "cpu":
-        hardware = _calibrate(hardware, Path(str(config["hardware"].get("ceilings") or folder)))
-    cells = _expand(config, hardware, settings.max_cases)
+        hardware = _calibrate_cpu(hardware, Path(str(config["hardware"].get("ceilings") or folder)))
+    cells = _expand_cases(config, hardware, settings.max_cases)
     for count in sorted({cell.case.devices for cell in cells}):
         hardware.check_devices(count)
     return PlannedStudy(name, config["study"].get("title"), hardware, folder, cells, settings)
 
 
-def _calibrate(hardware: Hardware, folder: Path) -> Hardware:
+def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
     """Return the model of this CPU with measured rates, and with its free memory divided by the cores."""
     timings = curves.pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = memory.available_bytes()
@@ -138,11 +138,8 @@ def _calibrate(hardware: Hardware, folder: Path) -> Hardware:
     return dataclasses.replace(calibration.calibrate(hardware, timings), memory=share)
 
 
-def _expand(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
-    """Return the cells (cases as stated) of the study.
-
-    With devices=all, these are the cases on every available device count that divides the points evenly.
-    """
+def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
+    """Return the cases of the study, with devices=all replaced by every count that divides the points."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     study, fields = _fill_in_devices(config["study"], hardware), _fill_in_devices(overrides, hardware)
     cells = grid.expand_study(study, fields, max_cases)
@@ -168,9 +165,7 @@ def _fill_in_devices(value: Any, hardware: Hardware) -> Any:
 def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total: None) -> PlanSchedule:
     """Check the cases of a study, and return the schedule of those that are not planned yet.
 
-    Args:
-        study: The study and its hardware.
-        note: Progress callback, see `preflight.examine_cells`.
+    The progress callback `note` is that of `preflight.examine_cells`.
     """
     compiler = _find_compiler(study.hardware)
     results = preflight.examine_cells(study.cells, study.settings.case_seconds, note)
@@ -186,7 +181,7 @@ def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total:
     for result in new:
         case, max_devices = result.case, study.hardware.most
         smaller = case if case.devices <= max_devices else smaller_case(case, study.hardware)
-        if rejection := _rejection(result):
+        if rejection := _why_rejected(result):
             rejected.append((result, *rejection))
         elif smaller is None:
             text = f"no program on {max_devices} devices or fewer does the same work per device"
@@ -206,7 +201,7 @@ def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total:
     )
 
 
-def _rejection(result: PreflightResult) -> tuple[str, str] | None:
+def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
     """Return the (reason, text) to record for a case that cannot be planned, or None if it can be."""
     if outcome := result.failure or result.inapplicable:
         return outcome
@@ -239,7 +234,7 @@ def smaller_case(case: Case, hardware: Hardware) -> Case | None:
 
 
 def _find_compiler(hardware: Hardware) -> tuple[str, str]:
-    """Return (package, version) of the compiler for some hardware. Raise `Refusal` if none is installed."""
+    """Return (package, version) of the compiler for some hardware, or raise `Refusal` if there is none."""
     found = _find_package(_COMPILERS[hardware.platform])
     assembler = (
         hardware.platform != "gpu" or _find_package(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
@@ -329,7 +324,6 @@ def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields
     Args:
         case: The planned case.
         compiled: The case that was compiled for it.
-        hardware: The hardware to predict for.
         fields: Record fields of the compiled case.
     """
     if fields["status"] != "planned":
@@ -351,7 +345,6 @@ def _manifest_file(study: PlannedStudy) -> Path:
 
 
 def _manifest(study: PlannedStudy) -> dict[str, Any]:
-    """Return the content of plan-NAME.json: the hardware and the study."""
     scaling = {cell.scaling for cell in study.cells}
     before = store.read_json(_manifest_file(study))  # may describe another study in the same folder
     if isinstance(before, dict) and isinstance(before.get("scaling"), list):
@@ -386,10 +379,8 @@ def describe_work(schedule: PlanSchedule) -> str:
 def plan_lines(schedule: PlanSchedule, found: Findings, deadline: float | None) -> list[str]:
     """Return the results of a plan as sentences, such as the device-hours to measure the study.
 
-    Args:
-        schedule: The schedule of the plan.
-        found: The findings in the results folder, which contain the predictions.
-        deadline: The time of a call in seconds for which to find the cheapest device count, or None.
+    If `deadline` is given, a sentence names the cheapest device count whose calls take at most `deadline`
+    seconds.
     """
     name, settings = schedule.study.hardware.name, schedule.study.settings
     complete = next((item for item in found.forecasts if item.hardware == name), None)

@@ -76,9 +76,7 @@ def estimate(
     """Return the predicted time of a call, or a message that states which rate of the hardware is unknown.
 
     Args:
-        case: The case.
-        hardware: The hardware to predict for.
-        kernels: The kernels of the compiled program of a device, each a dict of bytes and operation counts.
+        kernels: The kernels of the compiled program, each a dict of bytes and operation counts.
         messages: Its collectives, each a dict of kind, bytes and group size.
     """
     try:
@@ -117,7 +115,7 @@ def draw_time_parts(
         call=(rates.empty_call(case.api) + float(times.sum()) * rates.kernel_seconds) * latency_factor,
         compute=compute,
         communication=latency + transfer / network,
-        waiting=compute * (_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
+        waiting=compute * (_slowdown_of_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
         bound=bound,
     )
 
@@ -186,16 +184,11 @@ def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> Collective
     return cost.times(message.get("times", 1))
 
 
-def _slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
+def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
     """Return the time of the slowest device divided by the typical time, an array (draws,).
 
     Devices are independent, so that the distribution function of the maximum of n devices is the n-th power
-    of that of one.
-
-    Args:
-        hardware: The hardware, with its jitter and stragglers.
-        devices: The number of devices.
-        uniform: Uniform random numbers in [0, 1), an array (draws,).
+    of that of one. `uniform` contains random numbers in [0, 1), an array (draws,).
     """
     share, shift = hardware.stragglers["share"], math.log(hardware.stragglers["slowdown"]) / hardware.jitter
     grid = np.linspace(-6, shift + 6, 4000)  # standard deviations

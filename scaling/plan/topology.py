@@ -9,13 +9,12 @@ from jax.experimental import topologies
 
 
 def devices(platform: str, count: int, target: Any, slice_shape: tuple[int, ...], per_host: int) -> list[Any]:
-    """Return compile-only devices of a platform, without access to such devices.
+    """Return compile-only devices of a platform ("cpu", "gpu" or "tpu"), without access to such devices.
 
     For a TPU, these are all devices of a slice. A single device is taken from the smallest slice that libtpu
     supports (2 x 2).
 
     Args:
-        platform: "cpu", "gpu" or "tpu".
         count: Number of devices.
         target: GPU target configuration, or the libtpu name of a TPU.
         slice_shape: Shape of the TPU slice in chips.

@@ -17,12 +17,8 @@ _UNDEFINED = "not_defined"
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
     """Return the (reason, text) to record for a case that cannot run, or None if it can run.
 
-    The reason is a word such as "not_defined", and the text explains it.
-
-    Args:
-        case: A case with all defaults filled in; see completion.py.
-        workload: The workload that was built for the case.
-        sizes: The shape of the derivative of the case.
+    The reason is a word such as "not_defined", and the text explains it. All defaults of the case are filled
+    in already, see completion.py.
     """
     rules = [
         *_mode_rules(case, workload, sizes), *_reduction_rules(case, workload, sizes),
@@ -30,14 +26,14 @@ def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> 
     ]  # fmt: skip
     if case.engine != JAX:
         offer: tuple[str, str] | None = option_modules.load("peers").why_not_offered(case, workload, sizes)
-        return _first(rules) or offer
+        return _first_match(rules) or offer
     if case.seeds == "colored" and case.ad_mode.has_seeds:
         text = option_modules.load("sparse").why_unavailable()
         rules.append(("not_installed", bool(text), text))
-    return _first([*rules, *_layout_rules(case, sizes)])
+    return _first_match([*rules, *_layout_rules(case, sizes)])
 
 
-def _first(rules: list[_Rule]) -> tuple[str, str] | None:
+def _first_match(rules: list[_Rule]) -> tuple[str, str] | None:
     return next(((reason, text) for reason, holds, text in rules if holds), None)
 
 
@@ -67,7 +63,6 @@ def _mode_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
 
 
 def _reduction_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    """Return rules (reason, whether it applies, text) on the reduction of the Jacobian over points."""
     mode, reduction, on_host = case.ad_mode, workload.reduction, case.storage == "host"
     sums = reduction.sums_points
     per_point = [name for name in workload.names if name in workload.points]
@@ -135,7 +130,6 @@ def _mixed_rules(case: Case, workload: Workload) -> list[_Rule]:
 
 
 def _offer_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    """Return rules (reason, whether it applies, text) on modes and batchings that the workload lacks."""
     ours, whole, sums = case.engine == JAX, case.batch == "whole", workload.reduction.sums_points
     unwritten = ours and case.ad_mode.by_workload and case.mode not in workload.whole_modes
     of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""
@@ -153,7 +147,6 @@ def _offer_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list
 
 
 def _layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
-    """Return rules (reason, whether it applies, text) on partitioning over devices and compiling."""
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     uneven = [part.seeds for part in sizes.parts if part.seeds % case.devices]
     seeds = f"{(uneven or [0])[0]} seeds do not divide evenly over {case.devices} devices"

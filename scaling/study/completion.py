@@ -26,8 +26,8 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
         case: A case as a study states it.
         make: The function that builds the workload of a case.
     """
-    case = _settle(case)
-    case = dataclasses.replace(case, **_drop_unused(case))
+    case = _resolve_names(case)
+    case = dataclasses.replace(case, **_reset_values(case))
     if case.engine != JAX:
         case = dataclasses.replace(case, **peers.complete_case(case))
     built = workload.build(case, lambda case: check_workload(case.workload, make(case)))
@@ -41,7 +41,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
     Args:
         case: A case as a study states it, not yet completed.
     """
-    settled, found = _settle(case), dict[str, UnusedField]()
+    settled, found = _resolve_names(case), dict[str, UnusedField]()
     target = f"with target={settled.target}"
     if settled.mode != case.mode:
         found["mode"] = UnusedField(f"{target}, which is the function itself", ("target",))
@@ -50,7 +50,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
     if settled.points != case.points and case.points not in settled.sizes.values():
         found["points"] = UnusedField(f"{target}, which has one point", ("target",))
     unused = unused_in_layout(settled)
-    kept = defaults(unused) | _drop_unused(settled)
+    kept = defaults(unused) | _reset_values(settled)
     found |= {name: why for name, why in unused.items() if getattr(settled, name) != kept[name]}
     if not case.jit:  # both fields remain part of the key of the case
         because = UnusedField("with jit=false, which compiles nothing", ("jit",))
@@ -64,17 +64,17 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
     return found
 
 
-def _settle(case: Case) -> Case:
+def _resolve_names(case: Case) -> Case:
     """Return the case with target, mode, variant, formulation, sizes and points resolved.
 
     Raise `Refusal` if the workload does not have one of the names.
     """
     module = find_module(case.workload)
-    mode, target = _settle_target(case, module)
-    variant = _choose(case, "variant", tuple(getattr(module, "VARIANTS", ())))
+    mode, target = _resolve_target(case, module)
+    variant = _choose_name(case, "variant", tuple(getattr(module, "VARIANTS", ())))
     written = getattr(module, "FORMULATIONS", ())
     written = tuple(written.get(variant, ()) if isinstance(written, Mapping) else written)
-    formulation = _choose(case, "formulation", written, peers.formulations(case))
+    formulation = _choose_name(case, "formulation", written, peers.formulations(case))
     dtypes = tuple(getattr(module, "DTYPES", DTYPES))
     if case.dtype not in dtypes:
         raise unknown_name(f"dtype for {case.workload}", case.dtype, dtypes)
@@ -94,7 +94,7 @@ def _settle(case: Case) -> Case:
     return dataclasses.replace(settled, formulation=None) if settled.ad_mode.by_workload else settled
 
 
-def _settle_target(case: Case, module: ModuleType) -> tuple[str, str]:
+def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
     """Return the resolved (mode, target) of a case, such as ("jacfwd", "jacobian").
 
     If the target is the function value, the mode is "value", and vice versa. Raise `Refusal` if the workload
@@ -113,16 +113,10 @@ def _settle_target(case: Case, module: ModuleType) -> tuple[str, str]:
     return (mode.name, values[0]) if mode.is_value else (mode.name, target)
 
 
-def _choose(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the value of a field that selects one of several names, by default the first name.
+def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
+    """Return the value of a field such as `variant`, by default the first of the names of the workload.
 
-    Raise `Refusal` if the value is none of the names.
-
-    Args:
-        case: A case as a study states it.
-        field: The field, such as `variant`.
-        names: The names that the workload offers.
-        others: Further names, which the engine of the case offers.
+    Raise `Refusal` if it is neither one of the names nor one of the others, which the engine offers.
     """
     value = getattr(case, field) or (names[0] if names else None)
     if value is not None and value not in names + others:
@@ -130,13 +124,13 @@ def _choose(case: Case, field: str, names: tuple[str, ...], others: tuple[str, .
     return value
 
 
-def _drop_unused(case: Case) -> dict[str, Any]:
+def _reset_values(case: Case) -> dict[str, Any]:
     """Return the values to which fields without effect are reset, as a dict from field name to value.
 
     Raise `Refusal` if the case needs a mesh and states none that matches its number of devices.
     """
     if case.split == "both" and case.api != "jit":
-        _require_mesh(case)
+        _check_mesh(case)
     changed = defaults(set(unused_in_layout(case)) - {"wrt"})
     if case.split == "data":
         changed["reduce"] = "points"
@@ -147,7 +141,7 @@ def _drop_unused(case: Case) -> dict[str, Any]:
     return changed
 
 
-def _require_mesh(case: Case) -> None:
+def _check_mesh(case: Case) -> None:
     """Raise `Refusal` unless the mesh, such as 2x4, has as many devices as the case."""
     known = [f"{n}x{case.devices // n}" for n in range(case.devices, 0, -1) if case.devices % n == 0]
     if case.mesh not in known:
@@ -163,13 +157,13 @@ def unused_in_layout(case: Case) -> dict[str, UnusedField]:
         case: A case whose target and mode are resolved.
     """
     unused: dict[str, UnusedField] = {}
-    for name, holds, words, because in _rules(case):
+    for name, holds, words, because in _unused_field_rules(case):
         if holds:
             unused.setdefault(name, UnusedField(words, because))
     return unused
 
 
-def _rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
+def _unused_field_rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
     """Return rules (field, whether it is unused, reason as text, fields that cause it).
 
     If several rules of a field apply, the first one gives the reason.

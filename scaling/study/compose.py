@@ -38,7 +38,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     from omegaconf.errors import OmegaConfBaseException
 
     conf = configuration()
-    known = [*_keys(conf / "config.yaml"), *_GROUPS]
+    known = [*_read_keys(conf / "config.yaml"), *_GROUPS]
     stopped: list[BaseException] = []
 
     def task(config: DictConfig) -> None:
@@ -46,7 +46,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
             if not stopped:
                 choices = HydraConfig.get().runtime.choices
                 plain = {str(k): v for k, v in OmegaConf.to_container(config, resolve=True).items()}  # type: ignore[union-attr]
-                _check(plain, choices, known)
+                _check_keys(plain, choices, known)
                 _check_cluster(plain["cluster"], conf)
                 job(plain, choices["study"])
         except BaseException as error:  # Hydra would print its own message first
@@ -60,7 +60,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     program = "scaling" if {"--shell-completion", "-sc"} & {*words} else "scaling run"
     options = [word for word in words if word not in overrides]
     try:
-        with _checked_files(), tempfile.TemporaryDirectory() as scratch:  # --multirun writes files there
+        with _check_files(), tempfile.TemporaryDirectory() as scratch:  # --multirun writes files there
             sweep = [f"hydra.sweep.dir='{scratch}'"] if {"--multirun", "-m"} & {*words} else []
             sys.argv = [program, *options, *sweep, *map(_in_hydra_syntax, overrides)]
             hydra.main(version_base=None, config_path=str(conf), config_name="config")(task)()
@@ -69,17 +69,13 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     except Exception as error:
         if isinstance(error, Refusal) or (error in stopped and not isinstance(error, OmegaConfBaseException)):
             raise
-        raise _explain(error, known, words) from None
+        raise _explain_hydra_error(error, known, words) from None
 
 
 def complete(words: list[str], verbs: list[str]) -> int:
     """Print the completions of the word at the cursor, or the shell's setup lines; return the exit status.
 
     Hydra completes the words of `run` and `plan`. Errors are not printed, because the user is still typing.
-
-    Args:
-        words: The options of shell completion.
-        verbs: The names of the subcommands.
     """
     if not any(word.startswith("query=") for word in words):
         compose(["--shell-completion", *words], lambda *_: None)
@@ -102,19 +98,13 @@ def configuration() -> Path:
     return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
 
 
-def _keys(file: Path) -> list[str]:
+def _read_keys(file: Path) -> list[str]:
     keys = re.findall(r"^([a-z_]+):", file.read_text(encoding="utf-8"), re.MULTILINE)
     return [key for key in keys if key not in ("defaults", "hydra")]
 
 
-def _check(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[str]) -> None:
-    """Raise `Refusal` if a composed configuration has unknown or missing keys, or not one choice per group.
-
-    Args:
-        config: The composed configuration.
-        choices: A mapping from configuration group, such as "cluster", to the chosen name.
-        known: The valid keys.
-    """
+def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[str]) -> None:
+    """Raise `Refusal` for unknown or missing keys, or if a group such as `cluster` has not one choice."""
     for name in config:
         if name not in known:
             raise unknown_name("key", name, known)
@@ -136,7 +126,7 @@ def _check_cluster(config: Any, conf: Path) -> None:
     """
     if not isinstance(config, Mapping) or config.get("name") not in NAMES:
         return
-    used = _keys(conf / "cluster" / f"{config['name']}.yaml")
+    used = _read_keys(conf / "cluster" / f"{config['name']}.yaml")
     for name in config:
         if name not in used and f"cluster.{name}" in _CLUSTER:
             raise Refusal(
@@ -148,7 +138,7 @@ def _check_cluster(config: Any, conf: Path) -> None:
 
 
 @contextlib.contextmanager
-def _checked_files() -> Iterator[None]:
+def _check_files() -> Iterator[None]:
     """Patch Hydra inside the context to check every YAML file against size limits before reading it."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
 
@@ -186,14 +176,8 @@ def _in_hydra_syntax(word: str) -> str:
     return word
 
 
-def _explain(error: Exception, known: list[str], words: list[str]) -> Refusal:
-    """Return a `Refusal` that explains an error of Hydra in one line and lists the alternatives.
-
-    Args:
-        error: The exception that Hydra raised.
-        known: The valid configuration keys.
-        words: The words of the command line.
-    """
+def _explain_hydra_error(error: Exception, known: list[str], words: list[str]) -> Refusal:
+    """Return a `Refusal` that explains an error of Hydra in one line and lists the alternatives."""
     import yaml
     from hydra.errors import MissingConfigException, OverrideParseException
 
@@ -207,7 +191,7 @@ def _explain(error: Exception, known: list[str], words: list[str]) -> Refusal:
     if isinstance(cause, yaml.YAMLError):
         return Refusal(yaml_files.describe(cause))
     if isinstance(error, OverrideParseException):
-        return _unreadable(error.override)
+        return _explain_override(error.override)
     if refusal := _explain_key(text, known, words):
         return refusal
     selected = " ".join(word for word in words if word.partition("=")[0] in (*_GROUPS, ""))
@@ -227,13 +211,7 @@ def _explain(error: Exception, known: list[str], words: list[str]) -> Refusal:
 
 
 def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | None:
-    """Return the `Refusal` for an unknown or invalid key, or None if the error has another cause.
-
-    Args:
-        text: The error message of Hydra.
-        known: The valid configuration keys.
-        words: The words of the command line.
-    """
+    """Return the `Refusal` for an unknown or invalid key, or None if Hydra's message has another cause."""
     inside = re.search(r"full_key: (cluster|hardware)\.(\w+)", text)
     group, key = inside.groups() if inside else ("", "")
     if f"{group}.{key}" in _CLUSTER:
@@ -241,7 +219,7 @@ def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | Non
     if group == "cluster":
         kinds = [word.partition("=")[2] for word in words if word.startswith("cluster=")]
         kind = kinds[-1] if kinds and kinds[-1] in NAMES else SLURM  # a user's own file is for Slurm
-        return unknown_name("key of cluster", key, _keys(configuration() / "cluster" / f"{kind}.yaml"))
+        return unknown_name("key of cluster", key, _read_keys(configuration() / "cluster" / f"{kind}.yaml"))
     if group == "hardware":
         return Refusal(
             f"unknown key of hardware {key!r}: conf/hardware has one file for each, with every key in it"
@@ -256,7 +234,7 @@ def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | Non
     return None
 
 
-def _unreadable(word: str) -> Refusal:
+def _explain_override(word: str) -> Refusal:
     """Return the `Refusal` for an override that Hydra cannot parse, with an example of how to quote it."""
     word = word.removeprefix("++")
     name, sign, value = word.partition("=")

@@ -94,9 +94,9 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
             return (all if every else any)(_value(each, names) for each in node.values)
         case ast.UnaryOp():
             operand = _value(node.operand, names)
-            return not operand if isinstance(node.op, ast.Not) else _computed(operator.sub, 0, operand)
+            return not operand if isinstance(node.op, ast.Not) else _compute(operator.sub, 0, operand)
         case ast.BinOp():
-            return _computed(_ARITHMETIC[type(node.op)], _value(node.left, names), _value(node.right, names))
+            return _compute(_ARITHMETIC[type(node.op)], _value(node.left, names), _value(node.right, names))
     left = _value(node.left, names)
     for comparison, each in zip(node.ops, node.comparators, strict=True):
         right = _value(each, names)
@@ -106,7 +106,7 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
     return True
 
 
-def _computed(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+def _compute(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     """Return `operation(left, right)`, or raise `ValueError` unless all are numbers up to `_LARGEST`."""
     for operand in (left, right):
         if isinstance(operand, bool) or not isinstance(operand, int | float):

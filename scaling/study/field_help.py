@@ -49,7 +49,7 @@ def describe(conf: Path) -> str:
     text = (conf / "config.yaml").read_text(encoding="utf-8").partition("\nhydra:")[0]
     fields = _read_fields(text).items()
     return "\n".join(
-        _entry(name, default, meaning, allowed.get(name, ())) for name, (default, meaning) in fields
+        _format_field(name, default, meaning, allowed.get(name, ())) for name, (default, meaning) in fields
     )
 
 
@@ -70,7 +70,7 @@ def _read_fields(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _entry(name: str, default: str, meaning: str, allowed: Collection[Any]) -> str:
+def _format_field(name: str, default: str, meaning: str, allowed: Collection[Any]) -> str:
     default = re.sub(r"\$\{.*?\}", "<study>", default)
     if default == "null":
         default = _in_yaml((_DEFAULTS | {"scaling": "strong"}).get(name))

@@ -69,8 +69,8 @@ def expand_study(
         most: The largest number of cells before `where`; more raise `Refusal` before any cell is created.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
-    grids = list(_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))
-    count = sum(math.prod(map(len, _axes(fields).values())) for fields, _ in grids)
+    grids = list(_expand_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))
+    count = sum(math.prod(map(len, _swept_values(fields).values())) for fields, _ in grids)
     if most is not None and count > most:
         raise Refusal(
             f"the study has {count:,} cases before where, more than max_cases={most}: "
@@ -78,7 +78,7 @@ def expand_study(
         )
     cells: dict[GridCell, GridCell] = {}
     for fields, sources in grids:
-        for cell in _cells(fields):
+        for cell in _expand_cells(fields):
             stated = cells[cell].stated if cell in cells else ()
             cells[cell] = dataclasses.replace(cell, stated=(*stated, sources))
     if not cells:
@@ -86,15 +86,14 @@ def expand_study(
     return list(cells.values())
 
 
-def _grids(
+def _expand_grids(
     study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
     """Yield (fields, sources of the fields) for each grid of a study, starting with those of its parts.
 
     Args:
-        study: The study, or one of its parts.
+        study: The study, or one of its parts, which messages call `place`.
         given: The fields on the command line.
-        place: The name of the study or part in messages.
         sources: A dict from field to source for the fields that are stated outside this study or part.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY}
@@ -111,7 +110,7 @@ def _grids(
     here = dict.fromkeys(shared, place) | sources
     for name, part in parts.items():
         inside = {k: source for k, source in here.items() if source == _COMMAND_LINE or k not in part}
-        yield from _grids(shared | part, given, f"in part {name}", inside)
+        yield from _expand_grids(shared | part, given, f"in part {name}", inside)
     for number, grid in enumerate(grids, 1):
         merged = _merge(_without_aliases(_merge(shared, grid), given), given)
         yield merged, here | {k: f"{place}, grid {number}" for k in grid if k not in given}
@@ -138,40 +137,40 @@ def _without_aliases(grid: _Fields, given: Mapping[str, Any]) -> _Fields:
     """
     if "batch" not in given:
         return grid
-    if aliases := [mode for mode in _listed(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]:
+    if aliases := [mode for mode in _as_list(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]:
         raise Refusal(
             f"mode={aliases[0]} names its batching already: "
             f"write mode={ALIASES[aliases[0]][0]}, or leave out batch"
         )
-    modes = [ALIASES[m][0] if isinstance(m, str) and m in ALIASES else m for m in _listed(grid.get("mode"))]
+    modes = [ALIASES[m][0] if isinstance(m, str) and m in ALIASES else m for m in _as_list(grid.get("mode"))]
     return grid | {"mode": modes} if "mode" in grid else grid
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _axes(fields: _Fields) -> dict[str, list[Any]]:
+def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
     """Return a dict from field to its list of values in a grid; a size has a name such as `sizes.p`."""
     sizes = fields.get("sizes", {})
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
     axes = {k: v for k, v in fields.items() if k not in ("where", "sizes")}
     axes |= {f"sizes.{name}": value for name, value in sizes.items()}
-    return {name: _listed(value) for name, value in axes.items()}
+    return {name: _as_list(value) for name, value in axes.items()}
 
 
-def _cells(fields: _Fields) -> Iterator[GridCell]:
+def _expand_cells(fields: _Fields) -> Iterator[GridCell]:
     """Yield the Cartesian product of the lists of a grid as cells, except those that `where` excludes."""
-    where, axes = conditions.check(fields.get("where")), _axes(fields)
+    where, axes = conditions.check(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*axes.values()):
-        for chosen in _meshes(dict(zip(axes, values, strict=True))):
-            cell = _cell(chosen)
-            if where is None or conditions.holds(where, _names(cell)):
+        for chosen in _expand_meshes(dict(zip(axes, values, strict=True))):
+            cell = _make_cell(chosen)
+            if where is None or conditions.holds(where, _condition_names(cell)):
                 yield cell
 
 
-def _meshes(fields: _Fields) -> Iterator[_Fields]:
+def _expand_meshes(fields: _Fields) -> Iterator[_Fields]:
     """Yield the fields of a case, once for each factorization of its devices if `mesh` is `all`."""
     devices = fields.get("devices", 1)
     if fields.get("mesh") != EVERY or not isinstance(devices, int) or devices < 1:
@@ -182,7 +181,7 @@ def _meshes(fields: _Fields) -> Iterator[_Fields]:
             yield fields | {"mesh": f"{over_points}x{devices // over_points}"}
 
 
-def _cell(fields: _Fields) -> GridCell:
+def _make_cell(fields: _Fields) -> GridCell:
     """Return the cell with these single-valued fields, or raise `Refusal` if a value is invalid."""
     if (scaling := fields.pop("scaling", "strong")) not in SCALINGS:
         raise unknown_name("scaling", scaling, SCALINGS)
@@ -196,7 +195,7 @@ def _cell(fields: _Fields) -> GridCell:
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:
         fields["mode"], fields["batch"] = ALIASES[fields["mode"]]
     if isinstance(fields.get("memory_limit"), str):
-        fields["memory_limit"] = _bytes(fields["memory_limit"])
+        fields["memory_limit"] = _parse_bytes(fields["memory_limit"])
     for name, value in fields.items():
         if name.startswith("sizes.") and value == "points":  # the points before weak scaling multiplies them
             fields[name] = value = fields.get("points", 1)
@@ -209,7 +208,7 @@ def _cell(fields: _Fields) -> GridCell:
     return GridCell(from_dict(plain | {"sizes": sizes}), scaling)
 
 
-def _bytes(text: str) -> int:
+def _parse_bytes(text: str) -> int:
     """Return the number of bytes in a text such as "2GB" or "512MiB", or raise `Refusal` if it is invalid."""
     found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     unit = _BYTES.get(found[2].lower()) if found else None
@@ -218,7 +217,7 @@ def _bytes(text: str) -> int:
     return int(float(found[1]) * unit)
 
 
-def _names(cell: GridCell) -> dict[str, Any]:
+def _condition_names(cell: GridCell) -> dict[str, Any]:
     """Return a dict of the names that a `where` condition may use: fields, sizes and scaling of a case."""
     fields = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
     return fields | dict(cell.case.sizes) | {"scaling": cell.scaling}

@@ -45,10 +45,7 @@ Note = Callable[[int, int], None]
 class _Unanswered(Exception):
     """Raised if a child process exits, hangs or reports a failure instead of an answer.
 
-    Args:
-        reason: The reason to be recorded, such as "timeout".
-        text: The explanation to be recorded.
-        importing: Whether it failed before the first question, so that no question can be answered.
+    `importing` is true if it failed before the first question, so that no question can be answered.
     """
 
     def __init__(self, reason: str, text: str, importing: bool) -> None:
@@ -133,7 +130,7 @@ def without_layout(case: Case) -> Case:
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
-def _family(case: Case) -> tuple[Any, ...]:
+def _problem_key(case: Case) -> tuple[Any, ...]:
     return case.target, case.variant, tuple(case.sizes.items())
 
 
@@ -147,14 +144,10 @@ class _Examination:
     stopped: bool = False
 
     def examine(self, modules: tuple[str, ...], numbers: Sequence[int]) -> None:
-        """Check some cells in child processes, which are restarted after each crash or hang.
+        """Check the cells with these indices in child processes, restarted after each crash or hang.
 
         Cells that differ only in their layout are checked consecutively, and a failure applies to all of
         them. After several failures in a row, or a failure at import, all remaining cells fail.
-
-        Args:
-            modules: The user's modules that the cells need.
-            numbers: The indices of the cells.
         """
         problems = {number: without_layout(self.cells[number].case) for number in numbers}
         first = {
@@ -176,13 +169,9 @@ class _Examination:
     def _record_failure(
         self, modules: tuple[str, ...], remaining: list[int], why: _Unanswered, deaths: int
     ) -> None:
-        """Record a failure for the cells that differ only in layout, or for all remaining cells.
+        """Record a failure for the cells that differ only in layout, and remove them from `remaining`.
 
-        Args:
-            modules: The user's modules that the cells need.
-            remaining: The indices of the cells without an answer; failed cells are removed from it.
-            why: The failure. If it happened at import, all remaining cells fail.
-            deaths: The number of failures in a row if all remaining cells are to fail, otherwise 0.
+        If the failure happened at import, or `deaths` is not 0, all remaining cells fail.
         """
         first = self.cells[remaining[0]].case
         alike = {n for n in remaining if without_layout(self.cells[n].case) == without_layout(first)}
@@ -193,7 +182,7 @@ class _Examination:
             self.answers[number] = {"failure": (why.reason, text if asked else others)}
         remaining[:] = [number for number in remaining if number not in self.answers]
         # Cells with the same target, variant and sizes go last, so that the others are answered first.
-        remaining.sort(key=lambda number: _family(self.cells[number].case) == _family(first))
+        remaining.sort(key=lambda number: _problem_key(self.cells[number].case) == _problem_key(first))
 
     def _answer_in_order(self, modules: tuple[str, ...], remaining: list[int]) -> None:
         """Start a child process, and record its answers about the remaining cells.
@@ -211,18 +200,18 @@ class _Examination:
         )
         with contextlib.closing(process):
             try:
-                self._next(process, _START_SECONDS, "before it was ready", True)
+                self._next_event(process, _START_SECONDS, "before it was ready", True)
             except _Unanswered as why:  # JAX is not installed or fails, independent of any module
                 raise Refusal(f"the study cannot be examined: {why}") from None
-            imported = self._next(process, self.seconds, "while it was imported", True)
+            imported = self._next_event(process, self.seconds, "while it was imported", True)
             if "refusal" in imported:
                 self.answers |= dict.fromkeys(remaining, imported)
                 remaining.clear()
             while remaining and not self.stopped:
-                answer = self._next(process, self.seconds, "while workload(case) was called", False)
+                answer = self._next_event(process, self.seconds, "while workload(case) was called", False)
                 self.answers[remaining.pop(0)] = answer
 
-    def _next(self, process: "ChildProcess", seconds: float, when: str, importing: bool) -> "Event":
+    def _next_event(self, process: "ChildProcess", seconds: float, when: str, importing: bool) -> "Event":
         """Return the next event of a child process.
 
         Raise `_Unanswered` if the process reports a failure, exits, or sends nothing for `seconds`.

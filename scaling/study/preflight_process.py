@@ -48,19 +48,19 @@ def main() -> None:
     channel.send_event(event="ready")
 
     def send(name: str, do: Callable[[], dict[str, Any]]) -> None:
-        event = _guarded(name, do)
+        event = _call_user_code(name, do)
         if "refusal" not in event and (changed := changes()):
             event = _failure("error", *changed)
         channel.send_event(**event)
 
     cells = [GridCell(from_dict(cell["case"]), cell["scaling"]) for cell in job["cells"]]
-    send(" and ".join(job["modules"]), lambda: _import(cells[0].case))
+    send(" and ".join(job["modules"]), lambda: _import_modules(cells[0].case))
     for cell in cells:
         send(cell.case.workload, lambda cell=cell: answer(cell))  # type: ignore[misc]
     os._exit(0)  # skip the exit handlers of user modules
 
 
-def _import(case: Case) -> dict[str, Any]:
+def _import_modules(case: Case) -> dict[str, Any]:
     """Import the modules of the workload and the engine of a case, and return the `imported` event."""
     find_module(case.workload)
     if case.engine != interface.JAX:
@@ -73,15 +73,15 @@ def answer(cell: GridCell) -> dict[str, Any]:
 
     Raise `Refusal` if the case is invalid, for example if its points do not divide evenly over its devices.
     """
-    completed = complete(cell.case, _make)
+    completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:
-        completed = complete(scaled, _make)  # some targets always have one point
-    built = workload.build(completed, _make)
-    unused = _unused(cell.case, completed, built)
+        completed = complete(scaled, _make_workload)  # some targets always have one point
+    built = workload.build(completed, _make_workload)
+    unused = _find_unused_fields(cell.case, completed, built)
     try:
         sizes = shape.derivative_shape(completed, built)
         completed = without_trivial_blocks(completed, sizes)
-        unfit = why_inapplicable(completed, built, sizes) or _indivisible(completed)
+        unfit = why_inapplicable(completed, built, sizes) or _why_indivisible(completed)
     except shape.TooLarge as error:
         unfit = "too_large", scrub(str(error))[:_TEXT]
     return {
@@ -91,7 +91,7 @@ def answer(cell: GridCell) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _unused(stated: Case, completed: Case, built: workload.Workload) -> dict[str, UnusedField]:
+def _find_unused_fields(stated: Case, completed: Case, built: workload.Workload) -> dict[str, UnusedField]:
     """Return the stated fields of a case that have no effect, as a dict from field name to the reason."""
     unused = unused_fields(stated)
     lower = completed.engine == interface.JAX and completed.precision != "highest"
@@ -126,7 +126,7 @@ def _may_multiply(jaxpr: Any) -> bool:
     return False
 
 
-def _indivisible(case: Case) -> tuple[str, str] | None:
+def _why_indivisible(case: Case) -> tuple[str, str] | None:
     """Return (reason, text) if a case has a single point that cannot be partitioned, otherwise None.
 
     Raise `Refusal` if the case has several points that do not divide evenly over its devices.
@@ -145,7 +145,7 @@ def _indivisible(case: Case) -> tuple[str, str] | None:
     return "indivisible", text
 
 
-def _make(case: Case) -> Any:
+def _make_workload(case: Case) -> Any:
     return _make_problem(without_layout(case))
 
 
@@ -155,13 +155,8 @@ def _make_problem(problem: Case) -> Any:
     return workload.make_user_workload(problem)
 
 
-def _guarded(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the event that `do()` returns, with exceptions turned into a refusal or a `failure` event.
-
-    Args:
-        name: The name of the workload or modules, for the message.
-        do: The function to call, which may run code of a user's module.
-    """
+def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the event that `do()` returns, or an event that describes the exception that it raises."""
     try:
         return do()
     except Refusal as refusal:

@@ -28,14 +28,14 @@ def find_module(name: str) -> ModuleType:
     """
     if name.endswith(".py") or "/" in name or "\\" in name:
         raise Refusal(
-            f"workload {name!r} is a file, and a module is named by its import path: {_import_path(name)}"
+            f"workload {name!r} is a file, and a module is named by its import path: {_import_hint(name)}"
         )
     if name in built_in("workloads"):
-        _refuse_shadowed(name)
+        _check_not_shadowed(name)
     return workload.module(name)
 
 
-def _import_path(name: str) -> str:
+def _import_hint(name: str) -> str:
     """Return advice such as "write workload=a.b" for a workload that was given as the path of a file."""
     *folders, file = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
     stem = file.removesuffix(".py") or "NAME"
@@ -45,7 +45,7 @@ def _import_path(name: str) -> str:
     return f"write workload={stem}, with PYTHONPATH={folder} in front of the command"
 
 
-def _refuse_shadowed(name: str) -> None:
+def _check_not_shadowed(name: str) -> None:
     """Raise `Refusal` if a workload file of the user has the name of a built-in workload.
 
     The working directory and the folders in `PYTHONPATH` are searched.
@@ -65,10 +65,6 @@ def check_workload(name: str, made: Any) -> Workload:
     """Return the result of `workload(case)`, or raise `Refusal` if it or a field of it has a wrong type.
 
     The inputs of the workload are checked later, when they are flattened.
-
-    Args:
-        name: The name of the workload, for the message.
-        made: The value that `workload(case)` returned.
     """
     if not isinstance(made, Workload):
         words = f"must return a scaling.workload.Workload, not {type(made).__name__}"

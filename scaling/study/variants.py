@@ -35,7 +35,7 @@ def open_variant(text: str) -> Iterator[Variant]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if kind == "commit":
-            variant = _commit(what, folder)
+            variant = _check_out_revision(what, folder)
         elif kind == "xla":
             flags = f"{os.environ.get('XLA_FLAGS', '')} {what}".strip()
             variant = Variant(f"xla-{_digest(what)}", variables={"XLA_FLAGS": flags})
@@ -43,14 +43,14 @@ def open_variant(text: str) -> Iterator[Variant]:
             variant = Variant("self")
         else:
             (folder / "scaling").symlink_to(_PACKAGE)
-            python = _jax(what) if kind == "jax" else Path(what).absolute()
+            python = _install_jax(what) if kind == "jax" else Path(what).absolute()
             label = re.sub(r"[^0-9A-Za-z.]", "-", what) if kind == "jax" else _digest(str(python))
-            variant = Variant(f"{kind}-{label}", str(python), variables={"PYTHONPATH": _paths(folder)})
+            variant = Variant(f"{kind}-{label}", str(python), variables={"PYTHONPATH": _python_path(folder)})
         _check_variant(text, variant)
         yield variant
 
 
-def _commit(revision: str, folder: Path) -> Variant:
+def _check_out_revision(revision: str, folder: Path) -> Variant:
     """Check out a git revision into `folder`, and return the variant that runs it.
 
     The repository is that of the working directory: this project's or a user's. Raise `Refusal` if there is
@@ -75,11 +75,11 @@ def _commit(revision: str, folder: Path) -> Variant:
     imported = [Path(entry).resolve() for entry in sys.path if entry]
     # Entries of sys.path inside the repository: a src folder or an editable install.
     inside = [folder / path.relative_to(top) for path in imported if path.is_relative_to(top)]
-    variables = ours | {"PYTHONPATH": _paths(working_directory, folder, *inside)}
+    variables = ours | {"PYTHONPATH": _python_path(working_directory, folder, *inside)}
     return Variant(f"commit-{sha[:10]}", folder=working_directory, variables=variables)
 
 
-def _jax(version: str) -> Path:
+def _install_jax(version: str) -> Path:
     """Return the Python interpreter of a virtual environment with this version of JAX.
 
     The environment is created on first use in the user's cache folder. Raise `Refusal` if that fails.
@@ -120,7 +120,7 @@ def _check_variant(text: str, variant: Variant) -> None:
         )
 
 
-def _paths(*folders: Path) -> str:
+def _python_path(*folders: Path) -> str:
     return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 

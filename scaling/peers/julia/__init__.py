@@ -91,10 +91,10 @@ def versions(system: str) -> dict[str, str | None]:
 
     The version of a package that is not installed is None.
     """
-    match = re.search(r"(\d+\.\d+\.\S+)", _output("julia", "--version"))
+    match = re.search(r"(\d+\.\d+\.\S+)", _command_output("julia", "--version"))
     if not match:
         return {"julia": None}
-    installed = _installed(match.group(1))
+    installed = _installed_versions(match.group(1))
     # Packages of the standard library have no version in Project.toml.
     compatible = tomllib.loads((_FOLDER / "Project.toml").read_text())["compat"]
     others = {name for names in _PACKAGES.values() for name in names} - set(_PACKAGES[system])
@@ -102,14 +102,14 @@ def versions(system: str) -> dict[str, str | None]:
     return {"julia": match.group(1)} | {name: installed.get(name) for name in packages}
 
 
-def _output(*command: str) -> str:
+def _command_output(*command: str) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
 
-def _installed(julia: str) -> dict[str, str | None]:
+def _installed_versions(julia: str) -> dict[str, str | None]:
     """Return a dict from package to version for the environment, read from the manifest of a Julia version.
 
     Julia uses the manifest of its own minor version, such as Manifest-v1.11.toml, or Manifest.toml if there
@@ -117,7 +117,7 @@ def _installed(julia: str) -> dict[str, str | None]:
     """
     minor = ".".join(julia.split(".")[:2])
     names = (f"{prefix}Manifest{suffix}.toml" for suffix in (f"-v{minor}", "") for prefix in ("Julia", ""))
-    manifest = next((path for path in map(_environment().joinpath, names) if path.is_file()), None)
+    manifest = next((path for path in map(_environment_folder().joinpath, names) if path.is_file()), None)
     try:
         entries = tomllib.loads(manifest.read_text()) if manifest else {}
     except (OSError, ValueError):
@@ -131,7 +131,7 @@ def _installed(julia: str) -> dict[str, str | None]:
     }
 
 
-def _environment() -> Path:
+def _environment_folder() -> Path:
     """Return the path of the Julia environment of this package, in the first Julia depot."""
     depot = os.environ.get("JULIA_DEPOT_PATH", "").split(os.pathsep)[0]
     return Path(depot or "~/.julia").expanduser() / _ENVIRONMENT
@@ -139,10 +139,10 @@ def _environment() -> Path:
 
 def install() -> None:
     """Create the Julia environment of Project.toml, or update it, and install its packages."""
-    _environment().mkdir(parents=True, exist_ok=True)
-    shutil.copy(_FOLDER / "Project.toml", _environment())
+    _environment_folder().mkdir(parents=True, exist_ok=True)
+    shutil.copy(_FOLDER / "Project.toml", _environment_folder())
     update = "using Pkg; Pkg.resolve(); Pkg.instantiate()"
-    subprocess.run(["julia", f"--project={_environment()}", "-e", update], check=True)
+    subprocess.run(["julia", f"--project={_environment_folder()}", "-e", update], check=True)
 
 
 def prepare(
@@ -186,7 +186,7 @@ class _Julia:
     def __init__(self, system: str, threads: int) -> None:
         folder = tempfile.TemporaryDirectory(prefix="scaling-julia-")
         self.folder = Path(folder.name)
-        options = "--startup-file=no", f"--project={_environment()}", f"--threads={threads}"
+        options = "--startup-file=no", f"--project={_environment_folder()}", f"--threads={threads}"
         self._process = ChildProcess(
             ["julia", *options, str(_FOLDER / "measure.jl"), system], reaped=False, tagged=False
         )
