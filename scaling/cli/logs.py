@@ -239,7 +239,7 @@ def _nonempty_scheduler_logs(task: TaskState) -> list[Path]:
 
 
 def _read_last_lines(path: Path, every: bool) -> str:
-    """Return the text of a file with secrets removed, and only its last 1000 lines unless `every`."""
+    """Return the text of a file without secrets, and only its last 1000 lines unless `every` is true."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:

@@ -42,7 +42,7 @@ class _MergedRecords:
     settings: Counter[str] = field(default_factory=Counter)  # -> number of records
 
     def add(self, record: Record) -> bool:
-        """Count a record, and return whether it is new."""
+        """Count a record, and return whether it was not contained before."""
         digest = _digest(to_line(record).encode())
         if digest in self.digests:
             return False
@@ -128,7 +128,7 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> list[str]:
 
 
 def _copy_records(folder: Path, target: Path, content: _MergedRecords) -> Counter[str]:
-    """Copy the new records of a folder, and return the counts of "added", "known" and "damaged" lines."""
+    """Copy the new records of a folder, and return the counts of added, known and damaged lines."""
     counts: Counter[str] = Counter()
     for path in sorted(folder.glob("*.jsonl")):
         records, damaged = [], []

@@ -19,7 +19,7 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback of (done, total) that shows how many cases have been examined.
+    """Show a progress count inside the context, and yield a callback of (cases checked, total cases).
 
     The count is a live progress bar on a terminal, and otherwise a plain line at increasing intervals.
     """

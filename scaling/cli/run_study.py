@@ -64,7 +64,7 @@ class StudyRun:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The result of a run: the keys and settings of its records, and whether it is still in progress."""
+    """The result of running a study: the cases and environments that it covers, and whether it has ended."""
 
     keys: frozenset[str]
     settings: frozenset[str]  # digests of the environments of the records

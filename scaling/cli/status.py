@@ -70,7 +70,7 @@ class StudyStatus:
 
     @property
     def progress(self) -> object:
-        """Return a value that changes whenever a task or the state of a case changes."""
+        """Return an object that compares unequal after a task or the state of a case has changed."""
         tasks = [(t.entry.path, t.state.name, t.journal.runs, len(t.journal.ended)) for t in self.tasks]
         return self.counts, tasks
 
@@ -268,7 +268,10 @@ def _group_lost_cases(lost: Iterable[StatusLine], length: int) -> list[str]:
 
 
 def _format_line(line: StatusLine, length: int, name: str = "") -> str:
-    """Return a line with the state, the first `length` characters of the key, and `name` or the label."""
+    """Return the line of a case: its state, the first `length` characters of its key, and its label.
+
+    If `name` is not empty, it replaces the label.
+    """
     replicate = f" replicate {line.replicate}" if line.replicate else ""
     name = name or (label(line.case) if line.case else line.key) + replicate
     return f"{line.state:7} {line.key[:length]}  {name}  {line.words}".rstrip()

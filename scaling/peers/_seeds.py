@@ -126,7 +126,7 @@ def make_batch(
 
 
 def copied_inputs(case: Case, workload: Any) -> set[str]:
-    """Return the names of the shared inputs that are copied for each point.
+    """Return the names of the inputs shared by all points that are copied for each point.
 
     Without the copies, a VJP would sum their gradients over the points.
     """
@@ -163,7 +163,7 @@ def _stack_slices(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return the reason why a peer with formulas.py and these AD modes cannot run a case, or None."""
+    """Return as text why a peer with formulas.py and these AD modes cannot run a case, or None."""
     text = f"{case.engine} implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     return first_reason(
         (case.workload not in formulas.KNOWN, text),
@@ -172,7 +172,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str])
 
 
 def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return the reason why a peer with the given AD modes cannot run a case, or None if it can.
+    """Return as text why a peer with the given AD modes cannot run a case, or None if it can.
 
     The mode, the chunk and the memory of the host are checked. The estimated memory is twice the size of the
     result, which is copied once, plus several arrays of the size of the largest intermediate.

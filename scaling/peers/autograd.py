@@ -20,12 +20,12 @@ MODES = ("value", "jacfwd", "linearize", "jacrev", "grad_of_sum", *HESSIAN)
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why autograd cannot run a case, as text, or None if it can."""
+    """Return as text why autograd cannot run a case (a configuration of a study), or None if it can."""
     return _seeds.why_not_offered(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the derivative as a function to call; as usual in autograd, every call records a new tape."""
+    """Return a `Prepared` object whose `call` records a new tape and computes the derivative."""
     import autograd.numpy
     from autograd.scipy.special import gammaln
 
@@ -39,7 +39,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the columns of the Jacobian for each input, computed with one JVP per column."""
+    """Return for each input the columns of the Jacobian, an array (columns, points, outputs), by JVPs."""
     from autograd import make_jvp
     from autograd.differential_operators import make_jvp_reversemode
 
@@ -52,7 +52,7 @@ def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the rows of the Jacobian for each input, computed with one VJP per row."""
+    """Return for each input the rows of the Jacobian, an array (rows, *shape of the input), by VJPs."""
     from autograd import make_vjp
 
     vjp, y = make_vjp(lambda x: batch.function(*x))(batch.x)
@@ -62,7 +62,7 @@ def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _hessian(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the columns of the Hessian of each point, or its product with the point for target `hvp`.
+    """Return the columns of the Hessian of each point x, or H x for the target `hvp`.
 
     The function is summed over the points. Because points are independent, the gradient of the sum consists
     of the gradients of the points.

@@ -41,7 +41,7 @@ _GRID = np.arange(-10.0, 11.0)
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why CasADi cannot run a case, as text, or None if it can."""
+    """Return as text why CasADi cannot run a case (a configuration of a study), or None if it can."""
     return first_reason(
         (case.workload not in _FUNCTIONS, f"casadi implements the workloads {', '.join(_FUNCTIONS)}"),
         (case.mode not in _MODES, f"casadi offers {', '.join(_MODES)}"),
@@ -56,7 +56,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why the graph of a case or the copies of its inputs are too large, or None."""
+    """Return as text why the graph of a case or the copies of its inputs are too large, or None."""
     s = {"m": 1, "d": 1, "p": 1, "o": 1} | dict(case.sizes)
     per_point = {
         "rbf": s["m"] * (5 + 3 * s["d"]),
@@ -81,7 +81,7 @@ def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """Return the compiled graph as a function to call, which reads and writes NumPy buffers directly."""
+    """Compile the graph of the derivative, and return a `Prepared` object that evaluates it."""
     start = time.perf_counter()
     points = 1 if case.batch == "whole" else case.points
     per_thread = -(-points // threads)  # the last thread repeats the last point as padding

@@ -25,12 +25,12 @@ _UNROLLED_ROWS = 8  # rows per loop iteration, so that the compiler sums them wi
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why Enzyme cannot run a case, as text, or None if it can."""
+    """Return as text why Enzyme cannot run a case (a configuration of a study), or None if it can."""
     return _seeds.why_unsupported(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the derivative as an XLA program that is compiled ahead of time, ready to call."""
+    """Compile the derivative with XLA, and return a `Prepared` object that calls the program."""
     import jax
 
     with (

@@ -73,13 +73,12 @@ def _residual(np, dot, d, m):
 
 
 def _grid(np, like):
-    """Return the grid x = -10, -9, ..., 10 in the dtype of an array."""
     grid = np.arange(-10.0, 11.0)
     return grid.to(like) if hasattr(grid, "to") else grid.astype(like.dtype)
 
 
 def _residual_scalar(np, dot, d, m):
-    """Return the sum of the squared residuals: d (..., 21), m (...) -> (...)."""
+    """Return the sum of squares of `_residual`: d (..., 21), m (...) -> (...)."""
     return np.sum(_residual(np, dot, d, m) ** 2, -1)
 
 

@@ -105,7 +105,7 @@ def engines() -> list[str]:
 
 @functools.cache
 def versions(engine: str) -> dict[str, str | None]:
-    """Return the version of each package that an engine needs, or None for one that is not installed.
+    """Return a dict from package to version, or to None if not installed, for the packages of an engine.
 
     The version of a user's peer is a hash of its source. The result is empty for JAX, whose version every
     record contains.
@@ -131,7 +131,7 @@ def _version(distribution: str) -> str | None:
 
 
 def missing(engine: str) -> str | None:
-    """Return text on packages of an engine that are not installed and how to install them, or None."""
+    """Return text such as "torch is not installed; pip install ..." if an engine lacks packages, or None."""
     names = [name for name, version in versions(engine).items() if version is None]
     if not names:
         return None
@@ -140,7 +140,7 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return the fields of a case that its peer determines, as a dict from field to value.
+    """Return the values that a peer prescribes for fields of a case, as a dict from field to value.
 
     A peer computes the whole batch with a number of threads, so that options of JAX do not apply.
     """
@@ -154,14 +154,17 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def formulations(case: Case) -> tuple[str, ...]:
-    """Return the names of the formulations of the workload that only the engine of the case has."""
+    """Return the names of the ways to write the workload's function that only this engine offers."""
     if case.engine == JAX:
         return ()
     return tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | None:
-    """Return (error reason, error message) if the engine of a case cannot run it, or None if it can."""
+    """Return (reason, text) if the engine of a case cannot run it, or None if it can.
+
+    The reason is "not_offered" or "not_installed".
+    """
     peer, is_mixed, is_reduced = module(case.engine), bool(case.ad_mode.parts), case.reduce is not None
     if case.devices > 1 and not getattr(peer, "THREADS", False):
         return "not_offered", f"{case.engine} uses one core"
@@ -177,7 +180,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
 
 
 def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) -> np.ndarray:
-    """Reshape the result of a peer to the expected shape, or raise `Refusal` if its size differs."""
+    """Reshape the result of a peer to (points, outputs, inputs), or raise `Refusal` if its size differs."""
     if np.size(result) != math.prod(expected):
         returned = f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(result)}"
         raise Refusal(f"{returned}, where {expected} is expected")
@@ -185,5 +188,5 @@ def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) ->
 
 
 def first_reason(*checks: tuple[Any, str]) -> str | None:
-    """Return the message of the first (condition, message) pair whose condition is true, or None."""
+    """Return the text of the first (condition, text) pair whose condition is true, or None."""
     return next((text for condition, text in checks if condition), None)

@@ -17,12 +17,12 @@ MODES = ("value", "finite_difference", "analytic")
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why NumPy cannot run a case, as text, or None if it can."""
+    """Return as text why NumPy cannot run a case (a configuration of a study), or None if it can."""
     return _seeds.why_not_offered(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the derivative as a function to call; nothing is compiled."""
+    """Return a `Prepared` object whose `call` computes the derivative; nothing is compiled."""
     from scipy.special import gammaln
 
     batch = _seeds.make_batch(case, workload, sizes, arrays, np, gammaln)
@@ -57,7 +57,7 @@ def _analytic(case: Case, workload: Any, inputs: dict[str, np.ndarray]) -> np.nd
 
 
 def _rbf(variant: str | None, is_summed: bool, x: np.ndarray, support: np.ndarray) -> np.ndarray:
-    """Return the derivative of `rbf` with respect to x, optionally summed over the support points."""
+    """Return the derivative of `rbf`: (points, m, d), without m if summed, without d unless `squared`."""
     if variant == "squared":
         value = np.exp(-0.5 * np.sum((x[:, None, :] - support) ** 2, axis=-1))
         if is_summed:

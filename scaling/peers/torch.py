@@ -38,7 +38,7 @@ LinearMap = Callable[[Arrays], Arrays]
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why PyTorch cannot run a case, as text, or None if it can."""
+    """Return as text why PyTorch cannot run a case (a configuration of a study), or None if it can."""
     functions = f"torch implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
     has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
@@ -83,7 +83,7 @@ def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """Return the derivative as a function to call, which is compiled with `jit: true`."""
+    """Return a `Prepared` object whose `call` computes the derivative, compiled with `jit: true`."""
     import torch
 
     from scaling.core.shape import result_shape  # imports JAX

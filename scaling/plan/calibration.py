@@ -21,7 +21,7 @@ _TARGETS = {  # rate -> target of the peak measurement
 
 
 def calibrate(hardware: Hardware, timings: Iterable[Timing]) -> Hardware:
-    """Return the hardware model with rates from measured peaks, one set of rates per device count.
+    """Return the CPU hardware with rates from measured peaks, one set of rates per device count.
 
     Raises:
         Refusal: If no rates are measured.
@@ -92,7 +92,7 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
 
 
 def _network(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
-    """Return the cores as one network level, whose ring all-reduce takes as long as the measured one."""
+    """Model the cores as one network level, whose ring all-reduce takes as long as the measured one."""
     if devices < 2 or speed is None or collective is None:
         return ()
     steps = 2 * math.ceil(math.log2(devices))

@@ -127,7 +127,7 @@ class _SharedState:
         return None
 
     def claim(self, case: Case, program: str | None) -> bool:
-        """Return whether to compile this case, because no other case has the same program.
+        """Return whether this case is the first one with its program, and therefore must be compiled.
 
         Otherwise this case is reported when the program has been compiled.
         """

@@ -48,7 +48,7 @@ RecordFields = dict[str, Any]
 
 
 def main() -> int:
-    """Execute requests until standard input ends, and return exit status 0."""
+    """Process trace and compile requests until standard input ends, and return exit status 0."""
     channel = event_channel.open_channel()
     header = json.loads(channel.requests.readline())
     event_channel.die_with_parent(header["parent"])
@@ -135,7 +135,7 @@ class _TracedCase:
         return f"needs {format_bytes(needed)}, a device has {format_bytes(limit)}"
 
     def compile(self) -> RecordFields:
-        """Compile the case, and return its record fields with memory, cost and messages of the program."""
+        """Compile the case, and return a dict with the memory, cost and messages of the program."""
         coloring = self.sizes.coloring
         fields = run_case.coloring_fields(coloring) if coloring else {}
         fields |= {"capacity_bytes": int(self.header["memory"])} if self.header["memory"] else {}
@@ -218,7 +218,7 @@ def _rejected_program(program: layout.Program, devices: int, message: str) -> _R
 
 
 def _describe_shortage(message: str) -> str:
-    """Return text such as "needs 40 GB, a device has 16 GB" from a compiler message, or else the message."""
+    """Return text such as "needs 40 GB, a device has 16 GB" from a compiler's out-of-memory message."""
     used = _USED.search(message)
     if used is None:
         return environment.scrub(" ".join(message.split()))[:300]
@@ -273,7 +273,7 @@ def _device_jaxpr(jaxpr: Any) -> Any:
 
 
 def _optimized_work(cost: hlo_cost.ProgramCost, steps: int) -> RecordFields:
-    """Return the kernels and operation counts of the optimized program, as record fields.
+    """Return the kernels and operation counts of the optimized program as a dict of record fields.
 
     Equal kernels are merged, and `times` contains their total count.
     """

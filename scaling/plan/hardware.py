@@ -113,7 +113,7 @@ class Hardware:
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates for a number of working devices, or those for the next smaller measured number."""
+        """Return the rates measured for the largest number of working devices that is at most `devices`."""
         smaller = [rates for rates in self.rates if rates.devices <= devices]
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
@@ -185,7 +185,6 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_file_name(value: Any) -> bool:
-    """Return whether a value is a string that is valid as a part of file names."""
     return isinstance(value, str) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None
 
 
@@ -295,7 +294,7 @@ _PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # calibration.py measures the 
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:
-    """Return the rates that a GPU or TPU configuration states, which hold for any number of devices.
+    """Return the rates in a GPU or TPU configuration, which hold for any number of devices.
 
     By default, division has the rate of transcendental functions, a reduction the rate of other arithmetic,
     and a transposed array the memory bandwidth.

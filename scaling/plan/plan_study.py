@@ -62,7 +62,7 @@ Exit status: as for `scaling run`."""
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """A study and the hardware to plan it for, that is, to compile it and to predict its run times.
+    """A study whose cases are to be compiled for other hardware, with predicted run times.
 
     Attributes:
         settings: Settings of a later measurement. `case_seconds` also limits each compilation.
@@ -153,7 +153,7 @@ def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int)
 
 
 def _fill_in_devices(value: Any, hardware: Hardware) -> Any:
-    """Replace devices=all by the available device counts, in a study or in its overrides."""
+    """Return a study, or its overrides, with devices=all replaced by the available device counts."""
     if isinstance(value, list):
         return [_fill_in_devices(item, hardware) for item in value]
     if not isinstance(value, Mapping):

@@ -127,7 +127,7 @@ def _draw_between(ends: tuple[float, float], rng: np.random.Generator) -> np.nda
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, str | None]:
-    """Return the times of the kernels at full rates.
+    """Return the times of the kernels at the full rates of the hardware.
 
     Returns:
         Array (kernels,) with the seconds to move the bytes of each kernel.
@@ -175,7 +175,7 @@ def _bandwidth(size: float, rates: Rates) -> float:
 
 
 def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> CollectiveCost:
-    """Return the time of a message (a collective of the program) on the network of the hardware."""
+    """Return the latency and transfer time of a collective of the program on the hardware's network."""
     group = int(message["group"])
     shape = hardware.slice_shape(group) if group <= hardware.most else next(iter(hardware.slices[-1:]), None)
     cost = collective(

@@ -38,7 +38,6 @@ def _first_match(rules: list[_Rule]) -> tuple[str, str] | None:
 
 
 def _mode_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    """Return rules (reason, whether it applies, text) on combinations of AD mode, target and batching."""
     mode, second = case.ad_mode, case.target in SECOND
     one_number = f"a Hessian is that of one number, and {case.workload} has {sizes.values} outputs"
     once = f"{mode.name} differentiates once; the modes of target={case.target} are {', '.join(HESSIAN)}"
@@ -94,7 +93,6 @@ def _reduction_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> 
 
 
 def _coloring_rules(case: Case, workload: Workload) -> list[_Rule]:
-    """Return rules (reason, whether it applies, text) on compressed Jacobians (`seeds=colored`)."""
     mode, colored = case.ad_mode, case.seeds == "colored" and not case.ad_mode.is_value
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
     reduced = f"seeds=colored gives the nonzeros of the whole Jacobian, not its reduce={workload.reduce}"

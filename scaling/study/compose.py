@@ -104,7 +104,7 @@ def _read_keys(file: Path) -> list[str]:
 
 
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[str]) -> None:
-    """Raise `Refusal` for unknown or missing keys, or if a group such as `cluster` has not one choice."""
+    """Raise `Refusal` for unknown or missing keys, or if a group such as `cluster` has no single choice."""
     for name in config:
         if name not in known:
             raise unknown_name("key", name, known)
@@ -139,7 +139,7 @@ def _check_cluster(config: Any, conf: Path) -> None:
 
 @contextlib.contextmanager
 def _check_files() -> Iterator[None]:
-    """Patch Hydra inside the context to check every YAML file against size limits before reading it."""
+    """Make Hydra check every YAML file against size limits before reading it, inside the context."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
 
     from scaling.study import yaml_files

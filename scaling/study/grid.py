@@ -57,7 +57,7 @@ class GridCell:
 def expand_study(
     study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None
 ) -> list[GridCell]:
-    """Return the distinct cases of a study as cells, in the order in which it states them.
+    """Return the distinct cases of a study as `GridCell`s, in the order in which it states them.
 
     A grid's fields take precedence over the shared fields, and overrides over both. A study may contain other
     studies by name as `parts`; their cells come first. Cases for `ceilings` are not included, see
@@ -131,9 +131,10 @@ def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
 
 
 def _without_aliases(grid: _Fields, given: Mapping[str, Any]) -> _Fields:
-    """Return a grid in which modes that imply a batching are replaced, if the command line sets `batch`.
+    """Return a grid with plain AD modes in place of modes that imply a value of `batch`.
 
-    Raise `Refusal` if the mode on the command line itself implies a batching.
+    A grid is returned unchanged unless the command line sets `batch`. Raise `Refusal` if the mode on the
+    command line itself implies a batching.
     """
     if "batch" not in given:
         return grid
@@ -151,7 +152,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
-    """Return a dict from field to its list of values in a grid; a size has a name such as `sizes.p`."""
+    """Return a dict from field to its list of values in a grid, with sizes under names like `sizes.p`."""
     sizes = fields.get("sizes", {})
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
@@ -171,7 +172,7 @@ def _expand_cells(fields: _Fields) -> Iterator[GridCell]:
 
 
 def _expand_meshes(fields: _Fields) -> Iterator[_Fields]:
-    """Yield the fields of a case, once for each factorization of its devices if `mesh` is `all`."""
+    """Yield the fields of a case, once for each mesh of its devices, such as 2x4, if `mesh` is `all`."""
     devices = fields.get("devices", 1)
     if fields.get("mesh") != EVERY or not isinstance(devices, int) or devices < 1:
         yield fields
@@ -224,7 +225,7 @@ def _condition_names(cell: GridCell) -> dict[str, Any]:
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Raise `Refusal` if a stated value has no effect in any of the cells for which it is stated.
+    """Raise `Refusal` if a field has a stated value that has no effect in any of its cells (cases).
 
     A value from a file is accepted if it has no effect only because the command line replaces another field.
 

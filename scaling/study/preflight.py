@@ -98,7 +98,7 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
 
 
 def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
-    """Convert the answers about the cells into one result for each distinct completed case.
+    """Convert the answers of `ask_cells` into one result for each distinct completed case.
 
     Raise the first `Refusal` if any case is invalid or a stated field has no effect.
     """
@@ -231,7 +231,7 @@ class _Examination:
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return a digest of everything that determines the answers about these cells.
+    """Return a digest of everything that determines whether and how the given cells can run.
 
     Return None if the answers cannot be cached, because a cell uses a user's module or an engine other than
     JAX.
@@ -245,7 +245,7 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
-    """Return the cached answers for a key, or None if there are none or they are damaged."""
+    """Return the preflight answers cached in a results folder under a key, or None if there are none."""
     kept = store.read_json(folder / _FILE)
     if key is None or not isinstance(kept, dict) or kept.get("key") != key:
         return None

@@ -38,7 +38,7 @@ _TEXT = 300  # characters of an exception message
 
 
 def main() -> None:
-    """Read the job from standard input, then send one event for the imports and one for each cell."""
+    """Read the cells to check from standard input, and write one JSON event for each of them."""
     channel = event_channel.open_channel()
     event_channel.die_with_parent(os.getppid())
     job = json.loads(channel.requests.readline())

@@ -132,7 +132,6 @@ def _installed_versions(julia: str) -> dict[str, str | None]:
 
 
 def _environment_folder() -> Path:
-    """Return the path of the Julia environment of this package, in the first Julia depot."""
     depot = os.environ.get("JULIA_DEPOT_PATH", "").split(os.pathsep)[0]
     return Path(depot or "~/.julia").expanduser() / _ENVIRONMENT
 
@@ -148,7 +147,7 @@ def install() -> None:
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """Return the derivative in a Julia process, which is killed when the returned object is deleted."""
+    """Start a Julia process, and return a `Prepared` object whose `call` computes the derivative in it."""
     julia = _Julia(case.engine.partition("/")[2], threads)
     is_value = case.ad_mode.is_value
     is_summed = bool(workload.reduce) and not is_value
@@ -181,7 +180,7 @@ def prepare(
 
 
 class _Julia:
-    """A Julia process that replies to requests in JSON; it is killed when this object is deleted."""
+    """A Julia process that replies to JSON requests; it is killed when this object is deleted."""
 
     def __init__(self, system: str, threads: int) -> None:
         folder = tempfile.TemporaryDirectory(prefix="scaling-julia-")
