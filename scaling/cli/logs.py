@@ -47,10 +47,10 @@ class KnownCases:
     lost: list[Record]  # records of cases that jobs lost, which the next run will write
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
+def execute(args: argparse.Namespace, console: Console) -> int:
     """Print the logs of the named case, or else of the cases that failed last, and return exit status 0."""
-    known = look(store.folder_of(given.folder))
-    for number, part in enumerate(show(known, select(known, " ".join(given.key)), given.all)):
+    known = look(store.folder_of(args.folder))
+    for number, part in enumerate(show(known, select(known, " ".join(args.key)), args.all)):
         if number:
             console.print()
         console.print(f"[bold]{escape(part.title)}[/]", soft_wrap=True, highlight=False)
@@ -70,9 +70,9 @@ def look(results: Path) -> KnownCases:
     keys: dict[Path, set[str]] = {}
     for task in tasks:
         with contextlib.suppress(Refusal):  # the file of the task is gone
-            of_task = {item.case.key: item.case for item in submission_files.read_task(task.entry.path).items}
-            keys[task.entry.path] = set(of_task)
-            cases |= of_task
+            by_key = {item.case.key: item.case for item in submission_files.read_task(task.entry.path).items}
+            keys[task.entry.path] = set(by_key)
+            cases |= by_key
     return KnownCases(results, records, tasks, keys, cases, lost_cases.find_unrecorded(tasks, records))
 
 
@@ -121,26 +121,26 @@ def find(known: KnownCases, given: str) -> str:
     """
     words = " ".join(given.split())
     labels = {key: label(case) for key, case in known.cases.items()}
-    labelled = [key for key in labels if labels[key] == words]
-    labelled = labelled or [key for key in labels if labels[key].startswith(words) and " " in words]
-    begun = [key for key in labels if key.startswith(given) and len(given) >= _SHORTEST]
-    if len(labelled or begun) == 1:
-        return (labelled or begun)[0]
+    by_label = [key for key in labels if labels[key] == words]
+    by_label = by_label or [key for key in labels if labels[key].startswith(words) and " " in words]
+    by_key = [key for key in labels if key.startswith(given) and len(given) >= _SHORTEST]
+    if len(by_label or by_key) == 1:
+        return (by_label or by_key)[0]
     failed = dict.fromkeys(r.key for r in store.latest(known.records) if r.status == "failed")
     starts = {key[: len(given)]: key for key in labels}
-    near = [starts[close] for close in difflib.get_close_matches(given, starts, n=_MOST_NAMED)]
-    need = f"give {_SHORTEST} characters or more, `scaling status --all` shows them"
+    similar = [starts[close] for close in difflib.get_close_matches(given, starts, n=_MOST_NAMED)]
+    advice = f"give {_SHORTEST} characters or more, `scaling status --all` shows them"
     problems: tuple[tuple[object, str, list[str]], ...] = (
-        (labelled, f"{words!r} is how {len(labelled)} cases begin, give a key", labelled),
+        (by_label, f"{words!r} is how {len(by_label)} cases begin, give a key", by_label),
         (not given, "name a case, by its key or its label", [*failed] or [*labels]),
-        (len(given) < _SHORTEST, f"{given!r} is too short for a key: {need}", []),
-        (begun, f"{given!r} begins {len(begun)} keys, give more of it", begun),
-        (near, f"no case {given!r} in {known.results}: near it are", near),
+        (len(given) < _SHORTEST, f"{given!r} is too short for a key: {advice}", []),
+        (by_key, f"{given!r} begins {len(by_key)} keys, give more of it", by_key),
+        (similar, f"no case {given!r} in {known.results}: near it are", similar),
         (True, f"no case {given!r} in {known.results}: `scaling status --all` shows the keys", []),
     )
-    text, some = next((text, some) for holds, text, some in problems if holds)
-    separator = " " if some is near else ": "
-    raise Refusal(f"{text}{separator}{_list_keys(some, labels)}" if some else text)
+    text, listed = next((text, listed) for applies, text, listed in problems if applies)
+    separator = " " if listed is similar else ": "
+    raise Refusal(f"{text}{separator}{_list_keys(listed, labels)}" if listed else text)
 
 
 def _list_keys(keys: Sequence[str], labels: Mapping[str, str]) -> str:
@@ -154,8 +154,8 @@ def parts(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]
     """
     tasks = [t for t in known.tasks if key in known.keys.get(t.entry.path, ()) or _attempts(t, key)]
     in_journals = {(attempt.replicate, attempt.attempt) for t in tasks for attempt in _attempts(t, key)}
-    others = [r for r in known.records if r.key == key and (r.replicate, r.attempt) not in in_journals]
-    lines = [*map(_describe_record, others), *(line for task in tasks for line in _describe_task(task, key))]
+    extra = [r for r in known.records if r.key == key and (r.replicate, r.attempt) not in in_journals]
+    lines = [*map(_describe_record, extra), *(line for task in tasks for line in _describe_task(task, key))]
     text = environment.hide_secrets("\n".join(lines))
     yield LogPart(f"{key}  {label(known.cases[key])}", text or "it has no record, and no task is to run it")
     files = [file for task in tasks for file in _worker_logs(task, key)]

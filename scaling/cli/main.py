@@ -72,8 +72,8 @@ def _run_subcommand(words: list[str], console: Console) -> int:
         return complete(rest, list(VERBS))
     if name not in VERBS:
         raise _unknown_verb(name)
-    given = rest if VERBS[name].arguments is None else parse(name, rest)
-    status: int = importlib.import_module(f"scaling.cli.{VERBS[name].module}").execute(given, console)
+    arguments = rest if VERBS[name].arguments is None else parse(name, rest)
+    status: int = importlib.import_module(f"scaling.cli.{VERBS[name].module}").execute(arguments, console)
     return status
 
 

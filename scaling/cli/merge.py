@@ -52,9 +52,9 @@ class _MergedRecords:
         return True
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
+def execute(args: argparse.Namespace, console: Console) -> int:
     """Merge the input folders into the output folder, print a summary, and return exit status 0."""
-    print_lines(console, merge(given.folders, given.output))
+    print_lines(console, merge(args.folders, args.output))
     return OK
 
 

@@ -14,11 +14,11 @@ from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
+def execute(args: argparse.Namespace, console: Console) -> int:
     """Upload a results folder to Weights & Biases, and return the exit status: 1 if an upload failed."""
-    options = {name: getattr(given, name) for name in ("project", "entity", "mode", "dashboard")}
+    options = {name: getattr(args, name) for name in ("project", "entity", "mode", "dashboard")}
     settings = TrackingSettings.from_config(options)
-    return OK if publish_folder(store.folder_of(given.folder), settings, console) else FAILED
+    return OK if publish_folder(store.folder_of(args.folder), settings, console) else FAILED
 
 
 def publish_folder(folder: Path, settings: TrackingSettings, console: Console) -> bool:

@@ -19,14 +19,14 @@ from scaling.core.record import Record
 from scaling.report import freshness, summary
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
+def execute(args: argparse.Namespace, console: Console) -> int:
     """Write the HTML report of a results folder, print a summary, and return exit status 0.
 
     With --proposal, also write the figures and text for an application for compute time.
     """
-    folder = store.folder_of(given.folder)
-    found = conclude(folder, console, efficiency=_read_efficiency(given.efficiency))
-    if given.proposal:
+    folder = store.folder_of(args.folder)
+    found = conclude(folder, console, efficiency=_read_efficiency(args.efficiency))
+    if args.proposal:
         from scaling.report import proposal
 
         print_lines(console, [f"proposal: {proposal.write_proposal(folder, found)[0]}"])

@@ -55,11 +55,11 @@ class StudyRun:
 
     def manifest(self, answers: Sequence[PreflightResult]) -> dict[str, Any]:
         """Return the content of study.json as a dict, for cases that have passed the preflight checks."""
-        here = [schedule.skip_peers_off_cpu(self.machine.platform, answer) for answer in answers]
-        once = {answer.case.key for answer in here if answer.inapplicable or answer.failure}
+        results = [schedule.skip_peers_off_cpu(self.machine.platform, answer) for answer in answers]
+        recorded_once = {answer.case.key for answer in results if answer.inapplicable or answer.failure}
         scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
         cases = [answer.case for answer in answers]
-        return schedule.study_manifest(self.name, self.title, scalings, cases, self.settings, once)
+        return schedule.study_manifest(self.name, self.title, scalings, cases, self.settings, recorded_once)
 
 
 @dataclass(frozen=True)
@@ -158,12 +158,12 @@ def run(
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
     key = preflight.cache_key(job.cells)
-    if (found := preflight.load_answers(job.folder, key)) is None:
+    if (reports := preflight.load_answers(job.folder, key)) is None:
         from scaling.cli import progress
 
         with progress.examination(console) as note:
-            found = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
-    answers, submitted = preflight.judge_answers(job.cells, found), False
+            reports = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
+    answers, submitted = preflight.judge_answers(job.cells, reports), False
     with contextlib.ExitStack() as stack:
         baseline = None
         if named is not None:
@@ -176,7 +176,7 @@ def run(
             return _print_dry_run(job, answers, folders, console)
         for each in folders:
             results_folder.create_results(each)
-        preflight.save_answers(job.folder, key, found)
+        preflight.save_answers(job.folder, key, reports)
         if job.cluster.submits and (submit := _import_submit(job)):
             made, loaded, submitted = submit.submit_and_wait(job, answers, console, between)
         else:

@@ -75,18 +75,18 @@ class StudyStatus:
         return self.counts, tasks
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
+def execute(args: argparse.Namespace, console: Console) -> int:
     """Print the state of every case, and return the exit status: 1 if a case failed.
 
     With --watch, print it again after every change until no task is pending or running.
     """
-    folder = store.folder_of(given.folder)
-    if given.watch:
+    folder = store.folder_of(args.folder)
+    if args.watch:
         streams.stop_with_reader()
-        status = watch(folder, console, given.all)
+        status = watch(folder, console, args.all)
     else:
         status = look(folder)
-        show(status, console, given.all)
+        show(status, console, args.all)
     if status is None:
         return INTERRUPTED
     return FAILED if status.failed else OK
@@ -115,16 +115,16 @@ def read(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) ->
     cases = {record.key: record.case for record in ordered}
     expected = expected_cases(folder, cases)
     cases |= {key: case for key, (case, _) in expected.items()}
-    now = [*_queued_lines(tasks, loaded.records), *_running_lines(tasks, cases)]
-    states |= {line.place: line.state for line in now}  # a running state overrides a queued one
-    places = ((key, case, number) for key, (case, count) in expected.items() for number in range(count))
-    missing = [StatusLine("missing", key, case, "", n) for key, case, n in places if (key, n) not in states]
+    active = [*_queued_lines(tasks, loaded.records), *_running_lines(tasks, cases)]
+    states |= {line.place: line.state for line in active}  # a running state overrides a queued one
+    listed = ((key, case, number) for key, (case, count) in expected.items() for number in range(count))
+    missing = [StatusLine("missing", key, case, "", n) for key, case, n in listed if (key, n) not in states]
     states |= {line.place: line.state for line in missing}
     counts: dict[str, Counter[str]] = {case.workload: Counter() for case in cases.values()}
     for (key, _), state in states.items():
         if key in cases:
             counts[cases[key].workload][state] += 1
-    lines = [*_ended_lines(records.values(), tasks), *now, *missing]
+    lines = [*_ended_lines(records.values(), tasks), *active, *missing]
     if missing and (folder / REJECTED).exists():
         why = (folder / REJECTED).read_text(errors="replace")
         notes = [*notes, f"the last submission was rejected, nothing of it is in the queue: {why}"]
@@ -280,8 +280,8 @@ def _format_line(line: StatusLine, length: int, name: str = "") -> str:
 def shortest(keys: Iterable[str]) -> int:
     """Return the smallest number of leading characters, at least 6, that distinguishes all keys."""
     length = _SHORTEST
-    for one, other in itertools.pairwise(sorted(keys)):
-        while one[:length] == other[:length] and length < len(one):
+    for key, next_key in itertools.pairwise(sorted(keys)):
+        while key[:length] == next_key[:length] and length < len(key):
             length += 1
     return length
 

@@ -68,8 +68,8 @@ def queued_cases(job: StudyRun) -> set[tuple[str, int]]:
 
 
 def _find_task_states(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
-    must = job.cluster.name == SLURM and not dry_run
-    return job_state.find_tasks(job.folder, query_scheduler=must or shutil.which("squeue") is not None)
+    is_required = job.cluster.name == SLURM and not dry_run
+    return job_state.find_tasks(job.folder, query_scheduler=is_required or shutil.which("squeue") is not None)
 
 
 def _pack_tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
@@ -94,8 +94,8 @@ def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, consol
     if not made.sessions:
         return bool(made.queued)
     tasks = _pack_tasks(job, made, loaded)
-    done = sbatch.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
-    jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
+    submission = sbatch.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
+    jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
     longest, limit = max(task.seconds for task in tasks), job.cluster.time
     lines = [
         f"submitted {count_of(len(tasks), 'task')} of "

@@ -74,7 +74,7 @@ def module(engine: str) -> ModuleType:
     name, _, system = engine.partition("/")
     path = f"scaling.peers.{name}" if name in built_in() else name
     try:
-        found = importlib.import_module(path)
+        peer = importlib.import_module(path)
     except Exception as error:
         missing_name = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing_name and f"{path}.".startswith(f"{missing_name}."):
@@ -83,12 +83,12 @@ def module(engine: str) -> ModuleType:
         kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
         raise Refusal(f"engine {engine!r} cannot be imported: {kind}{error}") from None
     for function in ("reason_to_skip", "prepare"):
-        if not callable(getattr(found, function, None)):
+        if not callable(getattr(peer, function, None)):
             raise Refusal(f"engine {engine!r} has no function {function}; see docs/adding_a_peer.md")
-    systems = getattr(found, "SYSTEMS", ())
+    systems = getattr(peer, "SYSTEMS", ())
     if system not in (systems or ("",)):
         raise unknown_name("engine", engine, [f"{name}/{each}" for each in systems] or [name])
-    return found
+    return peer
 
 
 def engines() -> list[str]:
@@ -114,13 +114,13 @@ def versions(engine: str) -> dict[str, str | None]:
         return {}
     peer, (name, _, system) = module(engine), engine.partition("/")
     if callable(getattr(peer, "versions", None)):
-        found = peer.versions(*[system][: len(inspect.signature(peer.versions).parameters)])
+        by_package = peer.versions(*[system][: len(inspect.signature(peer.versions).parameters)])
     else:
-        found = {package: _version(package) for package in getattr(peer, "PACKAGES", ())}
+        by_package = {package: _version(package) for package in getattr(peer, "PACKAGES", ())}
     if name not in built_in():
         source = Path(str(peer.__file__)).read_bytes()
-        found = {**found, peer.__name__: hashlib.sha256(source).hexdigest()[:16]}
-    return found
+        by_package = {**by_package, peer.__name__: hashlib.sha256(source).hexdigest()[:16]}
+    return by_package
 
 
 def _version(distribution: str) -> str | None:

@@ -218,7 +218,7 @@ def _rejected_program(program: layout.Program, devices: int, message: str) -> _R
 
 
 def _describe_shortage(message: str) -> str:
-    """Return text such as "needs 40 GB, a device has 16 GB" from a compiler's out-of-memory message."""
+    """Shorten an out-of-memory message to "needs 40 GB, a device has 16 GB" if it contains the numbers."""
     used = _USED.search(message)
     if used is None:
         return environment.scrub(" ".join(message.split()))[:300]

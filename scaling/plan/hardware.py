@@ -113,7 +113,7 @@ class Hardware:
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates measured for the largest number of working devices that is at most `devices`."""
+        """Return the rates for the largest number of working devices in `rates` that is at most `devices`."""
         smaller = [rates for rates in self.rates if rates.devices <= devices]
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 

@@ -212,8 +212,8 @@ def _explain_hydra_error(error: Exception, known: list[str], words: list[str]) -
 
 def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | None:
     """Return the `Refusal` for an unknown or invalid key, or None if Hydra's message has another cause."""
-    inside = re.search(r"full_key: (cluster|hardware)\.(\w+)", text)
-    group, key = inside.groups() if inside else ("", "")
+    match = re.search(r"full_key: (cluster|hardware)\.(\w+)", text)
+    group, key = match.groups() if match else ("", "")
     if f"{group}.{key}" in _CLUSTER:
         return Refusal(f"cluster.{key} cannot be set: {text[:200]}; conf/cluster has an example of each key")
     if group == "cluster":
@@ -229,8 +229,8 @@ def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | Non
     if name and "." not in name and "full_key: sampling" not in text:
         return unknown_name("key", name, known)
     if name:
-        place = re.search(r"full_key: (\S+)", text)
-        return Refusal(f"unknown key {(place[1] if place else name)!r}: `scaling run --help` lists every key")
+        where = re.search(r"full_key: (\S+)", text)
+        return Refusal(f"unknown key {(where[1] if where else name)!r}: `scaling run --help` lists every key")
     return None
 
 

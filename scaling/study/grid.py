@@ -107,13 +107,13 @@ def _expand_grids(
         raise Refusal(f"ceilings must be true or false, not {study['ceilings']!r}")
     if not isinstance(study.get("title"), str | None):
         raise Refusal(f"title must be a text, not {study['title']!r}")
-    here = dict.fromkeys(shared, place) | sources
+    stated = dict.fromkeys(shared, place) | sources
     for name, part in parts.items():
-        inside = {k: source for k, source in here.items() if source == _COMMAND_LINE or k not in part}
-        yield from _expand_grids(shared | part, given, f"in part {name}", inside)
+        part_sources = {k: source for k, source in stated.items() if source == _COMMAND_LINE or k not in part}
+        yield from _expand_grids(shared | part, given, f"in part {name}", part_sources)
     for number, grid in enumerate(grids, 1):
         merged = _merge(_without_aliases(_merge(shared, grid), given), given)
-        yield merged, here | {k: f"{place}, grid {number}" for k in grid if k not in given}
+        yield merged, stated | {k: f"{place}, grid {number}" for k in grid if k not in given}
 
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
@@ -211,11 +211,11 @@ def _make_cell(fields: _Fields) -> GridCell:
 
 def _parse_bytes(text: str) -> int:
     """Return the number of bytes in a text such as "2GB" or "512MiB", or raise `Refusal` if it is invalid."""
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
-    unit = _BYTES.get(found[2].lower()) if found else None
-    if found is None or unit is None or float(found[1]) * unit > LARGEST:
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _BYTES.get(match[2].lower()) if match else None
+    if match is None or unit is None or float(match[1]) * unit > LARGEST:
         raise Refusal(f"memory_limit must be bytes, such as 2GB, 512MiB or 2000000000, not {text!r}")
-    return int(float(found[1]) * unit)
+    return int(float(match[1]) * unit)
 
 
 def _condition_names(cell: GridCell) -> dict[str, Any]:

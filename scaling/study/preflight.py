@@ -174,12 +174,12 @@ class _Examination:
         If the failure happened at import, or `deaths` is not 0, all remaining cells fail.
         """
         first = self.cells[remaining[0]].case
-        alike = {n for n in remaining if without_layout(self.cells[n].case) == without_layout(first)}
+        same_problem = {n for n in remaining if without_layout(self.cells[n].case) == without_layout(first)}
         text = f"{' and '.join(modules) or first.workload}: {why}"
-        others = f"{text} ({deaths} questions in a row ended like this; this one was not asked)"
-        for number in remaining if deaths or why.importing else alike:
-            asked = why.importing or number in alike
-            self.answers[number] = {"failure": (why.reason, text if asked else others)}
+        unasked_text = f"{text} ({deaths} questions in a row ended like this; this one was not asked)"
+        for number in remaining if deaths or why.importing else same_problem:
+            was_asked = why.importing or number in same_problem
+            self.answers[number] = {"failure": (why.reason, text if was_asked else unasked_text)}
         remaining[:] = [number for number in remaining if number not in self.answers]
         # Cells with the same target, variant and sizes go last, so that the others are answered first.
         remaining.sort(key=lambda number: _problem_key(self.cells[number].case) == _problem_key(first))
@@ -246,10 +246,10 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
     """Return the preflight answers cached in a results folder under a key, or None if there are none."""
-    kept = store.read_json(folder / _FILE)
-    if key is None or not isinstance(kept, dict) or kept.get("key") != key:
+    cached = store.read_json(folder / _FILE)
+    if key is None or not isinstance(cached, dict) or cached.get("key") != key:
         return None
-    return kept["answers"] if kept.get("digest") == _digest(kept.get("answers")) else None
+    return cached["answers"] if cached.get("digest") == _digest(cached.get("answers")) else None
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
@@ -259,11 +259,11 @@ def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> No
     ignored.
     """
     # Whether a case is too large depends on the machine, so that answer is not cached.
-    lasting = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
-    if key is not None and lasting:
+    is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
+    if key is not None and is_cacheable:
         with contextlib.suppress(OSError):
-            kept = {"key": key, "digest": _digest(answers), "answers": answers}
-            store.write_json(folder / _FILE, kept)
+            cached = {"key": key, "digest": _digest(answers), "answers": answers}
+            store.write_json(folder / _FILE, cached)
 
 
 def _digest(value: Any) -> str:

@@ -53,8 +53,8 @@ def _check_not_shadowed(name: str) -> None:
     folder_of_package = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
-            theirs = file.is_file() and file.resolve().parent != folder_of_package
-            if theirs and _DEFINES_WORKLOAD.search(file.read_text(errors="replace")):
+            is_users = file.is_file() and file.resolve().parent != folder_of_package
+            if is_users and _DEFINES_WORKLOAD.search(file.read_text(errors="replace")):
                 raise Refusal(
                     f"workload={name} is built in, and {file} has the same name: "
                     f"rename that file, such as my_{name}.py, and write workload=my_{name}"

@@ -57,13 +57,13 @@ def _check_out_revision(revision: str, folder: Path) -> Variant:
     no repository or no such revision.
     """
     versus = f"versus=commit:{revision}"
-    found = git("rev-parse", "--show-toplevel")
+    repository = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-    if found is None:
+    if repository is None:
         raise Refusal(f"{versus} needs a git repository, and this folder is in none")
     if sha is None:
         raise Refusal(f"{versus}: there is no such revision; `git log` shows those that there are")
-    top = Path(found).resolve()
+    top = Path(repository).resolve()
     index = {"GIT_INDEX_FILE": str(folder / ".index")}  # leave the user's index unchanged
     steps = ["read-tree", sha], ["checkout-index", "--all", f"--prefix={folder}/"]
     if any(git("-C", str(top), *step, **index) is None for step in steps):
@@ -71,11 +71,11 @@ def _check_out_revision(revision: str, folder: Path) -> Variant:
     working_directory = folder / Path.cwd().resolve().relative_to(top)
     if not working_directory.is_dir():
         raise Refusal(f"{versus}: this folder is not in that revision; start from one that is")
-    ours = {"AD_SCALING_COMMIT": sha} if (folder / "scaling" / "worker.py").exists() else {}
+    commit_variable = {"AD_SCALING_COMMIT": sha} if (folder / "scaling" / "worker.py").exists() else {}
     imported = [Path(entry).resolve() for entry in sys.path if entry]
     # Entries of sys.path inside the repository: a src folder or an editable install.
     inside = [folder / path.relative_to(top) for path in imported if path.is_relative_to(top)]
-    variables = ours | {"PYTHONPATH": _python_path(working_directory, folder, *inside)}
+    variables = commit_variable | {"PYTHONPATH": _python_path(working_directory, folder, *inside)}
     return Variant(f"commit-{sha[:10]}", folder=working_directory, variables=variables)
 
 
@@ -89,32 +89,32 @@ def _install_jax(version: str) -> Path:
             f"versus=jax:{version} is no version: write one that PyPI has, such as versus=jax:0.10.0"
         )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
-    home = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
-    python = str(home / "bin" / "python")
-    if not (home / "made").exists():
+    folder = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
+    python = str(folder / "bin" / "python")
+    if not (folder / "made").exists():
         install = [python, "-m", "pip", "install", "-qq", f"jax=={version}"]
-        for command in ([sys.executable, "-m", "venv", "--clear", str(home)], install):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise Refusal(f"versus=jax:{version} cannot be installed: {last_line(done.stderr)}")
-        (home / "made").touch()
+        for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], install):
+            process = subprocess.run(command, capture_output=True, text=True, check=False)
+            if process.returncode:
+                raise Refusal(f"versus=jax:{version} cannot be installed: {last_line(process.stderr)}")
+        (folder / "made").touch()
     return Path(python)
 
 
 def _check_variant(text: str, variant: Variant) -> None:
     """Raise `Refusal` if no worker of a variant can start, or if its worker protocol differs from ours."""
-    ask = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
+    script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
     try:
-        done = subprocess.run(
-            [variant.python, "-c", ask], capture_output=True, text=True, check=False, cwd=variant.folder,
+        process = subprocess.run(
+            [variant.python, "-c", script], capture_output=True, text=True, check=False, cwd=variant.folder,
             env=variables
         )  # fmt: skip
     except OSError as error:
         raise Refusal(f"versus={text}: {Path(variant.python).name}: {error.strerror}") from None
-    if done.returncode:
-        raise Refusal(f"versus={text} cannot run a worker: {last_line(done.stderr)}")
-    if done.stdout.split()[-1:] != [str(PROTOCOL)]:
+    if process.returncode:
+        raise Refusal(f"versus={text} cannot run a worker: {last_line(process.stderr)}")
+    if process.stdout.split()[-1:] != [str(PROTOCOL)]:
         raise Refusal(
             f"versus={text}: its worker speaks another protocol (not {PROTOCOL}); run its own study instead"
         )

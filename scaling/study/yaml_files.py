@@ -97,8 +97,8 @@ def _check_root(line: str, event: yaml.NodeEvent) -> None:
     scalar = isinstance(event, yaml.ScalarEvent)
     null = scalar and event.implicit[0] and event.value in ("", "~", "null", "Null", "NULL")
     if not isinstance(event, yaml.MappingStartEvent) and not null:
-        found = repr(event.value) if scalar else "a list"
-        raise Refusal(f"{line}: a file is a mapping, such as `workload: linear`, not {found:.80}")
+        described = repr(event.value) if scalar else "a list"
+        raise Refusal(f"{line}: a file is a mapping, such as `workload: linear`, not {described:.80}")
 
 
 def _format_path(path: Path) -> str:

@@ -65,7 +65,7 @@ _NANOSECOND = 1e-9
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why a Julia package cannot run a case, as text, or None if it can."""
+    """Return as text why Julia cannot run a case (a configuration of a study), or None if it can."""
     system = case.engine.partition("/")[2]
     offered = (*MODES[system], "finite_difference", "value")
     has_tape = case.mode == "jacrev" and system in ("ReverseDiff", "DifferentiationInterface")
