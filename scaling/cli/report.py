@@ -52,10 +52,9 @@ def conclude(
     loaded: store.Loaded | None = None,
     efficiency: float = findings.EFFICIENCY,
 ) -> Findings:
-    """Write the HTML report unless it is current, print a summary, and return the findings.
+    """Write the HTML report of a folder unless it is current, print a summary, and return the findings.
 
     Args:
-        folder: The results folder.
         only: The digests of the software and hardware environments whose records to print; all if empty.
         brief: Whether to fit the summary on one screen, without the table and the curves.
         loaded: The records of the folder, or None to read them.

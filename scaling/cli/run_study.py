@@ -150,7 +150,6 @@ def run(
     """Run the cases of a study that have no result yet on this machine, or submit them to its cluster.
 
     Args:
-        job: The study.
         named: The value of `versus`, which names the variant to compare with, or None.
         dry_run: Whether to only print what would run.
         between: A callback that is called while nothing is being measured on this machine.

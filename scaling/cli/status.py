@@ -287,7 +287,7 @@ def shortest(keys: Iterable[str]) -> int:
 
 
 def show(status: StudyStatus, console: Console, every: bool = False) -> None:
-    """Print the tables and lines of a status."""
+    """Print the tables of tasks and case counts, and a line for each case that is not ok."""
     for table in tables(status, every):
         console.print(table)
     for line in lines(status, every):

@@ -73,7 +73,7 @@ def _find_task_states(job: StudyRun, dry_run: bool = False) -> list[job_state.Ta
 
 
 def _pack_tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
-    """Return the missing cases, packed into cluster tasks that fit into the time limit."""
+    """Group the missing cases into cluster tasks that fit into the time limit."""
     budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
     tasks = pack.pack(made, job.settings, loaded.records, budget, loaded.plans, job.nested)
     return pack.pack_into_one(tasks) if job.cluster.name == LOCAL else tasks

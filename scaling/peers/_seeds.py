@@ -23,8 +23,6 @@ class Batch:
     """The batched function of a case and its inputs.
 
     Attributes:
-        case: the case.
-        workload: the workload of the case.
         sizes: the shape of the derivative.
         function: maps `x` to the outputs (points, ...), or to their sum if `sizes.summed`.
         x: the inputs to differentiate with respect to. Their leading axis is the points, except for shared
@@ -163,7 +161,7 @@ def _stack_slices(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return as text why a peer with formulas.py and these AD modes cannot run a case, or None."""
+    """Return as text why a peer that uses formulas.py cannot run a case, or None if it can."""
     text = f"{case.engine} implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     return first_reason(
         (case.workload not in formulas.KNOWN, text),

@@ -39,7 +39,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return for each input the columns of the Jacobian, an array (columns, points, outputs), by JVPs."""
+    """Return the columns of the Jacobian by JVPs: an array (columns, points, outputs) for each input."""
     from autograd import make_jvp
     from autograd.differential_operators import make_jvp_reversemode
 
@@ -52,7 +52,7 @@ def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return for each input the rows of the Jacobian, an array (rows, *shape of the input), by VJPs."""
+    """Return the rows of the Jacobian by VJPs: an array (rows, *shape of the input) for each input."""
     from autograd import make_vjp
 
     vjp, y = make_vjp(lambda x: batch.function(*x))(batch.x)

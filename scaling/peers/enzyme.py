@@ -57,12 +57,9 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 def _batch_function(
     case: Case, workload: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[Callable, tuple, tuple]:
-    """Return the function of the whole batch, and its positional arguments.
+    """Return (function of the whole batch, differentiated inputs, other inputs).
 
-    Returns:
-        A function of the differentiated inputs, followed by the other inputs.
-        A tuple of the differentiated inputs.
-        A tuple of the other inputs.
+    The function takes all inputs as positional arguments, the differentiated ones first.
     """
     import jax
     import jax.numpy as jnp
@@ -91,7 +88,7 @@ def _value(batch: _seeds.Batch, f: Callable, x: tuple) -> Any:
 
 
 def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Return an array (columns, points, ...) for each input, computed with one JVP per column."""
+    """Return the columns of the Jacobian by JVPs: an array (columns, points, ...) for each input."""
     import jax
     import jax.numpy as jnp
 
@@ -108,7 +105,7 @@ def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Return an array (rows, *shape of the input) for each input, computed with one VJP per row.
+    """Return the rows of the Jacobian by VJPs: an array (rows, *shape of the input) for each input.
 
     If the case is reduced, every `rows_per_sum` consecutive rows are summed.
     """

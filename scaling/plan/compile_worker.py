@@ -203,7 +203,7 @@ class _RejectedProgram:
 
 
 def _rejected_program(program: layout.Program, devices: int, message: str) -> _RejectedProgram:
-    """Return the memory statistics of a rejected program from its shapes and the compiler's message."""
+    """Return the memory, in bytes per device, of a program that the compiler rejected as too large."""
 
     def size(array: Any, shape: tuple[int, ...]) -> int:
         """Return the size in bytes of a shard with this shape."""
@@ -237,7 +237,7 @@ _COMMUNICATION = re.compile(
 
 
 def _digest(case: Case, jaxpr: Any, steps: int = 1, padding: float | None = None) -> str:
-    """Return a digest of the program of each device. Cases with equal digests need only one compilation.
+    """Return a digest that is equal for two cases if one compilation suffices for both.
 
     The digest depends on the number of devices only if the program communicates or uses its device index.
     With storage=host, it also depends on the number of steps, because cases may repeat the same program a

@@ -131,7 +131,7 @@ def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    """Return the model of this CPU with measured rates, and with its free memory divided by the cores."""
+    """Return the model of this CPU with measured rates and with the free memory of the host per core."""
     timings = curves.pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = memory.available_bytes()
     share = None if free is None else free / len(cores.usable_cores())
@@ -318,13 +318,8 @@ def _compile_pool(study: PlannedStudy, cases: Mapping[Case, Any]) -> CompilePool
 def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
     """Return the record fields of a compiled case with the predicted time of a call, if it has one.
 
-    Beyond the largest machine, each device does the same work as those of the smaller compiled case, and the
-    messages connect all devices of the larger case.
-
-    Args:
-        case: The planned case.
-        compiled: The case that was compiled for it.
-        fields: Record fields of the compiled case.
+    Beyond the largest machine, a smaller case is compiled in place of the planned `case`. Each device does
+    the same work in both, and the messages connect all devices of the larger case.
     """
     if fields["status"] != "planned":
         return fields

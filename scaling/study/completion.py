@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 def complete(case: Case, make: workload.MakeWorkload = workload.make_user_workload) -> Case:
     """Return the case with all defaults of its workload filled in and unused fields reset.
 
-    Args:
-        case: A case as a study states it.
-        make: The function that builds the workload of a case.
+    `make` is the function that builds the workload of a case.
     """
     case = _resolve_names(case)
     case = dataclasses.replace(case, **_reset_values(case))
@@ -36,11 +34,7 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
 
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
-    """Return the stated fields of a case that have no effect, as a dict from field name to the reason.
-
-    Args:
-        case: A case as a study states it, not yet completed.
-    """
+    """Return a dict from each field that a study states for a case without effect to the reason."""
     settled, found = _resolve_names(case), dict[str, UnusedField]()
     target = f"with target={settled.target}"
     if settled.mode != case.mode:
@@ -114,9 +108,9 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the value of a field such as `variant`, by default the first of the names of the workload.
+    """Return the value of a field such as `variant`, by default the first of the workload's names.
 
-    Raise `Refusal` if it is neither one of the names nor one of the others, which the engine offers.
+    Raise `Refusal` if the value is in neither `names` nor `others`, which the engine offers.
     """
     value = getattr(case, field) or (names[0] if names else None)
     if value is not None and value not in names + others:
@@ -151,11 +145,7 @@ def _check_mesh(case: Case) -> None:
 
 
 def unused_in_layout(case: Case) -> dict[str, UnusedField]:
-    """Return the fields that mode, target and layout do not use, as a dict from name to the reason.
-
-    Args:
-        case: A case whose target and mode are resolved.
-    """
+    """Return a dict from each field that the mode, target and layout of a case do not use to the reason."""
     unused: dict[str, UnusedField] = {}
     for name, holds, words, because in _unused_field_rules(case):
         if holds:

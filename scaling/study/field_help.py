@@ -35,11 +35,7 @@ def fill(text: str) -> str:
 
 
 def describe(conf: Path) -> str:
-    """Return the help text of all fields: name, meaning, allowed values and default of each.
-
-    Args:
-        conf: The folder that contains config.yaml.
-    """
+    """Return the name, meaning, allowed values and default of every field in `conf`/config.yaml as text."""
     built_in = {each.name for each in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")])}
     allowed: dict[str, Collection[Any]] = {
         **CHOICES, **OPTIONS, **dict.fromkeys(_FLAGS, (True, False)), "wait": (True, False, None),

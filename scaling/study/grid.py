@@ -92,8 +92,8 @@ def _expand_grids(
     """Yield (fields, sources of the fields) for each grid of a study, starting with those of its parts.
 
     Args:
-        study: The study, or one of its parts, which messages call `place`.
         given: The fields on the command line.
+        place: The name of the study or part in messages.
         sources: A dict from field to source for the fields that are stated outside this study or part.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY}
@@ -162,7 +162,7 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
 
 
 def _expand_cells(fields: _Fields) -> Iterator[GridCell]:
-    """Yield the Cartesian product of the lists of a grid as cells, except those that `where` excludes."""
+    """Yield a `GridCell` for each combination of the values in a grid, unless `where` excludes it."""
     where, axes = conditions.check(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*axes.values()):
         for chosen in _expand_meshes(dict(zip(axes, values, strict=True))):
@@ -219,7 +219,7 @@ def _parse_bytes(text: str) -> int:
 
 
 def _condition_names(cell: GridCell) -> dict[str, Any]:
-    """Return a dict of the names that a `where` condition may use: fields, sizes and scaling of a case."""
+    """Return the fields, sizes and scaling that a `where` condition may use, as a dict from name to value."""
     fields = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
     return fields | dict(cell.case.sizes) | {"scaling": cell.scaling}
 

@@ -56,12 +56,11 @@ class _Unanswered(Exception):
 def examine_cells(
     cells: Sequence[GridCell], seconds: float = 600.0, note: Note = lambda done, total: None
 ) -> list[PreflightResult]:
-    """Check the cells of a study, and return one result for each distinct completed case.
+    """Check the cells of a study (cases as stated), and return one result for each distinct case.
 
     Raise the first `Refusal` if any case is invalid.
 
     Args:
-        cells: The cells (cases as a study states them).
         seconds: The timeout of the check of one cell.
         note: A callback of (checked, total) cells, called several times a second.
     """
@@ -74,7 +73,6 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
     At most as many processes run at a time as there are usable cores.
 
     Args:
-        cells: The cells (cases as a study states them).
         seconds: The timeout of the check of one cell.
         note: A callback of (checked, total) cells, called several times a second.
     """
@@ -169,9 +167,9 @@ class _Examination:
     def _record_failure(
         self, modules: tuple[str, ...], remaining: list[int], why: _Unanswered, deaths: int
     ) -> None:
-        """Record a failure for the cells that differ only in layout, and remove them from `remaining`.
+        """Record that the first remaining cell failed, and all cells that differ from it only in layout.
 
-        If the failure happened at import, or `deaths` is not 0, all remaining cells fail.
+        All remaining cells fail if the failure happened at import, or after `deaths` > 0 failures in a row.
         """
         first = self.cells[remaining[0]].case
         same_problem = {n for n in remaining if without_layout(self.cells[n].case) == without_layout(first)}

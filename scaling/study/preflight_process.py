@@ -92,7 +92,7 @@ def answer(cell: GridCell) -> dict[str, Any]:
 
 
 def _find_unused_fields(stated: Case, completed: Case, built: workload.Workload) -> dict[str, UnusedField]:
-    """Return the stated fields of a case that have no effect, as a dict from field name to the reason."""
+    """Return a dict from each field that a study states for a case without effect to the reason."""
     unused = unused_fields(stated)
     lower = completed.engine == interface.JAX and completed.precision != "highest"
     if lower and not multiplies(completed, built):

@@ -51,7 +51,7 @@ def open_variant(text: str) -> Iterator[Variant]:
 
 
 def _check_out_revision(revision: str, folder: Path) -> Variant:
-    """Check out a git revision into `folder`, and return the variant that runs it.
+    """Check out a git revision into `folder`, and return it as a software variant to measure.
 
     The repository is that of the working directory: this project's or a user's. Raise `Refusal` if there is
     no repository or no such revision.
