@@ -1,1 +1,1 @@
-"""Implement the subcommands (verbs) of the command line `scaling VERB`."""
+"""Subcommands ("verbs") of the command-line program `scaling`, such as run, plan, status and report."""

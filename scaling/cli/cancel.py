@@ -1,4 +1,4 @@
-"""Implement `scaling cancel`: end the pending and running cluster tasks of a results folder."""
+"""Implement `scaling cancel`: cancel the pending and running cluster tasks of a results folder."""
 
 import argparse
 
@@ -11,17 +11,17 @@ from scaling.core import store
 from scaling.core.formatting import count_of
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
-    """Cancel every pending or running task, wait briefly for the tasks to end, and return the exit status."""
-    folder = store.folder_of(given.folder)
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Cancel the pending and running cluster tasks of the results folder, and return exit status 0."""
+    folder = store.folder_of(args.folder)
     count = job_state.cancel(job_state.find_tasks(folder))
     if not count:
         print_lines(console, ["nothing waits or runs"])
         return OK
-    ending = len(wait.wait_until_ended(folder))
+    still_ending = len(wait.wait_until_ended(folder))
     text = f"{count_of(count, 'task')} cancelled" + (
-        f", {ending} of them still about to end" if ending else ""
+        f", {still_ending} of them still about to end" if still_ending else ""
     )
-    again = "what was finished is kept, and the same `scaling run` goes on from there"
-    print_lines(console, [f"{text}; {again}"])
+    advice = "what was finished is kept, and the same `scaling run` goes on from there"
+    print_lines(console, [f"{text}; {advice}"])
     return OK

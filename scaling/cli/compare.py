@@ -13,42 +13,46 @@ from scaling.cli.verbs import FAILED, OK
 from scaling.core.case import Refusal
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
-    """Compare two results folders, and return the exit status: 1 if a case became slower or failed."""
-    if given.markdown not in (None, "-"):
-        file = Path(given.markdown)
-        if not given.markdown or file.is_dir() or not file.parent.is_dir():
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Compare two results folders, and return the exit status: 1 if a case became slower or failed.
+
+    Raise `Refusal` if the file of --markdown cannot be written.
+    """
+    if args.markdown not in (None, "-"):
+        file = Path(args.markdown)
+        if not args.markdown or file.is_dir() or not file.parent.is_dir():
             raise Refusal(
-                f"--markdown {given.markdown!r} cannot be written: name a file in a folder that exists, or -"
+                f"--markdown {args.markdown!r} cannot be written: name a file in a folder that exists, or -"
             )
-    folders = comparing.find_folders(given.a, given.b)
-    return print_comparison(*folders, console, given.margin, given.markdown)
+    folders = comparing.find_folders(args.a, args.b)
+    return print_comparison(*folders, console, args.margin, args.markdown)
 
 
 def print_comparison(
     a: Path, b: Path, console: Console, margin: float | None = None, markdown: str | None = None
 ) -> int:
-    """Print the comparison of two results folders, largest changes first, and return the exit status.
+    """Print which cases became slower or faster from folder `a` to folder `b`, and return the exit status.
+
+    The exit status is 1 if a case became slower or failed, otherwise 0. The largest changes come first.
 
     Args:
         a: The results folder of the baseline.
         b: The results folder to compare with it.
-        console: The console to print on.
         margin: The relative difference below which two times count as equal, or None for the default.
         markdown: The file to write a Markdown table to, "-" to print only that table, or None.
     """
-    found = comparing.compare(a, b, comparing.MARGIN if margin is None else margin)
+    result = comparing.compare(a, b, comparing.MARGIN if margin is None else margin)
     if markdown == "-":
-        text = comparing.format_markdown(found)
+        text = comparing.format_markdown(result)
         console.print(text, end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
     else:
         if markdown:
-            Path(markdown).write_text(comparing.format_markdown(found), encoding="utf-8")
+            Path(markdown).write_text(comparing.format_markdown(result), encoding="utf-8")
         table = Table(*comparing.COLUMNS)
-        for row in comparing.comparison_rows(found):
+        for row in comparing.comparison_rows(result):
             table.add_row(*map(escape, row))
         console.print(table)
         from scaling.report.comparison_page import write_comparison
 
-        print_lines(console, [f"page: {write_comparison(found)}", *comparing.comparison_lines(found)])
-    return FAILED if found.bad else OK
+        print_lines(console, [f"page: {write_comparison(result)}", *comparing.comparison_lines(result)])
+    return FAILED if result.bad else OK

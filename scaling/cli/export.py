@@ -12,11 +12,11 @@ from scaling.core.case import Refusal
 from scaling.report import export as exporting
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
-    """Write the exported files, print their paths, and return the exit status."""
-    if given.output is not None and not given.output.strip():
-        raise Refusal(f"--output must be a folder, such as --output tables, not {given.output!r}")
-    output = Path(given.output) if given.output else None
-    written = exporting.write_exports(store.folder_of(given.folder), exporting.formats(given.format), output)
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Write the results folder in the requested file formats, print the paths, and return exit status 0."""
+    if args.output is not None and not args.output.strip():
+        raise Refusal(f"--output must be a folder, such as --output tables, not {args.output!r}")
+    output = Path(args.output) if args.output else None
+    written = exporting.write_exports(store.folder_of(args.folder), exporting.formats(args.format), output)
     print_lines(console, map(str, written))
     return OK

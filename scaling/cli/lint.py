@@ -16,9 +16,12 @@ from scaling.report.labels import clean_text
 _COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
-    """Print the remarks, and return the exit status: 1 if one is an error, or with --strict a warning."""
-    folder = store.folder_of(given.folder)
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Print the methodological problems of a results folder, and return the exit status.
+
+    The exit status is 1 if a problem is an error, or with --strict if a problem is a warning.
+    """
+    folder = store.folder_of(args.folder)
     loaded = store.load(folder)
     lost = report.unrecorded(folder, loaded.records)
     remarks = linting.lint_findings(findings.read(folder, None, lost, loaded))
@@ -28,5 +31,5 @@ def execute(given: argparse.Namespace, console: Console) -> int:
         console.print(f"{head}{escape(text)}", soft_wrap=True, highlight=False)
         print_lines(console, [f"        fix: {remark.fix}"])
     console.print(linting.verdict(remarks), highlight=False)
-    bad = (linting.ERROR, linting.WARNING) if given.strict else (linting.ERROR,)
+    bad = (linting.ERROR, linting.WARNING) if args.strict else (linting.ERROR,)
     return FAILED if any(remark.severity in bad for remark in remarks) else OK

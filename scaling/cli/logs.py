@@ -1,7 +1,4 @@
-"""Implement `scaling logs`: print the task journals, worker logs and scheduler logs of a case.
-
-This module knows where each of these files is.
-"""
+"""Implement `scaling logs`: print the task journals, worker logs and scheduler logs of a case."""
 
 import argparse
 import contextlib
@@ -32,7 +29,7 @@ _MOST_SHOWN = 3  # cases that are shown without --all
 
 @dataclass(frozen=True)
 class LogPart:
-    """A titled section of the output, such as the content of a log file."""
+    """A section of the output: a title and a text, such as the path and the content of a log file."""
 
     title: str
     text: str
@@ -40,7 +37,7 @@ class LogPart:
 
 @dataclass(frozen=True)
 class KnownCases:
-    """The records, tasks and cases of a results folder, among which a case is looked up."""
+    """The cases of a results folder, with their records (results of runs) and cluster tasks."""
 
     results: Path
     records: list[Record]
@@ -50,10 +47,10 @@ class KnownCases:
     lost: list[Record]  # records of cases that jobs lost, which the next run will write
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
-    """Print the logs of the named case, or of the cases that failed last, and return the exit status."""
-    known = look(store.folder_of(given.folder))
-    for number, part in enumerate(show(known, select(known, " ".join(given.key)), given.all)):
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Print the logs of the named case, or else of the cases that failed last, and return exit status 0."""
+    known = look(store.folder_of(args.folder))
+    for number, part in enumerate(show(known, select(known, " ".join(args.key)), args.all)):
         if number:
             console.print()
         console.print(f"[bold]{escape(part.title)}[/]", soft_wrap=True, highlight=False)
@@ -62,9 +59,9 @@ def execute(given: argparse.Namespace, console: Console) -> int:
 
 
 def look(results: Path) -> KnownCases:
-    """Return the known cases of a results folder.
+    """Read the cases, records and cluster tasks of a results folder.
 
-    If the scheduler does not answer, the states of the tasks are those of their last query or journal.
+    If the scheduler does not answer, the task states are those of the last query or of the task journals.
     """
     tasks, _ = job_state.try_find_tasks(results)
     records = store.load(results).records
@@ -73,21 +70,18 @@ def look(results: Path) -> KnownCases:
     keys: dict[Path, set[str]] = {}
     for task in tasks:
         with contextlib.suppress(Refusal):  # the file of the task is gone
-            of_task = {item.case.key: item.case for item in submission_files.read_task(task.entry.path).items}
-            keys[task.entry.path] = set(of_task)
-            cases |= of_task
+            by_key = {item.case.key: item.case for item in submission_files.read_task(task.entry.path).items}
+            keys[task.entry.path] = set(by_key)
+            cases |= by_key
     return KnownCases(results, records, tasks, keys, cases, lost_cases.find_unrecorded(tasks, records))
 
 
 def select(known: KnownCases, given: str) -> list[str]:
-    """Return the keys of the cases to show: the named case, or the failed cases, most recent first.
+    """Return the keys of the cases that `given` names, or of the failed cases, most recent first.
 
     If no case has failed, return all cases of the named workload, or the case that a task began last. Raise
-    `Refusal` if no case matches.
-
-    Args:
-        known: The known cases.
-        given: A key or its beginning, a label, the name of a workload, or an empty string.
+    `Refusal` if no case matches. `given` is a key (hash of a case) or its beginning, a label, the name of a
+    workload, or an empty string.
     """
     of_workload = [key for key, case in known.cases.items() if case.workload == given]
     if given and not of_workload:
@@ -106,12 +100,9 @@ def select(known: KnownCases, given: str) -> list[str]:
 
 
 def show(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
-    """Yield the sections of the first few cases; a file that several cases share is yielded once.
+    """Yield the log sections of several cases. A file that several cases share is yielded once.
 
-    Args:
-        known: The known cases.
-        keys: The keys of the cases to show.
-        every: Whether to show all cases, and all lines of each file.
+    If `every` is true, yield all cases and all lines, instead of the first 3 cases and the end of each file.
     """
     shown: set[str] = set()
     for key in keys if every else keys[:_MOST_SHOWN]:
@@ -124,54 +115,53 @@ def show(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterato
 
 
 def find(known: KnownCases, given: str) -> str:
-    """Return the only key that begins with a text or has this label; otherwise raise `Refusal`."""
+    """Return the key of the only case whose label is `given` or whose key begins with `given`.
+
+    Several words also match the only label that begins with them. Raise `Refusal` for no or several matches.
+    """
     words = " ".join(given.split())
     labels = {key: label(case) for key, case in known.cases.items()}
-    labelled = [key for key in labels if labels[key] == words]
-    labelled = labelled or [key for key in labels if labels[key].startswith(words) and " " in words]
-    begun = [key for key in labels if key.startswith(given) and len(given) >= _SHORTEST]
-    if len(labelled or begun) == 1:
-        return (labelled or begun)[0]
+    by_label = [key for key in labels if labels[key] == words]
+    by_label = by_label or [key for key in labels if labels[key].startswith(words) and " " in words]
+    by_key = [key for key in labels if key.startswith(given) and len(given) >= _SHORTEST]
+    if len(by_label or by_key) == 1:
+        return (by_label or by_key)[0]
     failed = dict.fromkeys(r.key for r in store.latest(known.records) if r.status == "failed")
     starts = {key[: len(given)]: key for key in labels}
-    near = [starts[close] for close in difflib.get_close_matches(given, starts, n=_MOST_NAMED)]
-    need = f"give {_SHORTEST} characters or more, `scaling status --all` shows them"
+    similar = [starts[close] for close in difflib.get_close_matches(given, starts, n=_MOST_NAMED)]
+    advice = f"give {_SHORTEST} characters or more, `scaling status --all` shows them"
     problems: tuple[tuple[object, str, list[str]], ...] = (
-        (labelled, f"{words!r} is how {len(labelled)} cases begin, give a key", labelled),
+        (by_label, f"{words!r} is how {len(by_label)} cases begin, give a key", by_label),
         (not given, "name a case, by its key or its label", [*failed] or [*labels]),
-        (len(given) < _SHORTEST, f"{given!r} is too short for a key: {need}", []),
-        (begun, f"{given!r} begins {len(begun)} keys, give more of it", begun),
-        (near, f"no case {given!r} in {known.results}: near it are", near),
+        (len(given) < _SHORTEST, f"{given!r} is too short for a key: {advice}", []),
+        (by_key, f"{given!r} begins {len(by_key)} keys, give more of it", by_key),
+        (similar, f"no case {given!r} in {known.results}: near it are", similar),
         (True, f"no case {given!r} in {known.results}: `scaling status --all` shows the keys", []),
     )
-    text, some = next((text, some) for holds, text, some in problems if holds)
-    separator = " " if some is near else ": "
-    raise Refusal(f"{text}{separator}{_name_some(some, labels)}" if some else text)
+    text, listed = next((text, listed) for applies, text, listed in problems if applies)
+    separator = " " if listed is similar else ": "
+    raise Refusal(f"{text}{separator}{_list_keys(listed, labels)}" if listed else text)
 
 
-def _name_some(keys: Sequence[str], labels: Mapping[str, str]) -> str:
-    """Return the first few keys with their labels, and the number of the remaining keys, as text."""
+def _list_keys(keys: Sequence[str], labels: Mapping[str, str]) -> str:
     return list_first([f"{key} ({labels[key]})" for key in keys], _MOST_NAMED)
 
 
 def parts(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:
-    """Yield a section with the history of a case, then its worker logs, then its scheduler logs.
+    """Yield the log sections of one case: its attempts, its worker logs and its scheduler logs.
 
-    Args:
-        known: The known cases.
-        key: The key of the case.
-        every: Whether to show all lines of a file instead of its end.
+    If `every` is true, yield all lines of each file instead of the last 1000.
     """
     tasks = [t for t in known.tasks if key in known.keys.get(t.entry.path, ()) or _attempts(t, key)]
     in_journals = {(attempt.replicate, attempt.attempt) for t in tasks for attempt in _attempts(t, key)}
-    others = [r for r in known.records if r.key == key and (r.replicate, r.attempt) not in in_journals]
-    lines = [*map(_describe_record, others), *(line for task in tasks for line in _describe_task(task, key))]
+    extra = [r for r in known.records if r.key == key and (r.replicate, r.attempt) not in in_journals]
+    lines = [*map(_describe_record, extra), *(line for task in tasks for line in _describe_task(task, key))]
     text = environment.hide_secrets("\n".join(lines))
     yield LogPart(f"{key}  {label(known.cases[key])}", text or "it has no record, and no task is to run it")
-    files = [file for task in tasks for file in _worker_files(task, key)]
-    files += [(path, "") for task in tasks for path in _scheduler_files(task)]
+    files = [file for task in tasks for file in _worker_logs(task, key)]
+    files += [(path, "") for task in tasks for path in _nonempty_scheduler_logs(task)]
     for path, shared in files:
-        yield LogPart(f"{path.relative_to(known.results)}{shared}", _read_end(path, every))
+        yield LogPart(f"{path.relative_to(known.results)}{shared}", _read_last_lines(path, every))
 
 
 def _attempts(task: TaskState, key: str) -> list[TaskAttempt]:
@@ -179,7 +169,6 @@ def _attempts(task: TaskState, key: str) -> list[TaskAttempt]:
 
 
 def _describe_record(record: Record) -> str:
-    """Return one line on the outcome of an attempt that is in no journal."""
     why = f", {record.reason}: {record.text}" if record.reason else ""
     return f"{_format_attempt(record.started_at, record.attempt, record.replicate)}: {record.status}{why}"
 
@@ -190,7 +179,7 @@ def _format_attempt(at: str | None, attempt: int, replicate: int) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> list[str]:
-    """Return one line for each attempt of a case in a task, or one line on why there was no attempt."""
+    """Return one line per attempt to run a case in a cluster task, or the reason for no attempt."""
     place = f"task {task.entry.folder.name}/{task.entry.name}"
     place += f", job {task.entry.job}" if task.entry.job else ""
     if attempts := _attempts(task, key):
@@ -206,15 +195,14 @@ def _describe_task(task: TaskState, key: str) -> list[str]:
 
 
 def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
-    """Return one line with the time, task, nodes and outcome of an attempt."""
     began = _format_attempt(attempt.began_at or attempt.ended_at, attempt.attempt, attempt.replicate)
     run = f", run {attempt.run}" if task.journal.runs > 1 else ""
     nodes = f", on {', '.join(attempt.nodes)}" if attempt.nodes else ""
-    return f"{began}, {place}{run}{nodes}: {_describe_end(task, attempt)}"
+    return f"{began}, {place}{run}{nodes}: {_describe_outcome(task, attempt)}"
 
 
-def _describe_end(task: TaskState, attempt: TaskAttempt) -> str:
-    """Return the outcome of an attempt as text, or why its end is not recorded."""
+def _describe_outcome(task: TaskState, attempt: TaskAttempt) -> str:
+    """Return the outcome of an attempt, such as "ok after 2 min", or the reason why none is recorded."""
     if attempt.ended_at:
         seconds = seconds_between(attempt.began_at, attempt.ended_at)
         why = f", {attempt.reason}: {attempt.text}" if attempt.reason else ""
@@ -227,8 +215,8 @@ def _describe_end(task: TaskState, attempt: TaskAttempt) -> str:
     return f"no end, {ended[0]}: {ended[1]}" if ended else "no end, though its task has ended"
 
 
-def _worker_files(task: TaskState, key: str) -> list[tuple[Path, str]]:
-    """Return (path, note) of each log of the workers that ran a case; the note has their number of cases."""
+def _worker_logs(task: TaskState, key: str) -> list[tuple[Path, str]]:
+    """Return (path, note) for each log of the workers that ran a case, with notes like " (of 3 cases)"."""
     folder, name = task.entry.folder, task.entry.name
     workers = {(attempt.run, worker): "" for attempt in _attempts(task, key) for worker in attempt.workers}
     if not workers and not task.open:  # the logs of all workers show why none started
@@ -243,21 +231,15 @@ def _worker_files(task: TaskState, key: str) -> list[tuple[Path, str]]:
     ]
 
 
-def _scheduler_files(task: TaskState) -> list[Path]:
-    """Return the paths of the nonempty scheduler logs of the jobs of a task."""
+def _nonempty_scheduler_logs(task: TaskState) -> list[Path]:
     jobs = dict.fromkeys([task.entry.job, *(attempt.job for attempt in task.journal.attempts)])
     folder = task.entry.folder / "log"
     paths = [path for job in jobs if job for path in sorted(folder.glob(f"{job}_*log.*"))]
     return [path for path in paths if path.stat().st_size]
 
 
-def _read_end(path: Path, every: bool) -> str:
-    """Return the text of a file without secrets, or only its last lines if it is long.
-
-    Args:
-        path: The file.
-        every: Whether to return all lines.
-    """
+def _read_last_lines(path: Path, every: bool) -> str:
+    """Return the text of a file without secrets, and only its last 1000 lines unless `every` is true."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Dispatch `scaling VERB` to its module, and turn exceptions into one error line and an exit status."""
+"""Run the subcommand of `scaling VERB`, and turn exceptions into one error line and an exit status."""
 
 import importlib
 import os
@@ -24,19 +24,22 @@ _CONTINUES = "and the same command goes on from there"
 
 
 def entry() -> None:
-    """Run the command as the console script, and exit with its status."""
+    """Run the command line as the console script `scaling`, and exit with its status."""
     streams.prepare()
     sys.exit(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one verb and return the exit status; errors are printed as one line on standard error."""
+    """Run one subcommand, print errors as one line on standard error, and return the exit status.
+
+    `argv` contains the words after the program name, by default those of the command line.
+    """
     console = Console(width=None if sys.stdout.isatty() else 140)
     for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(ending) != signal.SIG_IGN:  # nohup ignores SIGHUP
-            signal.signal(ending, _interrupt)
+            signal.signal(ending, _raise_interrupt)
     try:
-        return _execute(list(sys.argv[1:] if argv is None else argv), console)
+        return _run_subcommand(list(sys.argv[1:] if argv is None else argv), console)
     except BrokenPipeError:  # the reader of the output has closed the pipe
         return OK
     except Refusal as refusal:
@@ -52,8 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print_error(f"stopped; every finished record is kept, {_CONTINUES}", INTERRUPTED)
 
 
-def _execute(words: list[str], console: Console) -> int:
-    """Run the verb that the words begin with, and return the exit status."""
+def _run_subcommand(words: list[str], console: Console) -> int:
     if words[:1] == ["help"] and len(words) > 1:
         words = [words[1], "--help", *words[2:]]
     if not words or words in (["-h"], ["--help"], ["help"]):
@@ -70,13 +72,12 @@ def _execute(words: list[str], console: Console) -> int:
         return complete(rest, list(VERBS))
     if name not in VERBS:
         raise _unknown_verb(name)
-    given = rest if VERBS[name].arguments is None else parse(name, rest)
-    status: int = importlib.import_module(f"scaling.cli.{VERBS[name].module}").execute(given, console)
+    arguments = rest if VERBS[name].arguments is None else parse(name, rest)
+    status: int = importlib.import_module(f"scaling.cli.{VERBS[name].module}").execute(arguments, console)
     return status
 
 
 def _unknown_verb(name: str) -> Refusal:
-    """Return the `Refusal` for a first word that is not a verb."""
     if "=" in name and not name.startswith("-"):
         return Refusal(f"{name!r} is no verb: did you mean `scaling run {name}`?")
     options = ["--version", "--help"] if name.startswith("-") else []
@@ -84,7 +85,7 @@ def _unknown_verb(name: str) -> Refusal:
 
 
 def _print_error(text: str, status: int) -> int:
-    """Print the reason why the command ends, without secrets, and return the exit status."""
+    """Print an error message with secrets removed on standard error, and return `status`."""
     style = None if status == INTERRUPTED else "red"
     line = f"scaling: {escape(hide_secrets(text))}"
     Console(stderr=True).print(line, soft_wrap=True, highlight=False, style=style)
@@ -92,21 +93,18 @@ def _print_error(text: str, status: int) -> int:
 
 
 def _one_line(refusal: Refusal) -> str:
-    """Return the message of a refusal as one line; of a very long message, only the start and the end."""
+    """Return an error message on one line, shortened in the middle to about 1400 characters."""
     text = "".join(sign if sign.isprintable() else "?" for sign in " ".join(str(refusal).split()))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 
 
-def _interrupt(number: int, _frame: Any) -> None:
+def _raise_interrupt(number: int, _frame: Any) -> None:
     if number == signal.SIGINT:
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, _exit_at_once)
     raise KeyboardInterrupt
 
 
-def _leave(_signal: int, _frame: Any) -> None:
-    """Exit immediately at the second Ctrl-C.
-
-    Nothing is lost, because records are written line by line and workers end with their parent process.
-    """
+def _exit_at_once(_signal: int, _frame: Any) -> None:
+    """End the process immediately at the second Ctrl-C; finished records are on disk already."""
     os.write(2, b"scaling: stopped at once; every finished record is kept\n")
     os._exit(INTERRUPTED)

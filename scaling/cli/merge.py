@@ -1,8 +1,8 @@
-"""Implement `scaling merge`: combine several results folders into one, with every record's environment kept.
+"""Implement `scaling merge`: copy the records of several results folders into one folder.
 
-Lines of records are copied unchanged into new files. The input folders are not modified, and no existing file
-is overwritten. Records that the output folder already contains are not copied again, so that repeating the
-command completes an interrupted merge and adds new records. This module does not analyze records.
+A record is a line of JSON with the result of one run. Lines are copied unchanged into new files. The input
+folders are not modified, and no existing file is overwritten. Records that the output folder already contains
+are not copied again, so that repeating the command completes an interrupted merge.
 """
 
 import argparse
@@ -34,15 +34,15 @@ _LOCK_SECONDS = 2.0
 
 
 @dataclass(frozen=True)
-class _Content:
-    """The records that the output folder contains so far; it grows while records are copied."""
+class _MergedRecords:
+    """Digests and counts of the records that the output folder contains so far."""
 
     digests: set[str] = field(default_factory=set)  # digests of records and of damaged lines
     measurements: Counter[tuple[str, str, int]] = field(default_factory=Counter)  # -> number of good records
     settings: Counter[str] = field(default_factory=Counter)  # -> number of records
 
     def add(self, record: Record) -> bool:
-        """Add a record, and return whether it is new."""
+        """Count a record, and return whether it was not contained before."""
         digest = _digest(to_line(record).encode())
         if digest in self.digests:
             return False
@@ -52,17 +52,21 @@ class _Content:
         return True
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
-    """Merge the folders, print a summary, and return the exit status."""
-    print_lines(console, merge(given.folders, given.output))
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Merge the input folders into the output folder, print a summary, and return exit status 0."""
+    print_lines(console, merge(args.folders, args.output))
     return OK
 
 
 def merge(inputs: Sequence[str], output: str) -> list[str]:
-    """Add the records of results folders to an output folder, and return a summary as lines of text.
+    """Copy the records of results folders into an output folder, and return a summary as lines of text.
 
     The output folder is created if it does not exist. If the input is invalid, raise `Refusal` before any
     file is written.
+
+    Args:
+        inputs: The paths of the results folders.
+        output: The path of the output folder.
     """
     folders = [store.folder_of(each) for each in inputs]
     if not output.strip():
@@ -75,14 +79,14 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
         raise Refusal(f"nothing to merge {folders[0]} with: name two results folders or more")
     for folder in folders:
         for path in sorted(folder.glob("*.jsonl")):
-            _read(path)  # raises for an unreadable file before anything is written
-    with _locked(target):
-        return _merge([each for each in folders if each.resolve() != target.resolve()], target)
+            _read_bytes(path)  # raises for an unreadable file before anything is written
+    with _lock_output_folder(target):
+        return _copy_folders([each for each in folders if each.resolve() != target.resolve()], target)
 
 
 @contextlib.contextmanager
-def _locked(target: Path) -> Iterator[None]:
-    """Create and lock the output folder for the context, so that no run and no other merge writes to it.
+def _lock_output_folder(target: Path) -> Iterator[None]:
+    """Create the output folder and lock it inside the context, so that no other process writes to it.
 
     Raise `Refusal` if it is locked, cannot be written to, or contains something other than results.
     """
@@ -105,9 +109,9 @@ def _locked(target: Path) -> Iterator[None]:
         yield
 
 
-def _merge(folders: Sequence[Path], target: Path) -> list[str]:
+def _copy_folders(folders: Sequence[Path], target: Path) -> list[str]:
     """Copy the new records of each folder to the output folder, and return a summary as lines of text."""
-    loaded, content = store.load(target), _Content()
+    loaded, content = store.load(target), _MergedRecords()
     for record in (*loaded.records, *loaded.plans):
         content.add(record)
     for path in (target / DAMAGED).glob("*.txt"):
@@ -116,19 +120,19 @@ def _merge(folders: Sequence[Path], target: Path) -> list[str]:
     lines = [
         line
         for folder in folders
-        for line in _describe_folder(folder, _copy_records(folder, target, content))
+        for line in _describe_copied_folder(folder, _copy_records(folder, target, content))
     ]
     lines += _unite_studies([target, *folders], target)
-    _copy_plans(folders, target)
-    return lines + _summarize(target, content, before)
+    _copy_new_plans(folders, target)
+    return lines + _summarize_output_folder(target, content, before)
 
 
-def _copy_records(folder: Path, target: Path, content: _Content) -> Counter[str]:
-    """Copy the new lines of a folder, and return the numbers of added, known and damaged lines."""
+def _copy_records(folder: Path, target: Path, content: _MergedRecords) -> Counter[str]:
+    """Copy the new records of a folder, and return the counts of added, known and damaged lines."""
     counts: Counter[str] = Counter()
     for path in sorted(folder.glob("*.jsonl")):
         records, damaged = [], []
-        for line in filter(bytes.strip, _read(path).split(b"\n")):
+        for line in filter(bytes.strip, _read_bytes(path).split(b"\n")):
             try:
                 if content.add(from_line(line.decode())):
                     records.append(line)
@@ -136,8 +140,8 @@ def _copy_records(folder: Path, target: Path, content: _Content) -> Counter[str]
                     counts["known"] += 1
             except (ValueError, RecursionError):
                 damaged.append(line)
-        _write(target, path, records)
-        _write(
+        _write_new_file(target, path, records)
+        _write_new_file(
             target / DAMAGED,
             path.with_suffix(".txt"),
             [x for x in damaged if _digest(x) not in content.digests],
@@ -147,7 +151,7 @@ def _copy_records(folder: Path, target: Path, content: _Content) -> Counter[str]
     return counts
 
 
-def _read(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return store.read_file(path)
     except OSError as error:
@@ -155,11 +159,8 @@ def _read(path: Path) -> bytes:
         raise Refusal(f"cannot read {path}: {error.strerror}; {advice}") from None
 
 
-def _write(folder: Path, like: Path, lines: Sequence[bytes]) -> None:
-    """Write lines to a new file atomically.
-
-    The file has the same name as `like`, with a digest of its content appended if that name exists already.
-    """
+def _write_new_file(folder: Path, like: Path, lines: Sequence[bytes]) -> None:
+    """Write lines to a new file named like `like`, with a digest appended if that name exists."""
     if not lines:
         return
     folder.mkdir(exist_ok=True)
@@ -174,7 +175,7 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _describe_folder(folder: Path, counts: Mapping[str, int]) -> list[str]:
+def _describe_copied_folder(folder: Path, counts: Mapping[str, int]) -> list[str]:
     """Return lines of text on what was copied from a folder, and whether more records may follow."""
     words = [f"{count_of(counts['added'], 'record')} added"]
     words += [f"{counts['known']} there before"] if counts["known"] else []
@@ -194,7 +195,6 @@ def _describe_folder(folder: Path, counts: Mapping[str, int]) -> list[str]:
 
 
 def _is_locked(folder: Path) -> bool:
-    """Return whether a run on this host holds the lock of a folder."""
     try:
         with (folder / ".lock").open("rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -205,19 +205,18 @@ def _is_locked(folder: Path) -> bool:
         return False
 
 
-def _copy_plans(folders: Sequence[Path], target: Path) -> None:
-    """Copy the plan manifests that the output folder does not contain."""
+def _copy_new_plans(folders: Sequence[Path], target: Path) -> None:
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
         if not (target / path.name).exists() and (study := store.read_json(path)) is not None:
             store.write_json(target / path.name, study)
 
 
 def _unite_studies(folders: Iterable[Path], target: Path) -> list[str]:
-    """Write the united study.json of all folders, and return the differences as lines of text."""
+    """Merge the study.json files of all folders into the output folder, and describe their differences."""
     studies = [study for study in (store.read_json(f / _STUDY) for f in folders) if isinstance(study, dict)]
     if not studies:
         return []
-    united = _united_study(studies)
+    united = _union_of_studies(studies)
     lines = []
     for name in ("title", "sampling"):
         if any(study.get(name) != studies[0].get(name) for study in studies):
@@ -228,11 +227,8 @@ def _unite_studies(folders: Iterable[Path], target: Path) -> list[str]:
     return lines
 
 
-def _united_study(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the union of several studies.
-
-    It contains each case once, every kind of scaling, and the settings on which all studies agree.
-    """
+def _union_of_studies(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the content of a study.json file with the cases and common settings of several studies."""
     names = [part for s in studies if s.get("study") for part in str(s["study"]).split(_JOIN)]
     kinds = [study.get("scaling") or "strong" for study in studies]
     words = {str(word) for kind in kinds for word in (kind if isinstance(kind, list) else [kind])}
@@ -250,14 +246,7 @@ def _united_study(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return united | {"cases": list({str(cell.get("key")): cell for cell in cells}.values())}
 
 
-def _summarize(target: Path, content: _Content, before: int) -> list[str]:
-    """Return a summary of the output folder after the merge, as lines of text.
-
-    Args:
-        target: The output folder.
-        content: The records that it contains now.
-        before: Its number of records before the merge.
-    """
+def _summarize_output_folder(target: Path, content: _MergedRecords, before: int) -> list[str]:
     count, settings = content.settings.total(), count_of(len(content.settings), "environment")
     apart = ", kept apart: no curve and no comparison mixes them" if len(content.settings) > 1 else ""
     lines = [f"{target}: {count_of(count - before, 'record')} added, {count} in all; {settings}{apart}"]

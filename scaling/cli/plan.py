@@ -17,28 +17,31 @@ from scaling.study.compose import compose
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Plan each composed study, several with --multirun, and return the largest exit status."""
+    """Plan every study that the command line selects, and return the largest exit status.
+
+    To plan a study is to compile its cases and to predict their run times.
+    """
     if not words or {"-h", "--help"} & set(words):
         console.print(escape(plan_study.HELP), highlight=False)
         return OK
     statuses: list[int] = []
-    compose(words, lambda config, name: statuses.append(_plan_one(config, name, console)))
+    compose(words, lambda config, name: statuses.append(_plan_and_report(config, name, console)))
     return max(statuses, default=OK)
 
 
-def _plan_one(config: dict[str, Any], name: str, console: Console) -> int:
-    """Plan one composed study, write its report, and return the exit status."""
+def _plan_and_report(config: dict[str, Any], name: str, console: Console) -> int:
+    """Compile one study, predict its run times, write its report, and return the exit status."""
     job = plan_study.read_plan(config, name)
     with progress.examination(console) as note:
-        made = plan_study.prepare_plan(job, note)
-    print_lines(console, [plan_study.describe_work(made)])
-    examined = (*made.cases, *(answer for answer, *_ in made.rejected))
-    names = {answer.case.key: label(answer.case) for answer in examined}
-    with progress.display(console, names, len(made.cases), len(made.rejected)) as (listen, counts):
-        plan_study.run_plan(made, listen)
-    found = findings.read(made.study.folder)
-    index = write_report(made.study.folder, found)
-    lines = plan_study.plan_lines(made, found, config["deadline"])
+        schedule = plan_study.prepare_plan(job, note)
+    print_lines(console, [plan_study.describe_work(schedule)])
+    examined = (*schedule.cases, *(result for result, *_ in schedule.rejected))
+    names = {result.case.key: label(result.case) for result in examined}
+    with progress.display(console, names, len(schedule.cases), len(schedule.rejected)) as (listen, counts):
+        plan_study.run_plan(schedule, listen)
+    found = findings.read(schedule.study.folder)
+    index = write_report(schedule.study.folder, found)
+    lines = plan_study.plan_lines(schedule, found, config["deadline"])
     outcomes = ", ".join(f"{counts[status]} {status}" for status in ("planned", "skipped", "failed"))
     print_lines(console, [*(f"- {clean_text(line)}" for line in lines), f"{outcomes}; report: {index}"])
     return FAILED if counts["failed"] else OK

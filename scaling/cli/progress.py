@@ -19,7 +19,7 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Yield a callback of (done, total) that shows how many cases have been examined.
+    """Show a progress count inside the context, and yield a callback of (cases checked, total cases).
 
     The count is a live progress bar on a terminal, and otherwise a plain line at increasing intervals.
     """
@@ -45,10 +45,11 @@ def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
 def display(
     console: Console, names: dict[str, str], total: int, skips: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Yield (callback for launcher events, counter of ended cases by status) while a progress bar is shown.
+    """Show the progress of a run inside the context, on a terminal as a progress bar.
+
+    Yield a callback that takes each event of the run as a dict, and a counter of the ended cases by status.
 
     Args:
-        console: The console to print on.
         names: A dict from key to label of a case.
         total: The number of cases to run.
         skips: The number of cases that are recorded without running.

@@ -14,15 +14,15 @@ from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
-    """Publish a results folder, and return the exit status: 1 if a part of it could not be published."""
-    options = {name: getattr(given, name) for name in ("project", "entity", "mode", "dashboard")}
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Upload a results folder to Weights & Biases, and return the exit status: 1 if an upload failed."""
+    options = {name: getattr(args, name) for name in ("project", "entity", "mode", "dashboard")}
     settings = TrackingSettings.from_config(options)
-    return OK if publish_folder(store.folder_of(given.folder), settings, console) else FAILED
+    return OK if publish_folder(store.folder_of(args.folder), settings, console) else FAILED
 
 
 def publish_folder(folder: Path, settings: TrackingSettings, console: Console) -> bool:
-    """Publish a results folder, print the outcome, and return whether everything was published."""
+    """Upload a results folder, print the outcome, and return whether every upload succeeded."""
     with contextlib.suppress(OSError):  # errors of publishing never fail a study
         files.draw_report_pictures(folder)
     published = publish(folder, settings)

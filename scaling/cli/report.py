@@ -19,14 +19,14 @@ from scaling.core.record import Record
 from scaling.report import freshness, summary
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
-    """Write the report and print a summary; return the exit status.
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Write the HTML report of a results folder, print a summary, and return exit status 0.
 
     With --proposal, also write the figures and text for an application for compute time.
     """
-    folder = store.folder_of(given.folder)
-    found = conclude(folder, console, efficiency=_read_efficiency(given.efficiency))
-    if given.proposal:
+    folder = store.folder_of(args.folder)
+    found = conclude(folder, console, efficiency=_read_efficiency(args.efficiency))
+    if args.proposal:
         from scaling.report import proposal
 
         print_lines(console, [f"proposal: {proposal.write_proposal(folder, found)[0]}"])
@@ -34,7 +34,7 @@ def execute(given: argparse.Namespace, console: Console) -> int:
 
 
 def _read_efficiency(word: str | None) -> float:
-    """Return the efficiency threshold of an argument such as 'efficiency=0.5', or the default for None."""
+    """Return the number in an argument such as "efficiency=0.5", or the default if it is None."""
     if word is None:
         return findings.EFFICIENCY
     name, _, value = word.partition("=")
@@ -52,15 +52,13 @@ def conclude(
     loaded: store.Loaded | None = None,
     efficiency: float = findings.EFFICIENCY,
 ) -> Findings:
-    """Write the report unless it is current, print a summary, and return the findings.
+    """Write the HTML report of a folder unless it is current, print a summary, and return the findings.
 
     Args:
-        folder: The results folder.
-        console: The console to print on.
-        only: The settings (digests of environments) of the records to print; all records if empty.
+        only: The digests of the software and hardware environments whose records to print; all if empty.
         brief: Whether to fit the summary on one screen, without the table and the curves.
         loaded: The records of the folder, or None to read them.
-        efficiency: The parallel efficiency down to which the report counts devices as well used.
+        efficiency: The lowest parallel efficiency at which the report counts devices as well used.
     """
     digest = freshness.inputs_digest(folder)
     digest += f" efficiency={efficiency}" if efficiency != findings.EFFICIENCY else ""
@@ -88,7 +86,7 @@ def conclude(
 
 
 def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
-    """Return records for the cases that jobs have lost and that the results folder does not contain yet."""
+    """Return records of the cases that cluster jobs lost and that the results folder does not contain."""
     if not (folder / SUBMISSIONS).is_dir():
         return []
     from scaling.cluster import job_state, lost_cases
@@ -98,7 +96,6 @@ def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
 
 
 def _print_totals(folder: Path, found: Findings, records: int, console: Console, brief: bool) -> None:
-    """Print the number of records of other environments, the counts by status, and the path of the report."""
     if elsewhere := records - len(found.records):
         other = f"{elsewhere} records of other environments (versions, flags or code)"
         text = f"- {other} are in the report, kept apart."

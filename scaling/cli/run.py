@@ -1,4 +1,4 @@
-"""Implement the `scaling run` command: compose each study with Hydra, run it, and write its report."""
+"""Implement `scaling run`: compose the configuration with Hydra, run the study, and write its report."""
 
 import contextlib
 import io
@@ -13,17 +13,16 @@ from scaling.study.compose import compose, configuration
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Run each composed study, several with --multirun, and return the largest exit status."""
+    """Run every study that the command line selects, and return the largest exit status."""
     if {"-h", "--help"} & set(words):
-        _print_help(words, console)
+        _print_hydra_help(words, console)
         return OK
     statuses: list[int] = []
-    compose(words, lambda config, name: statuses.append(_run_one(config, name, console)))
+    compose(words, lambda config, name: statuses.append(_run_and_report(config, name, console)))
     return max(statuses, default=OK)
 
 
-def _print_help(words: list[str], console: Console) -> None:
-    """Print Hydra's help text of `scaling run`, with the description of every field inserted."""
+def _print_hydra_help(words: list[str], console: Console) -> None:
     from scaling.study import field_help
 
     written = io.StringIO()
@@ -33,8 +32,8 @@ def _print_help(words: list[str], console: Console) -> None:
     console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
-def _run_one(config: dict[str, Any], name: str, console: Console) -> int:
-    """Run one composed study, write its report, and return the exit status.
+def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
+    """Run one study, write its report, and return the exit status.
 
     If tracking is configured, curves are published to Weights & Biases during and after the run.
     """

@@ -1,7 +1,7 @@
-"""Run or submit the missing cases of one study: settings, preflight, schedule, execution, and dry run.
+"""Run or submit the cases of one study that have no result yet, or only print them (dry run).
 
-This module decides the order of these steps; other modules implement them. The command-line entry of
-`scaling run` is run.py.
+This module decides the order of the steps: settings, preflight checks, schedule, and execution. The
+command-line entry of `scaling run` is run.py.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ from scaling.workers.schedule import Schedule
 
 @dataclass(frozen=True)
 class StudyRun:
-    """A validated study: its cells, settings, cluster, machine and results folder."""
+    """A validated study to run: its cases, settings, cluster, devices and results folder."""
 
     name: str
     title: str | None
@@ -54,17 +54,17 @@ class StudyRun:
     retry: bool = False
 
     def manifest(self, answers: Sequence[PreflightResult]) -> dict[str, Any]:
-        """Return the content of study.json for the examined cases of the study."""
-        here = [schedule.skip_peers_off_cpu(self.machine.platform, answer) for answer in answers]
-        once = {answer.case.key for answer in here if answer.inapplicable or answer.failure}
+        """Return the content of study.json as a dict, for cases that have passed the preflight checks."""
+        results = [schedule.skip_peers_off_cpu(self.machine.platform, answer) for answer in answers]
+        recorded_once = {answer.case.key for answer in results if answer.inapplicable or answer.failure}
         scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
         cases = [answer.case for answer in answers]
-        return schedule.study_manifest(self.name, self.title, scalings, cases, self.settings, once)
+        return schedule.study_manifest(self.name, self.title, scalings, cases, self.settings, recorded_once)
 
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The result of a run: the keys and settings of its records, and whether it is still in progress."""
+    """The result of running a study: the cases and environments that it covers, and whether it has ended."""
 
     keys: frozenset[str]
     settings: frozenset[str]  # digests of the environments of the records
@@ -75,13 +75,9 @@ class RunOutcome:
 
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:
-    """Return the validated study of a composed configuration.
+    """Validate a composed configuration, and return the study that it describes.
 
     Raise `Refusal` for invalid input, before anything starts.
-
-    Args:
-        config: The composed configuration.
-        name: The name of the study.
     """
     cluster = cluster_settings.from_config(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
@@ -103,7 +99,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     folder = results_folder.parse_results(config["results"])
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(study, overrides, settings.max_cases)
-    machine = _machine(cluster, config["dry_run"])
+    machine = _find_machine(cluster, config["dry_run"])
     if machine_peaks.are_wanted(study):
         peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
         cells += map(grid.GridCell, peaks)
@@ -116,11 +112,10 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     )  # fmt: skip
 
 
-def _machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the devices that a cluster provides.
+def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
+    """Return the devices that a cluster provides, or raise `Refusal` if they cannot be determined.
 
-    For a dry run without access to Slurm, they are derived from the settings of the cluster. Raise `Refusal`
-    if they cannot be determined.
+    For a dry run without access to Slurm, they are derived from the settings of the cluster.
     """
     if cluster.name in (NONE, LOCAL):
         return schedule.local_machine()
@@ -152,24 +147,22 @@ def _machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 def run(
     job: StudyRun, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None
 ) -> RunOutcome:
-    """Run the missing cases of a study here, or submit them to its cluster.
+    """Run the cases of a study that have no result yet on this machine, or submit them to its cluster.
 
     Args:
-        job: The study.
         named: The value of `versus`, which names the variant to compare with, or None.
         dry_run: Whether to only print what would run.
-        console: The console to print on.
         between: A callback that is called while nothing is being measured on this machine.
     """
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
     key = preflight.cache_key(job.cells)
-    if (found := preflight.load_answers(job.folder, key)) is None:
+    if (reports := preflight.load_answers(job.folder, key)) is None:
         from scaling.cli import progress
 
         with progress.examination(console) as note:
-            found = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
-    answers, submitted = preflight.judge_answers(job.cells, found), False
+            reports = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
+    answers, submitted = preflight.judge_answers(job.cells, reports), False
     with contextlib.ExitStack() as stack:
         baseline = None
         if named is not None:
@@ -179,11 +172,11 @@ def run(
             baseline = variant, job.folder / f"versus-{variant.name}"
         folders = [job.folder, *([baseline[1]] if baseline else [])]
         if dry_run:
-            return _print_plan(job, answers, folders, console)
+            return _print_dry_run(job, answers, folders, console)
         for each in folders:
             results_folder.create_results(each)
-        preflight.save_answers(job.folder, key, found)
-        if job.cluster.submits and (submit := _submissions(job)):
+        preflight.save_answers(job.folder, key, reports)
+        if job.cluster.submits and (submit := _import_submit(job)):
             made, loaded, submitted = submit.submit_and_wait(job, answers, console, between)
         else:
             made, loaded = _run_here(job, answers, folders, baseline, console, between)
@@ -196,12 +189,7 @@ def _run_here(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], baseline: Any, console: Console,
     between: Callable[[], None] | None,
 ) -> tuple[Schedule, store.Loaded]:  # fmt: skip
-    """Run the missing cases to their end, on this machine or in the current allocation.
-
-    Returns:
-        The schedule of the run.
-        The records of the results folder afterwards.
-    """
+    """Run the missing cases here until they end, and return the schedule and the records afterwards."""
     with store.locked(job.folder) as lock:
         made, loaded = plan_run(job, answers, folders, console)
         if not (made.sessions or made.skips or made.failures):
@@ -221,8 +209,8 @@ def _run_here(
     return made, store.load(job.folder)
 
 
-def _submissions(job: StudyRun) -> ModuleType | None:
-    """Return the module `scaling.cli.submit` if the cluster or the folder uses submissions, or None."""
+def _import_submit(job: StudyRun) -> ModuleType | None:
+    """Return the module `scaling.cli.submit`, or None if neither the cluster nor the folder needs it."""
     if not job.cluster.submits and not (job.folder / SUBMISSIONS).exists():
         return None
     from scaling.cli import submit
@@ -233,33 +221,26 @@ def _submissions(job: StudyRun) -> ModuleType | None:
 def plan_run(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> tuple[Schedule, store.Loaded]:
-    """Print a summary of the missing cases, write study.json, and return the schedule and the records.
+    """Write study.json, print a summary, and return the schedule of the missing cases and all records.
 
     Cases that earlier submissions lost are recorded first.
     """
-    submit = _submissions(job)
+    submit = _import_submit(job)
     queued = submit.settle_submissions(job, console) if submit else ()
     loaded = [store.load(each) for each in folders]
     for line in loaded[0].damaged:
         console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
-    made = _missing(job, answers, loaded, queued)
+    made = _schedule_missing_cases(job, answers, loaded, queued)
     for each in folders:
         store.write_json(each / "study.json", job.manifest(answers))
     _print_summary(made, job, console)
     return made, loaded[0]
 
 
-def _missing(
+def _schedule_missing_cases(
     job: StudyRun, answers: Sequence[PreflightResult], loaded: Sequence[store.Loaded], queued: Any
 ) -> Schedule:
-    """Return the schedule of the missing cases.
-
-    Args:
-        job: The study.
-        answers: The examined cases.
-        loaded: The records of the results folder, and of the baseline if there is one.
-        queued: The (key, replicate) pairs that are in the queue already.
-    """
+    """Return the schedule of the cases that have no result yet and are not among the `queued` ones."""
     baseline = loaded[1].records if len(loaded) > 1 else None
     return schedule.make_schedule(
         answers, job.settings, job.machine, loaded[0].records, baseline, queued, job.retry
@@ -267,7 +248,6 @@ def _missing(
 
 
 def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
-    """Print one line with the numbers of cases to run, done, skipped and failed."""
     known = next(iter(made.environments.values()))
     finally_failed = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
     counts = (
@@ -285,13 +265,13 @@ def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
     )
 
 
-def _print_plan(
+def _print_dry_run(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> RunOutcome:
     """Print the cases to run by process and the cases to skip with reasons, without changing anything."""
-    submit = _submissions(job)
+    submit = _import_submit(job)
     queued = submit.queued_cases(job) if submit else ()
-    made = _missing(job, answers, [store.load(each) for each in folders], queued)
+    made = _schedule_missing_cases(job, answers, [store.load(each) for each in folders], queued)
     for each in made.sessions:
         first = each[0].case
         wide = ", 64-bit" if first.dtype == "float64" else ""

@@ -1,7 +1,4 @@
-"""Implement `scaling status`: print the state of every case of a results folder and of its cluster jobs.
-
-This module reads records and tasks. It starts and ends nothing.
-"""
+"""Implement `scaling status`: print the state of every case of a results folder and of its cluster jobs."""
 
 import argparse
 import contextlib
@@ -40,7 +37,7 @@ _SHORTEST = 6  # the fewest characters of a key to show
 
 @dataclass(frozen=True)
 class StatusLine:
-    """The state of one replicate of a case, with an explanation."""
+    """The state of one replicate (repeated measurement) of a case, with an explanation."""
 
     state: str
     key: str
@@ -50,13 +47,13 @@ class StatusLine:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Return (key, replicate)."""
+        """Return (key of the case, index of the replicate)."""
         return self.key, self.replicate
 
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """The state of a results folder at one moment."""
+    """The states of the cases and cluster tasks of a results folder at one moment."""
 
     folder: Path
     tasks: Sequence[TaskState]
@@ -73,34 +70,40 @@ class StudyStatus:
 
     @property
     def progress(self) -> object:
-        """Return a value that changes whenever a task or the state of a case changes."""
+        """Return an object that compares unequal after a task or the state of a case has changed."""
         tasks = [(t.entry.path, t.state.name, t.journal.runs, len(t.journal.ended)) for t in self.tasks]
         return self.counts, tasks
 
 
-def execute(given: argparse.Namespace, console: Console) -> int:
-    """Print the status once or, with --watch, continuously; return the exit status: 1 if a case failed."""
-    folder = store.folder_of(given.folder)
-    if given.watch:
+def execute(args: argparse.Namespace, console: Console) -> int:
+    """Print the state of every case, and return the exit status: 1 if a case failed.
+
+    With --watch, print it again after every change until no task is pending or running.
+    """
+    folder = store.folder_of(args.folder)
+    if args.watch:
         streams.stop_with_reader()
-        status = watch(folder, console, given.all)
+        status = watch(folder, console, args.all)
     else:
         status = look(folder)
-        show(status, console, given.all)
+        show(status, console, args.all)
     if status is None:
         return INTERRUPTED
     return FAILED if status.failed else OK
 
 
 def look(folder: Path) -> StudyStatus:
-    """Return the current status, or the status according to the files if the scheduler does not answer."""
+    """Return the current status of a results folder.
+
+    If the scheduler does not answer, the task states come from the files of the folder.
+    """
     tasks, problem = job_state.try_find_tasks(folder)
     note = f"{problem}; what jobs do now is not known, this is what they have reported"
     return read(folder, tasks, [note] if problem else [])
 
 
 def read(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
-    """Return the status of a results folder from its records and the states of its tasks."""
+    """Return the status of a results folder, computed from its records and the given task states."""
     loaded = store.load(folder)
     known = [*loaded.records, *lost_cases.find_unrecorded(tasks, loaded.records)]
     states = store.states(known)
@@ -112,28 +115,28 @@ def read(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) ->
     cases = {record.key: record.case for record in ordered}
     expected = expected_cases(folder, cases)
     cases |= {key: case for key, (case, _) in expected.items()}
-    now = [*_queued_lines(tasks, loaded.records), *_running_lines(tasks, cases)]
-    states |= {line.place: line.state for line in now}  # a running state overrides a queued one
-    places = ((key, case, number) for key, (case, count) in expected.items() for number in range(count))
-    missing = [StatusLine("missing", key, case, "", n) for key, case, n in places if (key, n) not in states]
+    active = [*_queued_lines(tasks, loaded.records), *_running_lines(tasks, cases)]
+    states |= {line.place: line.state for line in active}  # a running state overrides a queued one
+    listed = ((key, case, number) for key, (case, count) in expected.items() for number in range(count))
+    missing = [StatusLine("missing", key, case, "", n) for key, case, n in listed if (key, n) not in states]
     states |= {line.place: line.state for line in missing}
     counts: dict[str, Counter[str]] = {case.workload: Counter() for case in cases.values()}
     for (key, _), state in states.items():
         if key in cases:
             counts[cases[key].workload][state] += 1
-    lines = [*_ended_lines(records.values(), tasks), *now, *missing]
+    lines = [*_ended_lines(records.values(), tasks), *active, *missing]
     if missing and (folder / REJECTED).exists():
         why = (folder / REJECTED).read_text(errors="replace")
         notes = [*notes, f"the last submission was rejected, nothing of it is in the queue: {why}"]
     return StudyStatus(
         folder, tasks, counts, [line for line in lines if states[line.place] == line.state],
         list({*cases, *(key for key, _ in states)}), any(number for _, number in states),
-        [*notes, *_count_plans(loaded.plans), *(f"damaged, passed over: {line}" for line in loaded.damaged)],
+        [*notes, *_plan_lines(loaded.plans), *(f"damaged, passed over: {line}" for line in loaded.damaged)],
     )  # fmt: skip
 
 
-def _count_plans(plans: Iterable[Record]) -> list[str]:
-    """Return one line of text per planned hardware, with the numbers of cases by status."""
+def _plan_lines(plans: Iterable[Record]) -> list[str]:
+    """Return lines like "for v5p, compiled and not run: 8 planned, 1 failed", one per planned hardware."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for record in store.latest(plans):
         counts[str(record.environment["hardware"]["name"])][record.status] += 1
@@ -144,13 +147,9 @@ def _count_plans(plans: Iterable[Record]) -> list[str]:
 
 
 def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
-    """Return a dict from key to (case, number of replicates) for the cases of the folder's last study.
+    """Return the cases listed in study.json, as a dict from key to (case, number of replicates).
 
-    Unreadable entries of study.json are omitted.
-
-    Args:
-        folder: The results folder.
-        known: A mapping from key to case for cases that need not be parsed again.
+    Unreadable entries are omitted. The cases in `known` (key -> case) are not parsed again.
     """
     study = store.read_json(folder / "study.json")
     entries = study.get("cases") if isinstance(study, dict) else None
@@ -164,20 +163,20 @@ def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[C
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
-    """Yield a line for each record that is not ok; a failure in a task includes its nodes and attempt."""
+    """Yield a `StatusLine` for each failed or skipped record, with the nodes and attempt of a failure."""
     attempts = {(*a.replicate_key, a.attempt): a for task in tasks for a in task.journal.attempts}
     for record in records:
         where = ""
         if tasks and record.status == "failed":
             attempt = attempts.get((record.key, record.replicate, record.attempt))
-            where = f"{_on_nodes(attempt.nodes) if attempt else ''}attempt {record.attempt}  "
+            where = f"{_format_nodes(attempt.nodes) if attempt else ''}attempt {record.attempt}  "
         if record.status != "ok":
             words = f"{where}{record.reason}: {record.text}"
             yield StatusLine(record.status, record.key, record.case, words, record.replicate)
 
 
 def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iterator[StatusLine]:
-    """Yield a line for each case that an open task has not begun."""
+    """Yield a `StatusLine` for each case that a pending or running task has not begun."""
     last = {(r.key, r.replicate): r for r in sorted(records, key=lambda r: r.started_at or "")}
     for task in tasks:
         items, attempts = [], math.inf
@@ -197,23 +196,22 @@ def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iter
 
 
 def _running_lines(tasks: Iterable[TaskState], cases: Mapping[str, Case]) -> Iterator[StatusLine]:
-    """Yield a line for each running case."""
     for task in tasks:
         for attempt in task.running:
             seconds = seconds_between(attempt.began_at) if attempt.began_at else None
             time = "" if seconds is None else f", for {format_wait(seconds)}"
-            words = f"{_on_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, task {task.entry.name}"
+            words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, task {task.entry.name}"
             case = cases.get(attempt.key)
             yield StatusLine("running", attempt.key, case, words, attempt.replicate)
 
 
-def _on_nodes(nodes: Iterable[str]) -> str:
+def _format_nodes(nodes: Iterable[str]) -> str:
     names = ", ".join(name for name in nodes if name)
     return f"on {names}, " if names else ""
 
 
 def tables(status: StudyStatus, every: bool = False) -> list[Table]:
-    """Return the table of tasks, if there are any, and the table of case counts by workload."""
+    """Return the table of cluster tasks, if there are any, and the table of case counts by workload."""
     states = STATES if status.tasks else _WITHOUT_JOBS
     title = escape(str(status.folder)) + (", each replicate counted" if status.replicated else "")
     cases = Table("workload", *states, title=title)
@@ -224,7 +222,7 @@ def tables(status: StudyStatus, every: bool = False) -> list[Table]:
 
 
 def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
-    """Return the table of tasks; the name of a submission appears only in its first row."""
+    """Return the table of tasks, with the name of each submission in its first row only."""
     rows, left_out = status_table.task_rows(tasks, every)
     names = [row.submission for row in rows]
     several = len(set(names)) > 1
@@ -240,18 +238,16 @@ def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
 
 
 def lines(status: StudyStatus, every: bool = False) -> list[Text]:
-    """Return a line for each case that is failed, running, skipped or missing, followed by the notes.
+    """Return a line for each failed, running, skipped or missing case, followed by the notes.
 
-    Args:
-        status: The status of the results folder.
-        every: Whether to include queued cases and to list more than `_MOST_LINES` cases per state.
+    If `every` is true, queued cases are included, and more than 20 cases per state.
     """
     texts: list[str] = []
     length = shortest(status.keys)
     for state in (*_LISTED, *(["queued"] if every else [])):
         listed = [line for line in status.lines if line.state == state]
         if not every:
-            texts += _join_lost([line for line in listed if _BEFORE in line.words], length)
+            texts += _group_lost_cases([line for line in listed if _BEFORE in line.words], length)
             listed = [line for line in listed if _BEFORE not in line.words]
         shown = listed if every or len(listed) <= _MOST_LINES else listed[: _MOST_LINES - 1]
         texts += [_format_line(line, length) for line in shown]
@@ -260,8 +256,8 @@ def lines(status: StudyStatus, every: bool = False) -> list[Text]:
     return [*map(Text, texts), *(Text(note, style="yellow") for note in status.notes)]
 
 
-def _join_lost(lost: Iterable[StatusLine], length: int) -> list[str]:
-    """Return one line per common cause for the cases that tasks lost before they began, with their number."""
+def _group_lost_cases(lost: Iterable[StatusLine], length: int) -> list[str]:
+    """Return one line for each cause by which tasks lost cases before they began, with their number."""
     groups: dict[tuple[str, str], list[StatusLine]] = defaultdict(list)
     for line in lost:
         groups[line.state, line.words].append(line)
@@ -272,12 +268,9 @@ def _join_lost(lost: Iterable[StatusLine], length: int) -> list[str]:
 
 
 def _format_line(line: StatusLine, length: int, name: str = "") -> str:
-    """Return the text of a line.
+    """Return the line of a case: its state, the first `length` characters of its key, and its label.
 
-    Args:
-        line: The state of a case.
-        length: The number of characters of the key to show.
-        name: The text to show in place of the label of the case, if any.
+    If `name` is not empty, it replaces the label.
     """
     replicate = f" replicate {line.replicate}" if line.replicate else ""
     name = name or (label(line.case) if line.case else line.key) + replicate
@@ -285,16 +278,16 @@ def _format_line(line: StatusLine, length: int, name: str = "") -> str:
 
 
 def shortest(keys: Iterable[str]) -> int:
-    """Return the smallest number of leading characters, at least `_SHORTEST`, that distinguishes all keys."""
+    """Return the smallest number of leading characters, at least 6, that distinguishes all keys."""
     length = _SHORTEST
-    for one, other in itertools.pairwise(sorted(keys)):
-        while one[:length] == other[:length] and length < len(one):
+    for key, next_key in itertools.pairwise(sorted(keys)):
+        while key[:length] == next_key[:length] and length < len(key):
             length += 1
     return length
 
 
 def show(status: StudyStatus, console: Console, every: bool = False) -> None:
-    """Print the tables and lines of a status."""
+    """Print the tables of tasks and case counts, and a line for each case that is not ok."""
     for table in tables(status, every):
         console.print(table)
     for line in lines(status, every):

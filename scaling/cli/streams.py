@@ -1,6 +1,6 @@
-"""Make standard input, output and error usable if they are closed, or if the reader of a pipe is gone.
+"""Keep a command running if its standard streams are closed or the reader of a pipe is gone.
 
-A command continues without its output, so that its exit status remains meaningful.
+The command continues without its output, so that its exit status remains meaningful.
 """
 
 import io
@@ -10,10 +10,7 @@ from typing import Any, TextIO
 
 
 def prepare() -> None:
-    """Replace the standard streams by streams that are safe to use.
-
-    Output to a closed stream, or to a pipe without a reader, is discarded.
-    """
+    """Replace the standard streams, so that output to a closed stream or pipe is discarded without error."""
     for number in (0, 1, 2):
         try:
             os.fstat(number)
@@ -21,21 +18,21 @@ def prepare() -> None:
             # `os.open` returns the lowest free descriptor, so that no other file takes this one later.
             os.open(os.devnull, os.O_RDWR)
     sys.stdin = sys.stdin or open(0, closefd=False)  # noqa: SIM115
-    sys.stdout, sys.stderr = _writer(1, sys.stdout), _writer(2, sys.stderr)
+    sys.stdout, sys.stderr = _open_text_stream(1, sys.stdout), _open_text_stream(2, sys.stderr)
 
 
 def stop_with_reader() -> None:
-    """Make writes to standard output raise `BrokenPipeError` once its reader is gone.
+    """Make writes to standard output raise `BrokenPipeError` after the reader closed the pipe.
 
     This is for commands that would otherwise run forever.
     """
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    if isinstance(raw, _Output):
+    if isinstance(raw, _DiscardingOutput):
         raw.patient = False
 
 
-class _Output(io.FileIO):
-    """A raw output stream on a file descriptor that discards output after a failed write.
+class _DiscardingOutput(io.FileIO):
+    """A raw output stream on a file descriptor that discards all output after a failed write.
 
     If `patient` is set, a broken pipe raises no error; other errors are raised once.
     """
@@ -54,9 +51,9 @@ class _Output(io.FileIO):
             raise
 
 
-def _writer(number: int, stream: TextIO | None) -> io.TextIOWrapper:
+def _open_text_stream(number: int, stream: TextIO | None) -> io.TextIOWrapper:
     """Return a text stream on a file descriptor that replaces unencodable characters by "?"."""
-    raw = _Output(number, "w", closefd=False)
+    raw = _DiscardingOutput(number, "w", closefd=False)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return io.TextIOWrapper(
         io.BufferedWriter(raw), encoding, errors="replace", line_buffering=number == 2 or raw.isatty()

@@ -23,7 +23,7 @@ from scaling.workers.preflight_result import PreflightResult
 def submit_and_wait(
     job: StudyRun, answers: Sequence[PreflightResult], console: Console, between: Callable[[], None] | None
 ) -> tuple[schedule.Schedule, store.Loaded, bool]:
-    """Submit the missing cases; if the user waits, resubmit those ended by a time limit or a lost node.
+    """Submit the missing cases, wait if requested, and resubmit cases lost to a time limit or node failure.
 
     Returns:
         The schedule of the last submission.
@@ -40,7 +40,7 @@ def submit_and_wait(
             submitted = _submit(job, made, loaded, console)
         if not submitted or not job.wait or not wait.wait_until_done(job.folder, console, away):
             return made, store.load(job.folder), submitted
-        tasks = _look_up(job)
+        tasks = _find_task_states(job)
         if job_state.was_cancelled(tasks):
             console.print("cancelled; the same command goes on from there")
             return made, loaded, True
@@ -51,8 +51,8 @@ def submit_and_wait(
 
 
 def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Record the cases that earlier submissions lost; return the queued ones as (key, replicate) pairs."""
-    tasks = _look_up(job)
+    """Record the cases that earlier jobs lost, and return the (key, replicate) pairs still in the queue."""
+    tasks = _find_task_states(job)
     if lost := lost_cases.record_lost_cases(job.folder, tasks):
         console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
     if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
@@ -63,26 +63,25 @@ def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
 
 
 def queued_cases(job: StudyRun) -> set[tuple[str, int]]:
-    """Return the (key, replicate) pairs of the cases in the queue, without changing anything."""
-    return job_state.queued_cases(_look_up(job, dry_run=True))
+    """Return the (key, replicate) pairs of the cases in the cluster queue, without changing anything."""
+    return job_state.queued_cases(_find_task_states(job, dry_run=True))
 
 
-def _look_up(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
-    """Return the states of the tasks of earlier submissions; query the scheduler if there is one."""
-    must = job.cluster.name == SLURM and not dry_run
-    return job_state.find_tasks(job.folder, query_scheduler=must or shutil.which("squeue") is not None)
+def _find_task_states(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
+    is_required = job.cluster.name == SLURM and not dry_run
+    return job_state.find_tasks(job.folder, query_scheduler=is_required or shutil.which("squeue") is not None)
 
 
-def _tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
-    """Return the missing cases, packed into tasks of the cluster."""
+def _pack_tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
+    """Group the missing cases into cluster tasks that fit into the time limit."""
     budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
     tasks = pack.pack(made, job.settings, loaded.records, budget, loaded.plans, job.nested)
     return pack.pack_into_one(tasks) if job.cluster.name == LOCAL else tasks
 
 
 def print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
-    """Print every sbatch script that would be submitted."""
-    tasks = _tasks(job, made, store.load(job.folder)) if made.sessions else []
+    """Print the sbatch scripts that a submission would use."""
+    tasks = _pack_tasks(job, made, store.load(job.folder)) if made.sessions else []
     for text in sbatch.format_scripts(job.folder, job.cluster, tasks, made.machine):
         console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
 
@@ -94,9 +93,9 @@ def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, consol
     )
     if not made.sessions:
         return bool(made.queued)
-    tasks = _tasks(job, made, loaded)
-    done = sbatch.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
-    jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in done.entries))
+    tasks = _pack_tasks(job, made, loaded)
+    submission = sbatch.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
+    jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
     longest, limit = max(task.seconds for task in tasks), job.cluster.time
     lines = [
         f"submitted {count_of(len(tasks), 'task')} of "

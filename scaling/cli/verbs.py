@@ -1,4 +1,4 @@
-"""Define the verbs of `scaling`: their modules, arguments, help texts and exit statuses."""
+"""Define the subcommands ("verbs") of `scaling`: modules, arguments, help texts and exit statuses."""
 
 import argparse
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb: its module in `scaling.cli`, which defines `execute`, with its help texts and arguments."""
+    """A subcommand: its module in `scaling.cli`, which defines `execute`, its help texts and arguments."""
 
     module: str
     summary: str
@@ -146,7 +146,7 @@ def overview() -> str:
 
 
 def parse(name: str, words: list[str]) -> argparse.Namespace:
-    """Return the parsed arguments of a verb; raise `Refusal` if a word is not one of its arguments."""
+    """Return the parsed arguments of a subcommand, or raise `Refusal` if a word is not one of them."""
     verb = VERBS[name]
     parser = Parser(prog=f"scaling {name}", description=verb.description)
     for names, options in verb.arguments or ():

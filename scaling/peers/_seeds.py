@@ -1,7 +1,7 @@
 """Compute the Jacobians of a batch one seed at a time, for peers that have JVPs or VJPs but no vmap.
 
-Points are independent of each other. If every point has the same seed, a single pass over the batch computes
-one column or one row of the Jacobian of every point.
+A seed is a tangent or cotangent. The points (batch elements) are independent of each other. If every point
+has the same seed, a single pass over the batch computes one column or one row of the Jacobian of every point.
 """
 
 import math
@@ -23,8 +23,6 @@ class Batch:
     """The batched function of a case and its inputs.
 
     Attributes:
-        case: the case.
-        workload: the workload of the case.
         sizes: the shape of the derivative.
         function: maps `x` to the outputs (points, ...), or to their sum if `sizes.summed`.
         x: the inputs to differentiate with respect to. Their leading axis is the points, except for shared
@@ -51,9 +49,10 @@ class Batch:
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(self, push: Callable[[int, np.ndarray], np.ndarray], size: float = 1.0) -> list[np.ndarray]:
-        """Return an array (columns, points, outputs) for each input, with the columns of the Jacobian.
+        """Return the columns of the Jacobian as one array (columns, points, outputs) for each input.
 
-        If the case is reduced, columns are summed over outputs, and the array has no axis of outputs.
+        If the case is reduced, columns are summed over outputs, and the arrays have the shape (columns,
+        points).
 
         Args:
             push: maps (index of the input, tangent) to a column (points, outputs).
@@ -64,11 +63,11 @@ class Batch:
             points = self.points_per_seed(index)
             columns = (push(index, seed) for seed in unit_seeds(array, points, size))
             reduced = (column.sum(axis=-1) if self.workload.reduce else column for column in columns)
-            parts.append(_stack(array.size // points, reduced))
+            parts.append(_stack_slices(array.size // points, reduced))
         return parts
 
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
-        """Return an array (rows, *shape of the input) for each input, with the rows of the Jacobian.
+        """Return the rows of the Jacobian as one array (rows, *shape of the input) for each input.
 
         If the case is reduced, every `rows_per_sum` consecutive rows are summed.
 
@@ -91,7 +90,7 @@ class Batch:
         return parts
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
-        """Return the arrays that `columns` or `rows` returned as one array (points, outputs, inputs)."""
+        """Return the arrays of `columns` or `rows` as one array (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             parts = [np.moveaxis(part, 0, -1) for part in parts]
@@ -106,8 +105,6 @@ def make_batch(
     """Return the batch of a case whose function is in formulas.py.
 
     Args:
-        case: The case.
-        workload: The workload of the case.
         sizes: The shape of the derivative.
         arrays: A dict from input name to array.
         library: An array library with the API of NumPy.
@@ -127,7 +124,7 @@ def make_batch(
 
 
 def copied_inputs(case: Case, workload: Any) -> set[str]:
-    """Return the names of the shared inputs that are copied for each point.
+    """Return the names of the inputs shared by all points that are copied for each point.
 
     Without the copies, a VJP would sum their gradients over the points.
     """
@@ -153,8 +150,8 @@ def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.
         flat[:, column] = 0
 
 
-def _stack(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
-    """Return the `count` arrays of an iterator, copied one by one into a new leading axis of an array."""
+def _stack_slices(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
+    """Copy the `count` arrays of an iterator one by one into an array with a new leading axis."""
     stacked = np.empty(0)
     for k, array in enumerate(slices):
         if k == 0:
@@ -164,14 +161,7 @@ def _stack(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return an error message if a peer that uses formulas.py cannot run a case, or None if it can.
-
-    Args:
-        case: The case.
-        workload: The workload of the case.
-        sizes: The shape of the derivative.
-        modes: The AD modes that the peer implements.
-    """
+    """Return as text why a peer that uses formulas.py cannot run a case, or None if it can."""
     text = f"{case.engine} implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     return first_reason(
         (case.workload not in formulas.KNOWN, text),
@@ -180,7 +170,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str])
 
 
 def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return an error message if a peer with the given modes cannot run a case, or None if it can.
+    """Return as text why a peer with the given AD modes cannot run a case, or None if it can.
 
     The mode, the chunk and the memory of the host are checked. The estimated memory is twice the size of the
     result, which is copied once, plus several arrays of the size of the largest intermediate.

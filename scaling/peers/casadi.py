@@ -41,7 +41,7 @@ _GRID = np.arange(-10.0, 11.0)
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if CasADi cannot run a case, or None if it can."""
+    """Return as text why CasADi cannot run a case (a configuration of a study), or None if it can."""
     return first_reason(
         (case.workload not in _FUNCTIONS, f"casadi implements the workloads {', '.join(_FUNCTIONS)}"),
         (case.mode not in _MODES, f"casadi offers {', '.join(_MODES)}"),
@@ -56,7 +56,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if the graph of a case or the copies of its inputs are too large, or None."""
+    """Return as text why the graph of a case or the copies of its inputs are too large, or None."""
     s = {"m": 1, "d": 1, "p": 1, "o": 1} | dict(case.sizes)
     per_point = {
         "rbf": s["m"] * (5 + 3 * s["d"]),
@@ -81,7 +81,7 @@ def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """Return the compiled graph as a function that reads and writes NumPy buffers directly."""
+    """Compile the graph of the derivative, and return a `Prepared` object that evaluates it."""
     start = time.perf_counter()
     points = 1 if case.batch == "whole" else case.points
     per_thread = -(-points // threads)  # the last thread repeats the last point as padding
@@ -151,9 +151,9 @@ def _build_graph(
 
 
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int | None]:
-    """Return the derivative, and its number of sweeps, or None for a Hessian.
+    """Return the derivative as a CasADi matrix, and its number of sweeps, or None for a Hessian.
 
-    The derivative is a CasADi matrix (inputs, outputs), which is (outputs, inputs) in row-major memory.
+    The matrix has the shape (inputs, outputs), which is (outputs, inputs) in row-major memory.
     """
     if case.target in SECOND:
         inner, outer = _SECOND_WEIGHTS[case.mode]
@@ -171,14 +171,7 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
 
 
 def _jacobian(ca: Any, y: Any, x: Any, weight: int) -> tuple[Any, int]:
-    """Return the Jacobian dy/dx, and its number of sweeps, which is the number of colors.
-
-    Args:
-        ca: The module casadi.
-        y: The outputs.
-        x: The inputs.
-        weight: 0 for forward sweeps, 1 for reverse sweeps.
-    """
+    """Return the Jacobian dy/dx and its number of sweeps; `weight` is 0 for forward, 1 for reverse sweeps."""
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": weight, "ad_weight_sp": weight}})
     pattern = jacobian.sparsity()
     colors = pattern.T.uni_coloring(pattern) if weight else pattern.uni_coloring(pattern.T)

@@ -25,12 +25,12 @@ _UNROLLED_ROWS = 8  # rows per loop iteration, so that the compiler sums them wi
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if Enzyme cannot run a case, or None if it can."""
+    """Return as text why Enzyme cannot run a case (a configuration of a study), or None if it can."""
     return _seeds.why_unsupported(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return the derivative as an XLA program that is compiled ahead of time."""
+    """Compile the derivative with XLA, and return a `Prepared` object that calls the program."""
     import jax
 
     with (
@@ -57,12 +57,9 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 def _batch_function(
     case: Case, workload: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[Callable, tuple, tuple]:
-    """Return the function of the whole batch, and its positional arguments.
+    """Return (function of the whole batch, differentiated inputs, other inputs).
 
-    Returns:
-        A function of the inputs to differentiate with respect to, followed by the other inputs.
-        A tuple of the inputs to differentiate with respect to.
-        A tuple of the other inputs.
+    The function takes all inputs as positional arguments, the differentiated ones first.
     """
     import jax
     import jax.numpy as jnp
@@ -87,12 +84,11 @@ def _batch_function(
 
 
 def _value(batch: _seeds.Batch, f: Callable, x: tuple) -> Any:
-    """Return the function values."""
     return f(*x)
 
 
 def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Return an array (columns, points, ...) for each input, computed with one JVP per column."""
+    """Return the columns of the Jacobian by JVPs: an array (columns, points, ...) for each input."""
     import jax
     import jax.numpy as jnp
 
@@ -109,7 +105,7 @@ def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Return an array (rows, *shape of the input) for each input, computed with one VJP per row.
+    """Return the rows of the Jacobian by VJPs: an array (rows, *shape of the input) for each input.
 
     If the case is reduced, every `rows_per_sum` consecutive rows are summed.
     """
@@ -133,13 +129,7 @@ def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _unit_seed(like: Any, points: int, k: Any) -> Any:
-    """Return the unit tangent or cotangent with index `k` of an array, repeated for all points.
-
-    Args:
-        like: An array with the shape and dtype of the seed.
-        points: The length of the leading axis along which the seed is repeated.
-        k: The index of the nonzero element.
-    """
+    """Return a unit tangent or cotangent like an array: element `k` of every point is 1, all others 0."""
     import jax.numpy as jnp
 
     width = like.size // points

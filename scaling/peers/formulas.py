@@ -1,4 +1,4 @@
-"""The functions of the workloads `rbf`, `linear`, `residual` and `poisson`, for any library with NumPy's API.
+"""Functions of the workloads `rbf`, `linear`, `residual` and `poisson`, for any library with NumPy's API.
 
 They accept a single point or a batch with a leading axis of points. They also accept a separate copy of W for
 each point. The argument `np` is the array library: numpy, autograd.numpy, torch or jax.numpy.
@@ -14,12 +14,10 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
 def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
-    """Return the function of a case, which takes its inputs as keyword arguments.
+    """Return the Python function that a case differentiates; it takes its inputs as keyword arguments.
 
-    Args:
-        case: The case.
-        np: The array library.
-        log_gamma: The logarithm of the gamma function in this library. Only the value of `poisson` needs it.
+    `np` is the array library and `log_gamma` its logarithm of the gamma function, which only the value of
+    `poisson` needs.
     """
     if case.workload == "rbf":
         functions = {
@@ -61,12 +59,10 @@ def _linear(np, X, W):
 
 
 def _dot_as_sum(np, a, b):
-    """Return the dot product along the last axis as a sum of products."""
     return np.sum(a * b, -1)
 
 
 def _dot(np, a, b):
-    """Return the dot product along the last axis, computed with einsum."""
     return np.einsum("...i,...i->...", a, b)
 
 
@@ -77,13 +73,12 @@ def _residual(np, dot, d, m):
 
 
 def _grid(np, like):
-    """Return the grid x = -10..10 in the dtype of an array."""
     grid = np.arange(-10.0, 11.0)
     return grid.to(like) if hasattr(grid, "to") else grid.astype(like.dtype)
 
 
 def _residual_scalar(np, dot, d, m):
-    """Return the sum of the squared residuals: d (..., 21), m (...) -> (...)."""
+    """Return the sum of squares of `_residual`: d (..., 21), m (...) -> (...)."""
     return np.sum(_residual(np, dot, d, m) ** 2, -1)
 
 

@@ -3,7 +3,7 @@
 A peer is another differentiation system that runs the same cases as JAX, with the same inputs and checks. It
 is a module of this package (`engine: torch`) or of the user (an import path) that defines two functions,
 
-    reason_to_skip(case, workload, sizes) -> str | None     an error message if the peer cannot run a case
+    reason_to_skip(case, workload, sizes) -> str | None     the reason why the peer cannot run a case
     prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
 
 and optionally these constants and functions:
@@ -61,7 +61,7 @@ class Prepared:
 
 
 def built_in() -> list[str]:
-    """Return the names of the peers of this package."""
+    """Return the names of the peers in this package, such as "torch", in alphabetical order."""
     modules = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}
     return sorted(name for name in modules - _NOT_PEERS if name[0] != "_")
 
@@ -74,7 +74,7 @@ def module(engine: str) -> ModuleType:
     name, _, system = engine.partition("/")
     path = f"scaling.peers.{name}" if name in built_in() else name
     try:
-        found = importlib.import_module(path)
+        peer = importlib.import_module(path)
     except Exception as error:
         missing_name = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing_name and f"{path}.".startswith(f"{missing_name}."):
@@ -83,16 +83,16 @@ def module(engine: str) -> ModuleType:
         kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
         raise Refusal(f"engine {engine!r} cannot be imported: {kind}{error}") from None
     for function in ("reason_to_skip", "prepare"):
-        if not callable(getattr(found, function, None)):
+        if not callable(getattr(peer, function, None)):
             raise Refusal(f"engine {engine!r} has no function {function}; see docs/adding_a_peer.md")
-    systems = getattr(found, "SYSTEMS", ())
+    systems = getattr(peer, "SYSTEMS", ())
     if system not in (systems or ("",)):
         raise unknown_name("engine", engine, [f"{name}/{each}" for each in systems] or [name])
-    return found
+    return peer
 
 
 def engines() -> list[str]:
-    """Return all values of `engine` that this package provides, except JAX."""
+    """Return all values of `engine` that this package provides, such as "torch", except JAX."""
     systems = {
         name: getattr(importlib.import_module(f"scaling.peers.{name}"), "SYSTEMS", ()) for name in built_in()
     }
@@ -105,7 +105,7 @@ def engines() -> list[str]:
 
 @functools.cache
 def versions(engine: str) -> dict[str, str | None]:
-    """Return the version of each package that an engine needs, or None for one that is not installed.
+    """Return a dict from package to version, or to None if not installed, for the packages of an engine.
 
     The version of a user's peer is a hash of its source. The result is empty for JAX, whose version every
     record contains.
@@ -114,17 +114,16 @@ def versions(engine: str) -> dict[str, str | None]:
         return {}
     peer, (name, _, system) = module(engine), engine.partition("/")
     if callable(getattr(peer, "versions", None)):
-        found = peer.versions(*[system][: len(inspect.signature(peer.versions).parameters)])
+        by_package = peer.versions(*[system][: len(inspect.signature(peer.versions).parameters)])
     else:
-        found = {package: _version(package) for package in getattr(peer, "PACKAGES", ())}
+        by_package = {package: _version(package) for package in getattr(peer, "PACKAGES", ())}
     if name not in built_in():
         source = Path(str(peer.__file__)).read_bytes()
-        found = {**found, peer.__name__: hashlib.sha256(source).hexdigest()[:16]}
-    return found
+        by_package = {**by_package, peer.__name__: hashlib.sha256(source).hexdigest()[:16]}
+    return by_package
 
 
 def _version(distribution: str) -> str | None:
-    """Return the version of a distribution, or None if it is not installed."""
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
@@ -132,7 +131,7 @@ def _version(distribution: str) -> str | None:
 
 
 def missing(engine: str) -> str | None:
-    """Return a message on packages of an engine that are not installed and how to install them, or None."""
+    """Return text such as "torch is not installed; pip install ..." if an engine lacks packages, or None."""
     names = [name for name, version in versions(engine).items() if version is None]
     if not names:
         return None
@@ -141,7 +140,7 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return a dict from field to value for the fields of a case that its peer determines.
+    """Return the values that a peer prescribes for fields of a case, as a dict from field to value.
 
     A peer computes the whole batch with a number of threads, so that options of JAX do not apply.
     """
@@ -155,14 +154,17 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def formulations(case: Case) -> tuple[str, ...]:
-    """Return the formulations of the workload that only the engine of the case has."""
+    """Return the names of the ways to write the workload's function that only this engine offers."""
     if case.engine == JAX:
         return ()
     return tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | None:
-    """Return (error reason, error message) if the engine of a case cannot run it, or None if it can."""
+    """Return (reason, text) if the engine of a case cannot run it, or None if it can.
+
+    The reason is "not_offered" or "not_installed".
+    """
     peer, is_mixed, is_reduced = module(case.engine), bool(case.ad_mode.parts), case.reduce is not None
     if case.devices > 1 and not getattr(peer, "THREADS", False):
         return "not_offered", f"{case.engine} uses one core"
@@ -178,7 +180,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
 
 
 def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) -> np.ndarray:
-    """Return the result of a peer in the expected shape, or raise `Refusal` if its size differs."""
+    """Reshape the result of a peer to (points, outputs, inputs), or raise `Refusal` if its size differs."""
     if np.size(result) != math.prod(expected):
         returned = f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(result)}"
         raise Refusal(f"{returned}, where {expected} is expected")
@@ -186,5 +188,5 @@ def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) ->
 
 
 def first_reason(*checks: tuple[Any, str]) -> str | None:
-    """Return the message of the first (condition, message) whose condition is true, or None."""
+    """Return the text of the first (condition, text) pair whose condition is true, or None."""
     return next((text for condition, text in checks if condition), None)

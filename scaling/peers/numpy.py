@@ -17,12 +17,12 @@ MODES = ("value", "finite_difference", "analytic")
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if NumPy cannot run a case, or None if it can."""
+    """Return as text why NumPy cannot run a case (a configuration of a study), or None if it can."""
     return _seeds.why_not_offered(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a function that computes the derivative; nothing is compiled."""
+    """Return a `Prepared` object whose `call` computes the derivative; nothing is compiled."""
     from scipy.special import gammaln
 
     batch = _seeds.make_batch(case, workload, sizes, arrays, np, gammaln)
@@ -57,7 +57,7 @@ def _analytic(case: Case, workload: Any, inputs: dict[str, np.ndarray]) -> np.nd
 
 
 def _rbf(variant: str | None, is_summed: bool, x: np.ndarray, support: np.ndarray) -> np.ndarray:
-    """Return the derivative of `rbf` with respect to x; if summed over the support, use a matrix product."""
+    """Return the derivative of `rbf`: (points, m, d), without m if summed, without d unless `squared`."""
     if variant == "squared":
         value = np.exp(-0.5 * np.sum((x[:, None, :] - support) ** 2, axis=-1))
         if is_summed:
@@ -80,8 +80,8 @@ def _linear(X: np.ndarray, W: np.ndarray) -> dict[str, np.ndarray]:
 def _residual(variant: str | None, d: np.ndarray, m: np.ndarray) -> dict[str, np.ndarray]:
     """Return the derivative of rs = d - a f as a dict from input name to array.
 
-    Here f = exp(-1.5 (x - m)^2) and a = sum(d f) / sum(f f). The variant `scalar` is the
-    derivative of sum(rs^2), where rs is orthogonal to f.
+    Here f = exp(-1.5 (x - m)^2) and a = sum(d f) / sum(f f). The variant `scalar` is the derivative of
+    sum(rs^2), where rs is orthogonal to f.
     """
     offset = np.arange(-10.0, 11.0).astype(d.dtype) - m[:, None]
     f = np.exp(-1.5 * offset**2)

@@ -38,7 +38,7 @@ LinearMap = Callable[[Arrays], Arrays]
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if PyTorch cannot run a case, or None if it can."""
+    """Return as text why PyTorch cannot run a case (a configuration of a study), or None if it can."""
     functions = f"torch implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
     has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
@@ -61,9 +61,9 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
-    """Return an estimate of the bytes of the autograd graph, seeds, intermediates and derivative.
+    """Estimate the bytes of the autograd graph, seeds, intermediates and derivative in eager execution.
 
-    The estimate is for eager execution. torch.compile usually needs less.
+    torch.compile usually needs less.
     """
     size = {name: math.prod(spec.shape) for name, spec in {**workload.points, **workload.shared}.items()}
     inputs, mode = sum(size[name] for name in workload.names), case.ad_mode
@@ -83,7 +83,7 @@ def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """Return a function that computes the derivative at fixed tensors, compiled with `jit: true`."""
+    """Return a `Prepared` object whose `call` computes the derivative, compiled with `jit: true`."""
     import torch
 
     from scaling.core.shape import result_shape  # imports JAX
@@ -108,7 +108,6 @@ def prepare(
 
 
 def _to_tensor(torch: Any, array: np.ndarray) -> Any:
-    """Return a tensor with the values and dtype of an array."""
     if array.dtype.name == "bfloat16":  # torch cannot read this dtype from NumPy
         return torch.from_numpy(array.astype(np.float32)).to(torch.bfloat16)
     return torch.from_numpy(np.array(array))
@@ -127,7 +126,7 @@ def _prepare_input(case: Case, workload: Any, name: str, tensor: Any) -> Any:
 
 
 def _compile(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[Callable[..., Arrays], float]:
-    """Return the compiled derivative and the time of its first call in seconds.
+    """Compile a derivative, and return it with the time of its first call in seconds.
 
     Compilation uses a single process and no caches.
     """
@@ -199,10 +198,7 @@ def _linear(X: Any, W: Any) -> Any:
 def _unit_seeds(torch: Any, like: Arrays, is_common: list[bool]) -> Arrays:
     """Return the unit tangents or cotangents of several tensors: (seeds, *shape of the tensor) each.
 
-    Args:
-        torch: The module torch.
-        like: The tensors.
-        is_common: For each tensor, whether all points have the same seed.
+    For each tensor, `is_common` says whether all points have the same seed.
     """
     shapes = [(1, *a.shape[1:]) if common else a.shape for a, common in zip(like, is_common, strict=True)]
     sizes = [math.prod(shape) for shape in shapes]
@@ -265,14 +261,7 @@ def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> Li
 def _make_hvp(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> LinearMap:
     """Return the linear map from a tangent v to the Hessian-vector product H v of each point.
 
-    The map returns one tensor, or one for each input.
-
-    Args:
-        torch: The module torch.
-        case: The case.
-        f: The batched function.
-        x: The inputs to differentiate with respect to.
-        tangents: All unit tangents of x, for forward mode.
+    The map returns one tensor, or one for each input. Forward mode uses all unit tangents of x.
     """
     every = tuple(range(len(x)))
     total = lambda *z: f(*z).sum()  # noqa: E731 points are independent: its gradient contains all of theirs

@@ -1,1 +1,1 @@
-"""Planning: compile a study for other hardware and predict its run times, without running it."""
+"""Compile a study for other hardware and predict its run times, without running it."""

@@ -21,7 +21,7 @@ _TARGETS = {  # rate -> target of the peak measurement
 
 
 def calibrate(hardware: Hardware, timings: Iterable[Timing]) -> Hardware:
-    """Return the hardware with measured rates, one set per device count.
+    """Return the CPU hardware with rates from measured peaks, one set of rates per device count.
 
     Raises:
         Refusal: If no rates are measured.
@@ -38,7 +38,7 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing]) -> Hardware:
     for timing in peaks:
         if timing.environment == last.environment:
             by_devices.setdefault(timing.case.devices, []).append(timing)
-    measured = (_rates(devices, by_devices[devices]) for devices in sorted(by_devices))
+    measured = (_measured_rates(devices, by_devices[devices]) for devices in sorted(by_devices))
     rates = tuple(filter(None, measured))
     if not rates:
         raise Refusal(f"hardware={hardware.name}: no copy and empty call were measured; run that study again")
@@ -47,10 +47,10 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing]) -> Hardware:
     return dataclasses.replace(hardware, device_kind=kind, rates=rates, config=config)
 
 
-def _rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
-    """Return the rates of one device while `devices` devices work at the same time.
+def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
+    """Return the measured rates of one device while `devices` devices work at the same time.
 
-    Return None unless a copy and an empty call are measured.
+    Return None unless both a copy and an empty call are measured.
     """
     speeds: dict[tuple[str | None, str, str], list[tuple[float, float]]] = {}  # -> (work, work per second)
     latencies: dict[tuple[str | None, str], float] = {}  # (target, api) -> seconds
@@ -92,7 +92,7 @@ def _rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
 
 
 def _network(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
-    """Return the cores as one network level, whose ring all-reduce takes as long as the measured one."""
+    """Model the cores as one network level, whose ring all-reduce takes as long as the measured one."""
     if devices < 2 or speed is None or collective is None:
         return ()
     steps = 2 * math.ceil(math.log2(devices))

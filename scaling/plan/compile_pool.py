@@ -27,12 +27,12 @@ Report = Callable[[Case, RecordFields], None]
 
 @dataclass(frozen=True)
 class CompilePool:
-    """A pool of compile workers.
+    """A pool of processes that compile cases for absent devices.
 
     Attributes:
-        header: First line that each worker receives.
-        size: Number of workers.
-        seconds: Timeout of each request.
+        header: The first line that each worker receives, as a JSON object.
+        size: The number of workers.
+        seconds: The timeout of each request.
     """
 
     header: Mapping[str, Any]
@@ -43,7 +43,7 @@ class CompilePool:
         """Compile all cases, those with the most devices first.
 
         Args:
-            report: Called with each case that ends and the fields of its record.
+            report: Called with each case that ends and the fields of its record (result).
             begin: Called with each case that begins.
         """
         work = _SharedState(report)
@@ -62,7 +62,7 @@ class CompilePool:
             raise work.failure
 
     def _compile(self, work: "_SharedState", begin: Callable[[Case], None]) -> None:
-        """Compile cases from the queue until it is empty. Replace a worker that dies."""
+        """Compile cases from the queue until it is empty, and replace a worker that dies."""
         try:
             while (case := work.take()) is not None:
                 with self._open_worker() as worker:
@@ -76,7 +76,6 @@ class CompilePool:
 
     @contextlib.contextmanager
     def _open_worker(self) -> Iterator[WorkerGroup]:
-        """Start a compile worker, and end it when the context exits."""
         variant = Variant("plan", module="scaling.plan.compile_worker", variables=_VARIABLES)
         platform = str(self.header["platform"])
         try:
@@ -86,7 +85,7 @@ class CompilePool:
             raise AllocationLost(f"the compile worker did not start: {death}") from None
 
     def _compile_case(self, worker: WorkerGroup, case: Case, work: "_SharedState") -> bool:
-        """Trace and compile a case, and report it. Return whether the worker is still alive."""
+        """Trace and compile a case, report it, and return whether the worker is still alive."""
         request = {"do": "trace", "key": case.key, "case": non_default_fields(case)}
         try:
             event = list(worker.request(request, self.seconds))[-1]
@@ -128,9 +127,9 @@ class _SharedState:
         return None
 
     def claim(self, case: Case, program: str | None) -> bool:
-        """Return whether to compile this case.
+        """Return whether this case is the first one with its program, and therefore must be compiled.
 
-        If another case has the same program, this case is reported when the program is compiled.
+        Otherwise this case is reported when the program has been compiled.
         """
         if program is None:
             return True
@@ -143,7 +142,7 @@ class _SharedState:
             return self.claimed[program][0] is case
 
     def end(self, case: Case, fields: RecordFields) -> None:
-        """Report a case and the cases that wait for the same program.
+        """Report a case that ended, and the cases that wait for the same program.
 
         If the case failed, the waiting cases return to the queue.
         """

@@ -48,7 +48,7 @@ RecordFields = dict[str, Any]
 
 
 def main() -> int:
-    """Execute requests until standard input ends."""
+    """Process trace and compile requests until standard input ends, and return exit status 0."""
     channel = event_channel.open_channel()
     header = json.loads(channel.requests.readline())
     event_channel.die_with_parent(header["parent"])
@@ -74,7 +74,6 @@ def main() -> int:
 
 
 def _describe_failure(error: Exception) -> RecordFields:
-    """Return the record fields of a case that could not be compiled."""
     if isinstance(error, shape.TooLarge):
         needs = error.needs | {"peak_bytes": memory.bytes_while_running(error.needs)} if error.needs else {}
         return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
@@ -86,7 +85,7 @@ def _describe_failure(error: Exception) -> RecordFields:
 
 
 class _TracedCase:
-    """A case that is built and traced for its devices.
+    """A case whose program is built and traced for its devices.
 
     Attributes:
         program: Digest of the program of each device, or None if it is unknown before compiling.
@@ -102,9 +101,9 @@ class _TracedCase:
         self.built = workload.build(case)
         self.sizes = compile_case.settle_shape(case, self.built, self._missing_memory)
         # With chunk=auto, the block sizes and thus the program are determined by compiling.
-        self.program = None if case.chunk == AUTO else self._program()
+        self.program = None if case.chunk == AUTO else self._trace_digest()
 
-    def _program(self) -> str | None:
+    def _trace_digest(self) -> str | None:
         """Return the digest of the traced program, or None if the program is too large to trace.
 
         A pmap program cannot be traced, so that the equivalent shard_map program is used.
@@ -136,7 +135,7 @@ class _TracedCase:
         return f"needs {format_bytes(needed)}, a device has {format_bytes(limit)}"
 
     def compile(self) -> RecordFields:
-        """Compile the case. Return the record fields with memory, cost, and messages of the program."""
+        """Compile the case, and return a dict with the memory, cost and messages of the program."""
         coloring = self.sizes.coloring
         fields = run_case.coloring_fields(coloring) if coloring else {}
         fields |= {"capacity_bytes": int(self.header["memory"])} if self.header["memory"] else {}
@@ -168,7 +167,7 @@ class _TracedCase:
     def _compile_stages(
         self, program: layout.Program, options: dict[str, Any] | None = None
     ) -> timing.Stages:
-        """Compile a program.
+        """Compile a program, and return the compiled stages.
 
         If the compiler reports that it does not fit into memory, the result contains a `_RejectedProgram`.
         """
@@ -186,8 +185,8 @@ class _TracedCase:
 class _RejectedProgram:
     """A program that the compiler rejected because it does not fit into memory.
 
-    The fields are those of JAX's `CompiledMemoryStats`, in bytes per device, for `memory.program_bytes`. The
-    sizes of the arguments and of the output are exact, and show whether a smaller block could fit.
+    The fields are those of JAX's `CompiledMemoryStats`, in bytes per device. The sizes of the arguments and
+    of the output are exact, and show whether a smaller block of points could fit.
 
     Attributes:
         temp_size_in_bytes: The remaining bytes that the compiler reports, or None if it reports no number.
@@ -204,31 +203,30 @@ class _RejectedProgram:
 
 
 def _rejected_program(program: layout.Program, devices: int, message: str) -> _RejectedProgram:
-    """Return the memory statistics of a rejected program from its shapes and the compiler's message."""
+    """Return the memory, in bytes per device, of a program that the compiler rejected as too large."""
 
     def size(array: Any, shape: tuple[int, ...]) -> int:
-        """Return the size of a shard in bytes."""
+        """Return the size in bytes of a shard with this shape."""
         return math.prod(shape) * array.dtype.itemsize
 
     arguments, used = list(program.arguments.values()), _USED.search(message)
     argument_bytes = sum(size(array, array.sharding.shard_shape(array.shape)) for array in arguments)
     outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
     output_bytes = sum(size(array, array.shape) for array in outputs) // devices
-    temp_bytes = max(0, int(_bytes(used[1], used[2])) - argument_bytes - output_bytes) if used else None
+    temp_bytes = max(0, int(_to_bytes(used[1], used[2])) - argument_bytes - output_bytes) if used else None
     return _RejectedProgram(message, argument_bytes, output_bytes, temp_bytes)
 
 
 def _describe_shortage(message: str) -> str:
-    """Return the needed and available memory from a compiler message, or the message if it has no numbers."""
+    """Shorten an out-of-memory message to "needs 40 GB, a device has 16 GB" if it contains the numbers."""
     used = _USED.search(message)
     if used is None:
         return environment.scrub(" ".join(message.split()))[:300]
-    needs, available = format_bytes(_bytes(used[1], used[2])), format_bytes(_bytes(used[3], used[4]))
+    needs, available = format_bytes(_to_bytes(used[1], used[2])), format_bytes(_to_bytes(used[3], used[4]))
     return f"needs {needs}, a device has {available}"
 
 
-def _bytes(number: str, unit: str) -> float:
-    """Return a size in bytes."""
+def _to_bytes(number: str, unit: str) -> float:
     return float(number) * _UNITS[unit]
 
 
@@ -239,7 +237,7 @@ _COMMUNICATION = re.compile(
 
 
 def _digest(case: Case, jaxpr: Any, steps: int = 1, padding: float | None = None) -> str:
-    """Return a digest of the program of each device. Cases with equal digests need only one compilation.
+    """Return a digest that is equal for two cases if one compilation suffices for both.
 
     The digest depends on the number of devices only if the program communicates or uses its device index.
     With storage=host, it also depends on the number of steps, because cases may repeat the same program a
@@ -264,7 +262,7 @@ def _digest(case: Case, jaxpr: Any, steps: int = 1, padding: float | None = None
 
 
 def _device_jaxpr(jaxpr: Any) -> Any:
-    """Return the jaxpr of one device, without dead code: the body of the shard_map, or the whole program."""
+    """Return the jaxpr of one device without dead code: the body of the shard_map, or the whole program."""
     for equation in jaxpr.eqns:
         inner = list(jaxprs_in_params(equation.params))
         if equation.primitive.name == "shard_map":
@@ -275,7 +273,7 @@ def _device_jaxpr(jaxpr: Any) -> Any:
 
 
 def _optimized_work(cost: hlo_cost.ProgramCost, steps: int) -> RecordFields:
-    """Return the work of the optimized program as record fields.
+    """Return the kernels and operation counts of the optimized program as a dict of record fields.
 
     Equal kernels are merged, and `times` contains their total count.
     """

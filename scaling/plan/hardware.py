@@ -40,7 +40,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Rates:
-    """Work per second and latencies of one device while `devices` devices work at the same time.
+    """Rates and latencies of one device while `devices` devices work at the same time.
 
     Attributes:
         bandwidth: Memory bandwidth as (bytes of a kernel, bytes per second), in ascending order of bytes.
@@ -65,13 +65,13 @@ class Rates:
     network: tuple[Level, ...]
 
     def empty_call(self, api: str) -> float:
-        """Return the dispatch latency of an empty call in seconds."""
+        """Return the dispatch latency in seconds of an empty call with an API, such as "pmap"."""
         return self.call_seconds.get(api, self.call_seconds[""])
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A machine to plan for.
+    """A machine to predict run times for.
 
     Attributes:
         memory: Bytes per device, or None for a share of the memory of this host.
@@ -107,18 +107,18 @@ class Hardware:
 
     @property
     def digest(self) -> str:
-        """Return a short hash of all fields that affect a prediction."""
+        """Return a hash of 12 hexadecimal digits of all fields that affect a prediction."""
         ignored = ("price", "sources", "title")
         relevant = {name: value for name, value in self.config.items() if name not in ignored}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates for a number of working devices, or those for the next smaller measured number."""
+        """Return the rates for the largest number of working devices in `rates` that is at most `devices`."""
         smaller = [rates for rates in self.rates if rates.devices <= devices]
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
-        """Return the shape of the slice with this device count, in chips.
+        """Return the torus shape in chips of the slice with this device count, such as (2, 2, 4).
 
         Returns:
             None if the device count is not available, or () for hardware without slices.
@@ -139,7 +139,7 @@ class Hardware:
     def check_devices(self, devices: int) -> None:
         """Raise `Refusal` if a device count is not available.
 
-        Any count beyond `most` is valid, because it is planned by formula.
+        Counts beyond `most` are valid up to a million, because they are predicted from a smaller program.
         """
         if devices > _MAX_DEVICES:
             raise Refusal(f"devices={devices} exceed the maximum of a plan: {_MAX_DEVICES} devices")
@@ -150,7 +150,7 @@ class Hardware:
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
-    """Return the hardware of a composed configuration. Raise `Refusal` for a missing or invalid field."""
+    """Create the hardware from a composed configuration, or raise `Refusal` if a field is invalid."""
     fields = {field.name for kind in (Hardware, Rates) for field in dataclasses.fields(kind)}
     field_names = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
     if unknown := [name for name in config if name not in field_names]:
@@ -168,57 +168,49 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
     values |= {name: tuple(map(float, config[name])) for name in ("attained", "asking")}
     return Hardware(
         **values | {"title": config.get("title") or config["name"], "slices": slices},
-        platform=platform, rates=() if platform == "cpu" else (_rates(config),), config=dict(config),
+        platform=platform, rates=() if platform == "cpu" else (_read_rates(config),), config=dict(config),
     )  # fmt: skip
 
 
 def _is_positive(value: Any) -> bool:
-    """Return whether a value is a positive finite number."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _is_count(value: Any) -> bool:
-    """Return whether a value is a positive integer."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _is_text(value: Any) -> bool:
-    """Return whether a value is a nonempty string."""
     return isinstance(value, str) and value != ""
 
 
-def _is_name(value: Any) -> bool:
-    """Return whether a value is valid as a part of file names."""
+def _is_file_name(value: Any) -> bool:
     return isinstance(value, str) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None
 
 
 def _is_span(value: Any) -> bool:
-    """Return whether a value is a list of two positive numbers in ascending order."""
     return (
         isinstance(value, list) and len(value) == 2 and all(map(_is_positive, value)) and value[0] <= value[1]
     )
 
 
 def _is_share(value: Any) -> bool:
-    """Return whether a value is a positive number of at most 1."""
     return _is_positive(value) and value <= 1
 
 
-def _has(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return a predicate for mappings with exactly these keys and valid values."""
+def _has_keys(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    """Return a predicate that accepts mappings with exactly these keys and valid values."""
     return lambda value: (
         isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
     )
 
 
-def _or_null(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return a predicate that also accepts None."""
+def _or_none(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or is_valid(value)
 
 
 def _are_stragglers(value: Any) -> bool:
-    """Return whether a value has a valid share and a valid slowdown."""
-    return _has(("share", "slowdown"), _is_positive)(value) and value["share"] < 1 <= value["slowdown"]
+    return _has_keys(("share", "slowdown"), _is_positive)(value) and value["share"] < 1 <= value["slowdown"]
 
 
 def _are_slices(value: Any) -> bool:
@@ -230,7 +222,6 @@ def _are_slices(value: Any) -> bool:
 
 
 def _is_level(value: Any) -> bool:
-    """Return whether a value has the fields of a network level, with valid values."""
     try:
         level = Level(**value)
     except TypeError:  # not a mapping, or with other keys
@@ -240,7 +231,7 @@ def _is_level(value: Any) -> bool:
 
 
 def _is_network(value: Any) -> bool:
-    """Return whether a value is a list of network levels whose last level connects any number of devices."""
+    """Return whether a value is a list of network levels, the last of which connects all devices."""
     return (
         isinstance(value, list)
         and value != []
@@ -252,11 +243,11 @@ def _is_network(value: Any) -> bool:
 _NUMBER, _COUNT, _SPAN = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
 _BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
 _Rule = tuple[Callable[[Any], bool], str]  # (predicate, description of valid values)
-_rate_by_dtype = _has(DTYPES, _or_null(_is_positive))
+_rate_by_dtype = _has_keys(DTYPES, _or_none(_is_positive))
 _RULES: dict[str, _Rule] = {
-    "name": (_is_name, "made of letters, digits and ._+-"),
-    "title": (_or_null(_is_text), "a name or null"),
-    "device_kind": (_or_null(_is_text), "a name or null"),
+    "name": (_is_file_name, "made of letters, digits and ._+-"),
+    "title": (_or_none(_is_text), "a name or null"),
+    "device_kind": (_or_none(_is_text), "a name or null"),
     "attained": (_is_span, _SPAN),
     "asking": (_is_span, _SPAN),
     "jitter": (_is_share, "a share, of 1 at most"),
@@ -267,21 +258,21 @@ _RULES: dict[str, _Rule] = {
     "per_host": (_is_count, _COUNT),
     "per_chip": (_is_count, _COUNT),
     "most": (_is_count, _COUNT),
-    "slices": (_or_null(_are_slices), "shapes in chips, beginning with one chip, such as [[1, 1], [2, 2]]"),
-    "price": (_or_null(_is_positive), f"{_NUMBER} or null"),
+    "slices": (_or_none(_are_slices), "shapes in chips, beginning with one chip, such as [[1, 1], [2, 2]]"),
+    "price": (_or_none(_is_positive), f"{_NUMBER} or null"),
 }  # fmt: skip
 _RATE_RULES: dict[str, _Rule] = {
     "memory": (_is_positive, _NUMBER),
     "bandwidth": (_is_positive, _NUMBER),
     "products": (
-        _has(DTYPES, _has(PRECISIONS, _or_null(_is_positive))),
+        _has_keys(DTYPES, _has_keys(PRECISIONS, _or_none(_is_positive))),
         f"a positive number or null for each of {', '.join(PRECISIONS)}, for each of {', '.join(DTYPES)}",
     ),
     "arithmetic": (_rate_by_dtype, _BY_DTYPE),
     "transcendental": (_rate_by_dtype, _BY_DTYPE),
-    "divisions": (_or_null(_rate_by_dtype), _BY_DTYPE),
-    "reductions": (_or_null(_rate_by_dtype), _BY_DTYPE),
-    "turned": (_or_null(_is_positive), f"{_NUMBER} or null"),
+    "divisions": (_or_none(_rate_by_dtype), _BY_DTYPE),
+    "reductions": (_or_none(_rate_by_dtype), _BY_DTYPE),
+    "turned": (_or_none(_is_positive), f"{_NUMBER} or null"),
     "kernel_seconds": (_is_positive, _NUMBER),
     "call_seconds": (_is_positive, _NUMBER),
     "network": (
@@ -291,7 +282,7 @@ _RATE_RULES: dict[str, _Rule] = {
     ),
 }
 _PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # calibration.py measures the rates of a CPU
-    "cpu": {"memory": (_or_null(_is_positive), f"{_NUMBER} or null")},
+    "cpu": {"memory": (_or_none(_is_positive), f"{_NUMBER} or null")},
     "gpu": _RATE_RULES | {
         "target": (
             lambda value: isinstance(value, Mapping) and len(value) > 0,
@@ -302,8 +293,8 @@ _PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # calibration.py measures the 
 }  # fmt: skip
 
 
-def _rates(config: Mapping[str, Any]) -> Rates:
-    """Return the rates of a GPU or TPU, which hold for any number of devices.
+def _read_rates(config: Mapping[str, Any]) -> Rates:
+    """Return the rates in a GPU or TPU configuration, which hold for any number of devices.
 
     By default, division has the rate of transcendental functions, a reduction the rate of other arithmetic,
     and a transposed array the memory bandwidth.

@@ -12,10 +12,8 @@ def seconds(record: Record, settings: RunSettings, end: str = "high") -> float |
     """Return the predicted seconds to measure one replicate of a case, or None without a prediction.
 
     Sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it. Each
-    compilation is sampled separately. The compile time is that of this host.
-
-    Args:
-        end: End of the prediction interval of the call time: "low" or "high".
+    compilation is sampled separately. The compile time is that of this host. `end` selects the end of the
+    prediction interval of the call time, "low" or "high".
     """
     if record.predicted is None:
         return None
@@ -26,7 +24,7 @@ def seconds(record: Record, settings: RunSettings, end: str = "high") -> float |
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings) -> tuple[float, float, int]:
-    """Return the device-hours to measure all replicates of these cases.
+    """Return the predicted device-hours to measure all replicates of some cases.
 
     Returns:
         (lower bound, upper bound, number of cases without a prediction).

@@ -25,7 +25,7 @@ class CollectiveCost(NamedTuple):
         return self.latency + self.transfer
 
     def times(self, factor: float) -> "CollectiveCost":
-        """Return the cost multiplied by a factor."""
+        """Return the cost with both times multiplied by a factor."""
         return CollectiveCost(self.latency * factor, self.transfer * factor)
 
 
@@ -35,7 +35,7 @@ _FREE = CollectiveCost(0.0, 0.0)
 def collective(
     kind: str, size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...] = ()
 ) -> CollectiveCost:
-    """Return the cost of a collective.
+    """Return the latency and transfer time of a collective operation, such as an all-reduce.
 
     Args:
         kind: HLO name of the collective, such as all-reduce.
@@ -62,7 +62,7 @@ def collective(
 def _all_reduce(
     size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...]
 ) -> CollectiveCost:
-    """Return the cost of an all-reduce on the innermost level, and recursively on the outer levels."""
+    """Return the cost of an all-reduce on the innermost level and, recursively, on the outer levels."""
     level, *outer = levels
     within = min(devices, level.devices or devices)
     torus = level.shape == "torus" and shape
@@ -78,7 +78,7 @@ def _all_reduce(
 
 
 def _ring_or_tree(size: float, devices: int, level: Level) -> CollectiveCost:
-    """Return the smaller cost of a ring, which transfers fewer bytes, and a tree, which has fewer steps."""
+    """Return the cost of an all-reduce by a ring or a tree, whichever takes less time."""
     if devices < 2:
         return _FREE
     steps = 2 * (devices - 1)

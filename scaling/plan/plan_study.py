@@ -62,7 +62,7 @@ Exit status: as for `scaling run`."""
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """A study to plan for one hardware.
+    """A study whose cases are to be compiled for other hardware, with predicted run times.
 
     Attributes:
         settings: Settings of a later measurement. `case_seconds` also limits each compilation.
@@ -84,7 +84,7 @@ class PlanSchedule:
         compiled_as: Case -> the case that is compiled for it, which is a smaller one beyond the largest
             machine.
         environments: Environments by `PreflightResult.environment_key`.
-        refused: Cases that cannot be planned, each with reason and text of its record.
+        rejected: Cases that cannot be planned, each with reason and text of its record.
         done: Number of cases that are already planned.
         keys: Keys of all cases of the study.
     """
@@ -99,7 +99,10 @@ class PlanSchedule:
 
 
 def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
-    """Return the study and hardware of a composed configuration. Raise `Refusal` if an input is invalid."""
+    """Validate a composed configuration, and return the study and hardware that it describes.
+
+    Raise `Refusal` if an input is invalid.
+    """
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is not a mapping; specify one study, such as study=plan")
     if not isinstance(config.get("hardware"), dict):
@@ -120,26 +123,23 @@ def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
     hardware = machines.from_config(config["hardware"])
     store.check_schemas(folder)
     if hardware.platform == "cpu":
-        hardware = _calibrate(hardware, Path(str(config["hardware"].get("ceilings") or folder)))
-    cells = _expand(config, hardware, settings.max_cases)
+        hardware = _calibrate_cpu(hardware, Path(str(config["hardware"].get("ceilings") or folder)))
+    cells = _expand_cases(config, hardware, settings.max_cases)
     for count in sorted({cell.case.devices for cell in cells}):
         hardware.check_devices(count)
     return PlannedStudy(name, config["study"].get("title"), hardware, folder, cells, settings)
 
 
-def _calibrate(hardware: Hardware, folder: Path) -> Hardware:
-    """Return the hardware of this CPU with measured rates, and with its free memory divided by the cores."""
+def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
+    """Return the model of this CPU with measured rates and with the free memory of the host per core."""
     timings = curves.pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = memory.available_bytes()
     share = None if free is None else free / len(cores.usable_cores())
     return dataclasses.replace(calibration.calibrate(hardware, timings), memory=share)
 
 
-def _expand(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
-    """Return the cases of the study.
-
-    With devices=all, these are the cases on every available device count that divides the points evenly.
-    """
+def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
+    """Return the cases of the study, with devices=all replaced by every count that divides the points."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     study, fields = _fill_in_devices(config["study"], hardware), _fill_in_devices(overrides, hardware)
     cells = grid.expand_study(study, fields, max_cases)
@@ -153,7 +153,7 @@ def _expand(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> li
 
 
 def _fill_in_devices(value: Any, hardware: Hardware) -> Any:
-    """Replace devices=all by the available device counts, in a study or in its overrides."""
+    """Return a study, or its overrides, with devices=all replaced by the available device counts."""
     if isinstance(value, list):
         return [_fill_in_devices(item, hardware) for item in value]
     if not isinstance(value, Mapping):
@@ -163,10 +163,9 @@ def _fill_in_devices(value: Any, hardware: Hardware) -> Any:
 
 
 def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total: None) -> PlanSchedule:
-    """Return the cases of a study that are not planned yet, after their preflight checks.
+    """Check the cases of a study, and return the schedule of those that are not planned yet.
 
-    Args:
-        note: Progress callback, see `preflight.examine_cells`.
+    The progress callback `note` is that of `preflight.examine_cells`.
     """
     compiler = _find_compiler(study.hardware)
     results = preflight.examine_cells(study.cells, study.settings.case_seconds, note)
@@ -182,7 +181,7 @@ def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total:
     for result in new:
         case, max_devices = result.case, study.hardware.most
         smaller = case if case.devices <= max_devices else smaller_case(case, study.hardware)
-        if rejection := _rejection(result):
+        if rejection := _why_rejected(result):
             rejected.append((result, *rejection))
         elif smaller is None:
             text = f"no program on {max_devices} devices or fewer does the same work per device"
@@ -202,8 +201,8 @@ def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total:
     )
 
 
-def _rejection(result: PreflightResult) -> tuple[str, str] | None:
-    """Return why a case cannot be planned, as (reason, text), or None if it can be."""
+def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
+    """Return the (reason, text) to record for a case that cannot be planned, or None if it can be."""
     if outcome := result.failure or result.inapplicable:
         return outcome
     if result.case.engine != "jax":
@@ -219,8 +218,8 @@ def _rejection(result: PreflightResult) -> tuple[str, str] | None:
 def smaller_case(case: Case, hardware: Hardware) -> Case | None:
     """Return a smaller case whose devices each do the same work as those of a larger case, or None.
 
-    The smaller case has fewer devices along the point axis and fewer points. The same number of devices
-    partition the seeds of a point.
+    The smaller case has fewer devices along the point axis of the mesh and fewer points (batch elements). The
+    same number of devices partition the seeds of a point.
     """
     over_points, over_seeds = case.axes
     if case.points % over_points and case.split != "both":
@@ -235,7 +234,7 @@ def smaller_case(case: Case, hardware: Hardware) -> Case | None:
 
 
 def _find_compiler(hardware: Hardware) -> tuple[str, str]:
-    """Return (package, version) of the compiler for some hardware. Raise `Refusal` if none is installed."""
+    """Return (package, version) of the compiler for some hardware, or raise `Refusal` if there is none."""
     found = _find_package(_COMPILERS[hardware.platform])
     assembler = (
         hardware.platform != "gpu" or _find_package(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
@@ -250,7 +249,7 @@ def _find_compiler(hardware: Hardware) -> tuple[str, str]:
 
 
 def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return (package, version) of the first installed package, or None."""
+    """Return (package, version) of the first of these packages that is installed, or None."""
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return name, importlib.metadata.version(name)
@@ -258,7 +257,6 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 
 
 def _environment(study: PlannedStudy, compiler: tuple[str, str], result: PreflightResult) -> dict[str, Any]:
-    """Return the environment of the records of a case."""
     name, version = compiler
     hardware, digest = study.hardware, result.workload_digest
     recorded = {"name": hardware.name, "digest": hardware.digest, name: version}
@@ -269,7 +267,7 @@ def _environment(study: PlannedStudy, compiler: tuple[str, str], result: Preflig
 
 
 def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
-    """Compile the cases, predict their times, and record each case as it ends."""
+    """Compile the cases, predict their times, and write a record of each case as it ends."""
     study, by_program = schedule.study, dict[Case, list[PreflightResult]]()
     for result in schedule.cases:
         by_program.setdefault(schedule.compiled_as[result.case], []).append(result)
@@ -308,7 +306,6 @@ def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
 
 
 def _compile_pool(study: PlannedStudy, cases: Mapping[Case, Any]) -> CompilePool:
-    """Return the pool of compile workers for these cases."""
     hardware, counts = study.hardware, sorted({case.devices for case in cases})
     header = {
         "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
@@ -319,15 +316,10 @@ def _compile_pool(study: PlannedStudy, cases: Mapping[Case, Any]) -> CompilePool
 
 
 def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return the record fields of a compiled case, with the predicted time of a call.
+    """Return the record fields of a compiled case with the predicted time of a call, if it has one.
 
-    Beyond the largest machine, each device does the same work as those of the smaller compiled case, and the
-    messages connect all devices of the larger case.
-
-    Args:
-        case: The planned case.
-        compiled: The case that was compiled for it.
-        fields: Record fields of the compiled case.
+    Beyond the largest machine, a smaller case is compiled in place of the planned `case`. Each device does
+    the same work in both, and the messages connect all devices of the larger case.
     """
     if fields["status"] != "planned":
         return fields
@@ -344,12 +336,10 @@ def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields
 
 
 def _manifest_file(study: PlannedStudy) -> Path:
-    """Return the path of plan-NAME.json."""
     return study.folder / f"plan-{study.hardware.name}.json"
 
 
 def _manifest(study: PlannedStudy) -> dict[str, Any]:
-    """Return the content of plan-NAME.json: the hardware and the study."""
     scaling = {cell.scaling for cell in study.cells}
     before = store.read_json(_manifest_file(study))  # may describe another study in the same folder
     if isinstance(before, dict) and isinstance(before.get("scaling"), list):
@@ -369,7 +359,7 @@ def _manifest(study: PlannedStudy) -> dict[str, Any]:
 
 
 def describe_work(schedule: PlanSchedule) -> str:
-    """Return a one-line summary of what will be compiled."""
+    """Return one line of text with the numbers of cases to compile, done before, skipped and failed."""
     failed = sum(result.failure is not None for result, *_ in schedule.rejected)
     parts = [
         f"{len(schedule.cases)} cases to compile",
@@ -382,7 +372,11 @@ def describe_work(schedule: PlanSchedule) -> str:
 
 
 def plan_lines(schedule: PlanSchedule, found: Findings, deadline: float | None) -> list[str]:
-    """Return the results of the plan as sentences."""
+    """Return the results of a plan as sentences, such as the device-hours to measure the study.
+
+    If `deadline` is given, a sentence names the cheapest device count whose calls take at most `deadline`
+    seconds.
+    """
     name, settings = schedule.study.hardware.name, schedule.study.settings
     complete = next((item for item in found.forecasts if item.hardware == name), None)
     if complete is None:
@@ -399,5 +393,5 @@ def plan_lines(schedule: PlanSchedule, found: Findings, deadline: float | None) 
 
 
 def _format_range(low: float, high: float) -> str:
-    """Return "LOW to HIGH", or a single number if both have the same text."""
+    """Return text such as "2 to 5", or a single number if both have the same text."""
     return " to ".join(dict.fromkeys(map(format_number, (low, high))))

@@ -37,8 +37,8 @@ class TimeEstimate:
         call: Dispatch of the call and launches of the kernels.
         waiting: Waiting time for the slowest device.
         bound: What limits the kernels most: memory, or one of the kinds of operations.
-        draws: Times on the first `_KEPT` machines, which are the same for every program, to form ratios of
-            programs.
+        draws: Times on the first `_KEPT` random machines, which are the same for every program, to form
+            ratios of programs.
     """
 
     seconds: float
@@ -54,7 +54,7 @@ class TimeEstimate:
 
 @dataclass(frozen=True)
 class TimeParts:
-    """Parts of the time of a call in seconds, each an array (DRAWS,).
+    """Parts of the time of a call in seconds, each an array (DRAWS,) with one value per random machine.
 
     The machines are the same for every program, so that ratios of two programs can be formed.
     """
@@ -73,7 +73,12 @@ class _UnknownRate(Exception):
 def estimate(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> TimeEstimate | str:
-    """Return the predicted time of a call, or a message that states which rate of the hardware is unknown."""
+    """Return the predicted time of a call, or a message that states which rate of the hardware is unknown.
+
+    Args:
+        kernels: The kernels of the compiled program, each a dict of bytes and operation counts.
+        messages: Its collectives, each a dict of kind, bytes and group size.
+    """
     try:
         with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
             draws = draw_time_parts(case, hardware, kernels, messages)
@@ -92,7 +97,7 @@ def estimate(
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> TimeParts:
-    """Return the parts of the time of a call on randomly drawn machines."""
+    """Return the parts of the time of a call on `DRAWS` randomly drawn machines."""
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise _UnknownRate("the number of iterations of a loop is not known at compile time")
     rates = hardware.rates_at(case.devices)
@@ -110,20 +115,19 @@ def draw_time_parts(
         call=(rates.empty_call(case.api) + float(times.sum()) * rates.kernel_seconds) * latency_factor,
         compute=compute,
         communication=latency + transfer / network,
-        waiting=compute * (_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
+        waiting=compute * (_slowdown_of_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
         bound=bound,
     )
 
 
 def _draw_between(ends: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
-    """Return `DRAWS` log-uniform random numbers between two bounds."""
     return np.exp(rng.uniform(math.log(ends[0]), math.log(ends[1]), DRAWS))
 
 
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, str | None]:
-    """Return the times of the kernels at full rates.
+    """Return the times of the kernels at the full rates of the hardware.
 
     Returns:
         Array (kernels,) with the seconds to move the bytes of each kernel.
@@ -162,7 +166,7 @@ def _kernel_seconds(
 
 
 def _bandwidth(size: float, rates: Rates) -> float:
-    """Return the memory bandwidth for a number of bytes.
+    """Return the memory bandwidth in bytes per second of a kernel that moves `size` bytes.
 
     It is interpolated linearly in the logarithms, and constant beyond the measured sizes.
     """
@@ -171,7 +175,7 @@ def _bandwidth(size: float, rates: Rates) -> float:
 
 
 def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> CollectiveCost:
-    """Return the cost of a message on the network of the hardware."""
+    """Return the latency and transfer time of a collective of the program on the hardware's network."""
     group = int(message["group"])
     shape = hardware.slice_shape(group) if group <= hardware.most else next(iter(hardware.slices[-1:]), None)
     cost = collective(
@@ -180,14 +184,11 @@ def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> Collective
     return cost.times(message.get("times", 1))
 
 
-def _slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
+def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
     """Return the time of the slowest device divided by the typical time, an array (draws,).
 
     Devices are independent, so that the distribution function of the maximum of n devices is the n-th power
-    of that of one.
-
-    Args:
-        uniform: Uniform random numbers in [0, 1), an array (draws,).
+    of that of one. `uniform` contains random numbers in [0, 1), an array (draws,).
     """
     share, shift = hardware.stragglers["share"], math.log(hardware.stragglers["slowdown"]) / hardware.jitter
     grid = np.linspace(-6, shift + 6, 4000)  # standard deviations

@@ -9,7 +9,7 @@ from jax.experimental import topologies
 
 
 def devices(platform: str, count: int, target: Any, slice_shape: tuple[int, ...], per_host: int) -> list[Any]:
-    """Return compile-only devices of a platform.
+    """Return compile-only devices of a platform ("cpu", "gpu" or "tpu"), without access to such devices.
 
     For a TPU, these are all devices of a slice. A single device is taken from the smallest slice that libtpu
     supports (2 x 2).
@@ -33,7 +33,6 @@ def devices(platform: str, count: int, target: Any, slice_shape: tuple[int, ...]
 
 
 def _to_text_proto(fields: Mapping[str, Any]) -> str:
-    """Return a mapping in the text format of protocol buffers."""
     return " ".join(
         f"{name} {{ {_to_text_proto(value)} }}"
         if isinstance(value, Mapping)

@@ -15,12 +15,10 @@ _UNDEFINED = "not_defined"
 
 
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Return (reason, text) of the first rule by which a case cannot run, or None if it can run.
+    """Return the (reason, text) to record for a case that cannot run, or None if it can run.
 
-    Args:
-        case: A completed case; see completion.py.
-        workload: The workload that was built for the case.
-        sizes: The shape of the derivative of the case.
+    The reason is a word such as "not_defined", and the text explains it. All defaults of the case are filled
+    in already, see completion.py.
     """
     rules = [
         *_mode_rules(case, workload, sizes), *_reduction_rules(case, workload, sizes),
@@ -28,19 +26,18 @@ def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> 
     ]  # fmt: skip
     if case.engine != JAX:
         offer: tuple[str, str] | None = option_modules.load("peers").why_not_offered(case, workload, sizes)
-        return _first(rules) or offer
+        return _first_match(rules) or offer
     if case.seeds == "colored" and case.ad_mode.has_seeds:
         text = option_modules.load("sparse").why_unavailable()
         rules.append(("not_installed", bool(text), text))
-    return _first([*rules, *_layout_rules(case, sizes)])
+    return _first_match([*rules, *_layout_rules(case, sizes)])
 
 
-def _first(rules: list[_Rule]) -> tuple[str, str] | None:
+def _first_match(rules: list[_Rule]) -> tuple[str, str] | None:
     return next(((reason, text) for reason, holds, text in rules if holds), None)
 
 
 def _mode_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    """Return the rules on whether the AD mode and the batching can compute the target."""
     mode, second = case.ad_mode, case.target in SECOND
     one_number = f"a Hessian is that of one number, and {case.workload} has {sizes.values} outputs"
     once = f"{mode.name} differentiates once; the modes of target={case.target} are {', '.join(HESSIAN)}"
@@ -65,7 +62,6 @@ def _mode_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
 
 
 def _reduction_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    """Return the rules on whether the reduction over points is defined for the case."""
     mode, reduction, on_host = case.ad_mode, workload.reduction, case.storage == "host"
     sums = reduction.sums_points
     per_point = [name for name in workload.names if name in workload.points]
@@ -97,7 +93,6 @@ def _reduction_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> 
 
 
 def _coloring_rules(case: Case, workload: Workload) -> list[_Rule]:
-    """Return the rules on whether the case can use colored seeds (`seeds=colored`)."""
     mode, colored = case.ad_mode, case.seeds == "colored" and not case.ad_mode.is_value
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
     reduced = f"seeds=colored gives the nonzeros of the whole Jacobian, not its reduce={workload.reduce}"
@@ -114,7 +109,6 @@ def _coloring_rules(case: Case, workload: Workload) -> list[_Rule]:
 
 
 def _mixed_rules(case: Case, workload: Workload) -> list[_Rule]:
-    """Return the rules on whether `mode=mixed` is defined for the case."""
     mixed, reduction = bool(case.ad_mode.parts), workload.reduction
     by_input = mixed and case.seeds != "colored"
     halves = (
@@ -134,7 +128,6 @@ def _mixed_rules(case: Case, workload: Workload) -> list[_Rule]:
 
 
 def _offer_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    """Return the rules on whether the workload implements the mode, batching and inputs of the case."""
     ours, whole, sums = case.engine == JAX, case.batch == "whole", workload.reduction.sums_points
     unwritten = ours and case.ad_mode.by_workload and case.mode not in workload.whole_modes
     of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""
@@ -152,7 +145,6 @@ def _offer_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list
 
 
 def _layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
-    """Return the rules on whether the case can be partitioned over its devices and compiled."""
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     uneven = [part.seeds for part in sizes.parts if part.seeds % case.devices]
     seeds = f"{(uneven or [0])[0]} seeds do not divide evenly over {case.devices} devices"

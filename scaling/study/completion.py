@@ -1,7 +1,7 @@
 """Fill in the defaults that a case takes from its workload, and reset the fields that have no effect.
 
 A completed case names its target, variant, sizes and inputs. Each field that its mode, target or layout does
-not use has its default value. This module does not know grids, and does not decide whether a case can run.
+not use has its default value. This module does not decide whether a case can run.
 """
 
 import dataclasses
@@ -22,12 +22,10 @@ if TYPE_CHECKING:
 def complete(case: Case, make: workload.MakeWorkload = workload.make_user_workload) -> Case:
     """Return the case with all defaults of its workload filled in and unused fields reset.
 
-    Args:
-        case: A case as a study states it.
-        make: The function that builds the workload of a case.
+    `make` is the function that builds the workload of a case.
     """
-    case = _settle(case)
-    case = dataclasses.replace(case, **_drop_unused(case))
+    case = _resolve_names(case)
+    case = dataclasses.replace(case, **_reset_values(case))
     if case.engine != JAX:
         case = dataclasses.replace(case, **peers.complete_case(case))
     built = workload.build(case, lambda case: check_workload(case.workload, make(case)))
@@ -36,12 +34,8 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
 
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
-    """Return a dict from field name to `UnusedField` for the stated fields of a case that have no effect.
-
-    Args:
-        case: A case as a study states it, not yet completed.
-    """
-    settled, found = _settle(case), dict[str, UnusedField]()
+    """Return a dict from each field that a study states for a case without effect to the reason."""
+    settled, found = _resolve_names(case), dict[str, UnusedField]()
     target = f"with target={settled.target}"
     if settled.mode != case.mode:
         found["mode"] = UnusedField(f"{target}, which is the function itself", ("target",))
@@ -50,7 +44,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
     if settled.points != case.points and case.points not in settled.sizes.values():
         found["points"] = UnusedField(f"{target}, which has one point", ("target",))
     unused = unused_in_layout(settled)
-    kept = defaults(unused) | _drop_unused(settled)
+    kept = defaults(unused) | _reset_values(settled)
     found |= {name: why for name, why in unused.items() if getattr(settled, name) != kept[name]}
     if not case.jit:  # both fields remain part of the key of the case
         because = UnusedField("with jit=false, which compiles nothing", ("jit",))
@@ -64,17 +58,17 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
     return found
 
 
-def _settle(case: Case) -> Case:
+def _resolve_names(case: Case) -> Case:
     """Return the case with target, mode, variant, formulation, sizes and points resolved.
 
     Raise `Refusal` if the workload does not have one of the names.
     """
     module = find_module(case.workload)
-    mode, target = _settle_target(case, module)
-    variant = _choose(case, "variant", tuple(getattr(module, "VARIANTS", ())))
+    mode, target = _resolve_target(case, module)
+    variant = _choose_name(case, "variant", tuple(getattr(module, "VARIANTS", ())))
     written = getattr(module, "FORMULATIONS", ())
     written = tuple(written.get(variant, ()) if isinstance(written, Mapping) else written)
-    formulation = _choose(case, "formulation", written, peers.formulations(case))
+    formulation = _choose_name(case, "formulation", written, peers.formulations(case))
     dtypes = tuple(getattr(module, "DTYPES", DTYPES))
     if case.dtype not in dtypes:
         raise unknown_name(f"dtype for {case.workload}", case.dtype, dtypes)
@@ -94,11 +88,11 @@ def _settle(case: Case) -> Case:
     return dataclasses.replace(settled, formulation=None) if settled.ad_mode.by_workload else settled
 
 
-def _settle_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return (mode, target) of a case.
+def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
+    """Return the resolved (mode, target) of a case, such as ("jacfwd", "jacobian").
 
-    A target that is the value of the function always has mode `value`, and mode `value` always has such a
-    target. Raise `Refusal` if the workload does not have the target.
+    If the target is the function value, the mode is "value", and vice versa. Raise `Refusal` if the workload
+    does not have the target.
     """
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
@@ -113,16 +107,10 @@ def _settle_target(case: Case, module: ModuleType) -> tuple[str, str]:
     return (mode.name, values[0]) if mode.is_value else (mode.name, target)
 
 
-def _choose(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the value of a field that selects one of several names, by default the first name.
+def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
+    """Return the value of a field such as `variant`, by default the first of the workload's names.
 
-    Raise `Refusal` if the value is none of the names.
-
-    Args:
-        case: A case as a study states it.
-        field: The field, such as `variant`.
-        names: The names that the workload offers.
-        others: Further names that are allowed, which the engine of the case offers.
+    Raise `Refusal` if the value is in neither `names` nor `others`, which the engine offers.
     """
     value = getattr(case, field) or (names[0] if names else None)
     if value is not None and value not in names + others:
@@ -130,13 +118,13 @@ def _choose(case: Case, field: str, names: tuple[str, ...], others: tuple[str, .
     return value
 
 
-def _drop_unused(case: Case) -> dict[str, Any]:
-    """Return a dict from field name to new value for fields that are unused or determined by the layout.
+def _reset_values(case: Case) -> dict[str, Any]:
+    """Return the values to which fields without effect are reset, as a dict from field name to value.
 
     Raise `Refusal` if the case needs a mesh and states none that matches its number of devices.
     """
     if case.split == "both" and case.api != "jit":
-        _require_mesh(case)
+        _check_mesh(case)
     changed = defaults(set(unused_in_layout(case)) - {"wrt"})
     if case.split == "data":
         changed["reduce"] = "points"
@@ -147,8 +135,8 @@ def _drop_unused(case: Case) -> dict[str, Any]:
     return changed
 
 
-def _require_mesh(case: Case) -> None:
-    """Raise `Refusal` unless the mesh of the case is a factorization of its number of devices."""
+def _check_mesh(case: Case) -> None:
+    """Raise `Refusal` unless the mesh, such as 2x4, has as many devices as the case."""
     known = [f"{n}x{case.devices // n}" for n in range(case.devices, 0, -1) if case.devices % n == 0]
     if case.mesh not in known:
         given = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
@@ -157,19 +145,15 @@ def _require_mesh(case: Case) -> None:
 
 
 def unused_in_layout(case: Case) -> dict[str, UnusedField]:
-    """Return a dict from field name to `UnusedField` for the fields that mode, target and layout do not use.
-
-    Args:
-        case: A case whose target and mode are resolved.
-    """
+    """Return a dict from each field that the mode, target and layout of a case do not use to the reason."""
     unused: dict[str, UnusedField] = {}
-    for name, holds, words, because in _rules(case):
+    for name, holds, words, because in _unused_field_rules(case):
         if holds:
             unused.setdefault(name, UnusedField(words, because))
     return unused
 
 
-def _rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
+def _unused_field_rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
     """Return rules (field, whether it is unused, reason as text, fields that cause it).
 
     If several rules of a field apply, the first one gives the reason.
@@ -209,9 +193,10 @@ def _rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
-    """Return the case without a `chunk` or `block` that covers all seeds or points of a device.
+    """Return the case without a `chunk` or `block` that covers all seeds or all points of a device.
 
-    Such a case compiles to the same program as the case without the field.
+    `chunk` is the number of seeds (tangents or cotangents) and `block` the number of points (batch elements)
+    that are computed at a time. The compiled program is the same without such a field.
     """
     from scaling.core.shape import ceil_div
 

@@ -1,7 +1,6 @@
 """Compose the configuration of a study with Hydra: from overrides and YAML files to a plain dict.
 
-Errors of Hydra become a `Refusal` with a message of one line. Shell completion is here too. This module does
-not know what the values mean.
+Errors of Hydra become a `Refusal` with a message of one line. Shell completion is implemented here too.
 """
 
 import contextlib
@@ -30,7 +29,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     Raise `Refusal` if the configuration cannot be composed. Exceptions of `job` propagate unchanged.
 
     Args:
-        words: The words of the command line after the verb: overrides and options of Hydra.
+        words: The command-line words after the subcommand: overrides and options of Hydra.
         job: The function to call with the composed configuration as a plain dict.
     """
     import hydra
@@ -39,7 +38,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     from omegaconf.errors import OmegaConfBaseException
 
     conf = configuration()
-    known = [*_keys(conf / "config.yaml"), *_GROUPS]
+    known = [*_read_keys(conf / "config.yaml"), *_GROUPS]
     stopped: list[BaseException] = []
 
     def task(config: DictConfig) -> None:
@@ -47,7 +46,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
             if not stopped:
                 choices = HydraConfig.get().runtime.choices
                 plain = {str(k): v for k, v in OmegaConf.to_container(config, resolve=True).items()}  # type: ignore[union-attr]
-                _check(plain, choices, known)
+                _check_keys(plain, choices, known)
                 _check_cluster(plain["cluster"], conf)
                 job(plain, choices["study"])
         except BaseException as error:  # Hydra would print its own message first
@@ -61,7 +60,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     program = "scaling" if {"--shell-completion", "-sc"} & {*words} else "scaling run"
     options = [word for word in words if word not in overrides]
     try:
-        with _checked_files(), tempfile.TemporaryDirectory() as scratch:  # --multirun writes files there
+        with _check_files(), tempfile.TemporaryDirectory() as scratch:  # --multirun writes files there
             sweep = [f"hydra.sweep.dir='{scratch}'"] if {"--multirun", "-m"} & {*words} else []
             sys.argv = [program, *options, *sweep, *map(_in_hydra_syntax, overrides)]
             hydra.main(version_base=None, config_path=str(conf), config_name="config")(task)()
@@ -70,7 +69,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     except Exception as error:
         if isinstance(error, Refusal) or (error in stopped and not isinstance(error, OmegaConfBaseException)):
             raise
-        raise _explain(error, known, words) from None
+        raise _explain_hydra_error(error, known, words) from None
 
 
 def complete(words: list[str], verbs: list[str]) -> int:
@@ -99,20 +98,13 @@ def configuration() -> Path:
     return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
 
 
-def _keys(file: Path) -> list[str]:
-    """Return the top-level keys of a YAML file of the configuration, in file order."""
+def _read_keys(file: Path) -> list[str]:
     keys = re.findall(r"^([a-z_]+):", file.read_text(encoding="utf-8"), re.MULTILINE)
     return [key for key in keys if key not in ("defaults", "hydra")]
 
 
-def _check(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[str]) -> None:
-    """Raise `Refusal` if a composed configuration has unknown or missing keys, or not one choice per group.
-
-    Args:
-        config: The composed configuration.
-        choices: A mapping from config group to the chosen name.
-        known: The keys that a configuration has.
-    """
+def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[str]) -> None:
+    """Raise `Refusal` for unknown or missing keys, or if a group such as `cluster` has no single choice."""
     for name in config:
         if name not in known:
             raise unknown_name("key", name, known)
@@ -130,11 +122,11 @@ def _check(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[st
 def _check_cluster(config: Any, conf: Path) -> None:
     """Raise `Refusal` if the cluster configuration has an unknown or unused key.
 
-    An unknown cluster name is not reported here but when the values are parsed.
+    An unknown cluster name is reported later, when the values are parsed.
     """
     if not isinstance(config, Mapping) or config.get("name") not in NAMES:
         return
-    used = _keys(conf / "cluster" / f"{config['name']}.yaml")
+    used = _read_keys(conf / "cluster" / f"{config['name']}.yaml")
     for name in config:
         if name not in used and f"cluster.{name}" in _CLUSTER:
             raise Refusal(
@@ -146,8 +138,8 @@ def _check_cluster(config: Any, conf: Path) -> None:
 
 
 @contextlib.contextmanager
-def _checked_files() -> Iterator[None]:
-    """Patch Hydra inside the context so that every YAML file is checked against limits before it is read."""
+def _check_files() -> Iterator[None]:
+    """Make Hydra check every YAML file against size limits before reading it, inside the context."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
 
     from scaling.study import yaml_files
@@ -184,14 +176,8 @@ def _in_hydra_syntax(word: str) -> str:
     return word
 
 
-def _explain(error: Exception, known: list[str], words: list[str]) -> Refusal:
-    """Return a `Refusal` of one line that explains an error of Hydra and lists the alternatives.
-
-    Args:
-        error: The exception that Hydra raised.
-        known: The keys that a configuration has.
-        words: The words of the command line.
-    """
+def _explain_hydra_error(error: Exception, known: list[str], words: list[str]) -> Refusal:
+    """Return a `Refusal` that explains an error of Hydra in one line and lists the alternatives."""
     import yaml
     from hydra.errors import MissingConfigException, OverrideParseException
 
@@ -205,7 +191,7 @@ def _explain(error: Exception, known: list[str], words: list[str]) -> Refusal:
     if isinstance(cause, yaml.YAMLError):
         return Refusal(yaml_files.describe(cause))
     if isinstance(error, OverrideParseException):
-        return _unreadable(error.override)
+        return _explain_override(error.override)
     if refusal := _explain_key(text, known, words):
         return refusal
     selected = " ".join(word for word in words if word.partition("=")[0] in (*_GROUPS, ""))
@@ -225,21 +211,15 @@ def _explain(error: Exception, known: list[str], words: list[str]) -> Refusal:
 
 
 def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | None:
-    """Return the `Refusal` for an unknown or invalid key, or None if the error is about something else.
-
-    Args:
-        text: The error message of Hydra.
-        known: The keys that a configuration has.
-        words: The words of the command line.
-    """
-    inside = re.search(r"full_key: (cluster|hardware)\.(\w+)", text)
-    group, key = inside.groups() if inside else ("", "")
+    """Return the `Refusal` for an unknown or invalid key, or None if Hydra's message has another cause."""
+    match = re.search(r"full_key: (cluster|hardware)\.(\w+)", text)
+    group, key = match.groups() if match else ("", "")
     if f"{group}.{key}" in _CLUSTER:
         return Refusal(f"cluster.{key} cannot be set: {text[:200]}; conf/cluster has an example of each key")
     if group == "cluster":
         kinds = [word.partition("=")[2] for word in words if word.startswith("cluster=")]
         kind = kinds[-1] if kinds and kinds[-1] in NAMES else SLURM  # a user's own file is for Slurm
-        return unknown_name("key of cluster", key, _keys(configuration() / "cluster" / f"{kind}.yaml"))
+        return unknown_name("key of cluster", key, _read_keys(configuration() / "cluster" / f"{kind}.yaml"))
     if group == "hardware":
         return Refusal(
             f"unknown key of hardware {key!r}: conf/hardware has one file for each, with every key in it"
@@ -249,12 +229,12 @@ def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | Non
     if name and "." not in name and "full_key: sampling" not in text:
         return unknown_name("key", name, known)
     if name:
-        place = re.search(r"full_key: (\S+)", text)
-        return Refusal(f"unknown key {(place[1] if place else name)!r}: `scaling run --help` lists every key")
+        where = re.search(r"full_key: (\S+)", text)
+        return Refusal(f"unknown key {(where[1] if where else name)!r}: `scaling run --help` lists every key")
     return None
 
 
-def _unreadable(word: str) -> Refusal:
+def _explain_override(word: str) -> Refusal:
     """Return the `Refusal` for an override that Hydra cannot parse, with an example of how to quote it."""
     word = word.removeprefix("++")
     name, sign, value = word.partition("=")

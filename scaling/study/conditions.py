@@ -2,7 +2,7 @@
 
 A condition compares names and constants and joins comparisons with `and`, `or`, `not`. Arithmetic accepts
 numbers only, and the magnitude of every number is limited to `_LARGEST`, so that no condition takes long or
-needs much memory; `eval` is not used. This module does not know what the names mean.
+needs much memory; `eval` is not used.
 """
 
 import ast
@@ -61,10 +61,7 @@ def holds(where: str, names: Mapping[str, Any]) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _parse(where: str) -> ast.expr:
-    """Return the syntax tree of a condition.
-
-    Raise `Refusal` if it is too long, is not valid Python, or contains a node type that is not in `_FORMS`.
-    """
+    """Return the syntax tree of a condition, or raise `Refusal` if it is too long or invalid."""
     if len(where) > _LONGEST:
         raise Refusal(
             f"where has {len(where)} characters, and at most {_LONGEST} are allowed: {where[:40]!r}..."
@@ -83,7 +80,6 @@ def _parse(where: str) -> ast.expr:
 
 
 def _value(node: Any, names: Mapping[str, Any]) -> Any:
-    """Return the value of a node of the syntax tree, evaluated recursively."""
     match node:
         case ast.Constant():
             return node.value
@@ -98,9 +94,9 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
             return (all if every else any)(_value(each, names) for each in node.values)
         case ast.UnaryOp():
             operand = _value(node.operand, names)
-            return not operand if isinstance(node.op, ast.Not) else _computed(operator.sub, 0, operand)
+            return not operand if isinstance(node.op, ast.Not) else _compute(operator.sub, 0, operand)
         case ast.BinOp():
-            return _computed(_ARITHMETIC[type(node.op)], _value(node.left, names), _value(node.right, names))
+            return _compute(_ARITHMETIC[type(node.op)], _value(node.left, names), _value(node.right, names))
     left = _value(node.left, names)
     for comparison, each in zip(node.ops, node.comparators, strict=True):
         right = _value(each, names)
@@ -110,11 +106,8 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
     return True
 
 
-def _computed(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Return `operation(left, right)` for two numbers.
-
-    Raise `ValueError` if an operand is not a number, or if an operand or the result exceeds `_LARGEST`.
-    """
+def _compute(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """Return `operation(left, right)`, or raise `ValueError` unless all are numbers up to `_LARGEST`."""
     for operand in (left, right):
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise ValueError(f"arithmetic takes numbers, not {operand!r}")

@@ -1,7 +1,7 @@
 """Format the help text of every configuration field for `scaling run --help`, from conf/config.yaml.
 
 The meanings are the comments in that file. The allowed values and defaults are those that cases are checked
-against. The text has 80 columns. This module does not know Hydra.
+against. The text has at most 79 columns.
 """
 
 import dataclasses
@@ -35,11 +35,7 @@ def fill(text: str) -> str:
 
 
 def describe(conf: Path) -> str:
-    """Return the help text of all fields: name, meaning, allowed values and default of each.
-
-    Args:
-        conf: The folder that contains config.yaml.
-    """
+    """Return the name, meaning, allowed values and default of every field in `conf`/config.yaml as text."""
     built_in = {each.name for each in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")])}
     allowed: dict[str, Collection[Any]] = {
         **CHOICES, **OPTIONS, **dict.fromkeys(_FLAGS, (True, False)), "wait": (True, False, None),
@@ -49,15 +45,12 @@ def describe(conf: Path) -> str:
     text = (conf / "config.yaml").read_text(encoding="utf-8").partition("\nhydra:")[0]
     fields = _read_fields(text).items()
     return "\n".join(
-        _entry(name, default, meaning, allowed.get(name, ())) for name, (default, meaning) in fields
+        _format_field(name, default, meaning, allowed.get(name, ())) for name, (default, meaning) in fields
     )
 
 
 def _read_fields(text: str) -> dict[str, tuple[str, str]]:
-    """Return a dict from key to (default, comment) for a YAML text.
-
-    A nested key has the name of its group as a prefix, such as `sampling.seconds`.
-    """
+    """Parse config.yaml into a dict from key, such as `sampling.seconds`, to (default, comment)."""
     found: dict[str, tuple[str, str]] = {}
     group = name = ""
     for line in text.splitlines():
@@ -73,8 +66,7 @@ def _read_fields(text: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def _entry(name: str, default: str, meaning: str, allowed: Collection[Any]) -> str:
-    """Return the wrapped help text of one field: its name, meaning, allowed values and default."""
+def _format_field(name: str, default: str, meaning: str, allowed: Collection[Any]) -> str:
     default = re.sub(r"\$\{.*?\}", "<study>", default)
     if default == "null":
         default = _in_yaml((_DEFAULTS | {"scaling": "strong"}).get(name))

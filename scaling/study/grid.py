@@ -1,8 +1,7 @@
 """Expand the shared fields, grids and command-line overrides of a study into a list of cases.
 
 A list as the value of a field is swept, `where` excludes cases, and the scaling rule (strong or weak) derives
-the number of points from the number of devices. This module does not know the workloads; their defaults are
-filled in by completion.py.
+the number of points from the number of devices. completion.py fills in the defaults of the workloads.
 """
 
 import dataclasses
@@ -39,7 +38,9 @@ class UnusedField(NamedTuple):
 class GridCell:
     """A case as the study states it, before its workload completes it and the scaling rule sets its points.
 
-    `stated` has, for each grid that contains the cell, a dict from field to the source of its value.
+    Attributes:
+        scaling: "strong" or "weak".
+        stated: For each grid that contains the case, a dict from field to the source of its value.
     """
 
     case: Case
@@ -56,7 +57,7 @@ class GridCell:
 def expand_study(
     study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None
 ) -> list[GridCell]:
-    """Return the distinct cells of a study, in the order in which it states them.
+    """Return the distinct cases of a study as `GridCell`s, in the order in which it states them.
 
     A grid's fields take precedence over the shared fields, and overrides over both. A study may contain other
     studies by name as `parts`; their cells come first. Cases for `ceilings` are not included, see
@@ -68,8 +69,8 @@ def expand_study(
         most: The largest number of cells before `where`; more raise `Refusal` before any cell is created.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
-    grids = list(_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))
-    count = sum(math.prod(map(len, _axes(fields).values())) for fields, _ in grids)
+    grids = list(_expand_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))
+    count = sum(math.prod(map(len, _swept_values(fields).values())) for fields, _ in grids)
     if most is not None and count > most:
         raise Refusal(
             f"the study has {count:,} cases before where, more than max_cases={most}: "
@@ -77,7 +78,7 @@ def expand_study(
         )
     cells: dict[GridCell, GridCell] = {}
     for fields, sources in grids:
-        for cell in _cells(fields):
+        for cell in _expand_cells(fields):
             stated = cells[cell].stated if cell in cells else ()
             cells[cell] = dataclasses.replace(cell, stated=(*stated, sources))
     if not cells:
@@ -85,13 +86,12 @@ def expand_study(
     return list(cells.values())
 
 
-def _grids(
+def _expand_grids(
     study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
-    """Yield (fields, sources) of each grid of a study, starting with the grids of its parts.
+    """Yield (fields, sources of the fields) for each grid of a study, starting with those of its parts.
 
     Args:
-        study: The study, or one of its parts.
         given: The fields on the command line.
         place: The name of the study or part in messages.
         sources: A dict from field to source for the fields that are stated outside this study or part.
@@ -107,19 +107,19 @@ def _grids(
         raise Refusal(f"ceilings must be true or false, not {study['ceilings']!r}")
     if not isinstance(study.get("title"), str | None):
         raise Refusal(f"title must be a text, not {study['title']!r}")
-    here = dict.fromkeys(shared, place) | sources
+    stated = dict.fromkeys(shared, place) | sources
     for name, part in parts.items():
-        inside = {k: source for k, source in here.items() if source == _COMMAND_LINE or k not in part}
-        yield from _grids(shared | part, given, f"in part {name}", inside)
+        part_sources = {k: source for k, source in stated.items() if source == _COMMAND_LINE or k not in part}
+        yield from _expand_grids(shared | part, given, f"in part {name}", part_sources)
     for number, grid in enumerate(grids, 1):
         merged = _merge(_without_aliases(_merge(shared, grid), given), given)
-        yield merged, here | {k: f"{place}, grid {number}" for k in grid if k not in given}
+        yield merged, stated | {k: f"{place}, grid {number}" for k in grid if k not in given}
 
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Return the fields of `under` updated with those of `upper`.
+    """Return the fields of `under` updated with those of `upper`, or raise `Refusal` for an unknown key.
 
-    Sizes are merged by name, so that a single size can be replaced. Raise `Refusal` if a key is unknown.
+    Sizes are merged by name, so that a single size can be replaced.
     """
     for name in (*under, *upper):
         if name not in FIELDS + _OWN:
@@ -131,47 +131,48 @@ def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
 
 
 def _without_aliases(grid: _Fields, given: Mapping[str, Any]) -> _Fields:
-    """Return a grid in which modes that imply a batching are replaced, if the command line sets `batch`.
+    """Return a grid with plain AD modes in place of modes that imply a value of `batch`.
 
-    Raise `Refusal` if the mode on the command line itself implies a batching.
+    A grid is returned unchanged unless the command line sets `batch`. Raise `Refusal` if the mode on the
+    command line itself implies a batching.
     """
     if "batch" not in given:
         return grid
-    if aliases := [mode for mode in _listed(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]:
+    if aliases := [mode for mode in _as_list(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]:
         raise Refusal(
             f"mode={aliases[0]} names its batching already: "
             f"write mode={ALIASES[aliases[0]][0]}, or leave out batch"
         )
-    modes = [ALIASES[m][0] if isinstance(m, str) and m in ALIASES else m for m in _listed(grid.get("mode"))]
+    modes = [ALIASES[m][0] if isinstance(m, str) and m in ALIASES else m for m in _as_list(grid.get("mode"))]
     return grid | {"mode": modes} if "mode" in grid else grid
 
 
-def _listed(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _axes(fields: _Fields) -> dict[str, list[Any]]:
-    """Return a dict from field to its list of values in a grid; a size has a name such as `sizes.p`."""
+def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
+    """Return a dict from field to its list of values in a grid, with sizes under names like `sizes.p`."""
     sizes = fields.get("sizes", {})
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
     axes = {k: v for k, v in fields.items() if k not in ("where", "sizes")}
     axes |= {f"sizes.{name}": value for name, value in sizes.items()}
-    return {name: _listed(value) for name, value in axes.items()}
+    return {name: _as_list(value) for name, value in axes.items()}
 
 
-def _cells(fields: _Fields) -> Iterator[GridCell]:
-    """Yield the cells of a grid: the Cartesian product of its lists, without those that `where` excludes."""
-    where, axes = conditions.check(fields.get("where")), _axes(fields)
+def _expand_cells(fields: _Fields) -> Iterator[GridCell]:
+    """Yield a `GridCell` for each combination of the values in a grid, unless `where` excludes it."""
+    where, axes = conditions.check(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*axes.values()):
-        for chosen in _meshes(dict(zip(axes, values, strict=True))):
-            cell = _cell(chosen)
-            if where is None or conditions.holds(where, _names(cell)):
+        for chosen in _expand_meshes(dict(zip(axes, values, strict=True))):
+            cell = _make_cell(chosen)
+            if where is None or conditions.holds(where, _condition_names(cell)):
                 yield cell
 
 
-def _meshes(fields: _Fields) -> Iterator[_Fields]:
-    """Yield the fields of a cell, once for each factorization of its devices if `mesh` is `all`."""
+def _expand_meshes(fields: _Fields) -> Iterator[_Fields]:
+    """Yield the fields of a case, once for each mesh of its devices, such as 2x4, if `mesh` is `all`."""
     devices = fields.get("devices", 1)
     if fields.get("mesh") != EVERY or not isinstance(devices, int) or devices < 1:
         yield fields
@@ -181,8 +182,8 @@ def _meshes(fields: _Fields) -> Iterator[_Fields]:
             yield fields | {"mesh": f"{over_points}x{devices // over_points}"}
 
 
-def _cell(fields: _Fields) -> GridCell:
-    """Return the cell with these fields, each a single value; raise `Refusal` if one is invalid."""
+def _make_cell(fields: _Fields) -> GridCell:
+    """Return the cell with these single-valued fields, or raise `Refusal` if a value is invalid."""
     if (scaling := fields.pop("scaling", "strong")) not in SCALINGS:
         raise unknown_name("scaling", scaling, SCALINGS)
     if "workload" not in fields:
@@ -195,7 +196,7 @@ def _cell(fields: _Fields) -> GridCell:
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:
         fields["mode"], fields["batch"] = ALIASES[fields["mode"]]
     if isinstance(fields.get("memory_limit"), str):
-        fields["memory_limit"] = _bytes(fields["memory_limit"])
+        fields["memory_limit"] = _parse_bytes(fields["memory_limit"])
     for name, value in fields.items():
         if name.startswith("sizes.") and value == "points":  # the points before weak scaling multiplies them
             fields[name] = value = fields.get("points", 1)
@@ -208,23 +209,23 @@ def _cell(fields: _Fields) -> GridCell:
     return GridCell(from_dict(plain | {"sizes": sizes}), scaling)
 
 
-def _bytes(text: str) -> int:
-    """Return the number of bytes that a text such as 2GB denotes; raise `Refusal` if it denotes none."""
-    found = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
-    unit = _BYTES.get(found[2].lower()) if found else None
-    if found is None or unit is None or float(found[1]) * unit > LARGEST:
+def _parse_bytes(text: str) -> int:
+    """Return the number of bytes in a text such as "2GB" or "512MiB", or raise `Refusal` if it is invalid."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
+    unit = _BYTES.get(match[2].lower()) if match else None
+    if match is None or unit is None or float(match[1]) * unit > LARGEST:
         raise Refusal(f"memory_limit must be bytes, such as 2GB, 512MiB or 2000000000, not {text!r}")
-    return int(float(found[1]) * unit)
+    return int(float(match[1]) * unit)
 
 
-def _names(cell: GridCell) -> dict[str, Any]:
-    """Return a dict of the names that a condition may use: fields, sizes and scaling of a cell."""
+def _condition_names(cell: GridCell) -> dict[str, Any]:
+    """Return the fields, sizes and scaling that a `where` condition may use, as a dict from name to value."""
     fields = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
     return fields | dict(cell.case.sizes) | {"scaling": cell.scaling}
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Raise `Refusal` if a stated value has no effect in any of the cells for which it is stated.
+    """Raise `Refusal` if a field has a stated value that has no effect in any of its cells (cases).
 
     A value from a file is accepted if it has no effect only because the command line replaces another field.
 

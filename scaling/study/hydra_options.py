@@ -1,7 +1,6 @@
 """Validate the command-line words of `scaling run` and `scaling plan` with argparse, before Hydra does.
 
-An invalid option raises `Refusal` with the nearest valid one. This module knows which options are passed on
-to Hydra, but not what they do.
+An invalid option raises `Refusal` with the nearest valid one. Valid options are passed on to Hydra.
 """
 
 import argparse
@@ -29,9 +28,7 @@ class Parser(argparse.ArgumentParser):
 def check(words: Sequence[str], fields: Sequence[str]) -> None:
     """Raise `Refusal` if a word of `scaling run` or `scaling plan` is not a valid option or override.
 
-    Args:
-        words: The words of the command line after the verb.
-        fields: The names of the configuration fields, for suggestions.
+    `fields` contains the names of the configuration fields, for suggestions.
     """
     parser = Parser(prog="scaling run", add_help=False, allow_abbrev=False)
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
@@ -64,10 +61,7 @@ def check(words: Sequence[str], fields: Sequence[str]) -> None:
 
 
 def _unknown_option(word: str, fields: Sequence[str], options: Sequence[str]) -> Refusal:
-    """Return the `Refusal` for an unknown option.
-
-    If the option is named like a field, the message suggests the override, which has no dashes.
-    """
+    """Return the `Refusal` for an unknown option, with the override that was meant if it names a field."""
     name, sign, value = word.lstrip("-").partition("=")
     near = difflib.get_close_matches(name.replace("-", "_").lower(), fields, n=1)
     if near and word.startswith("--"):
@@ -82,7 +76,7 @@ def _unknown_option(word: str, fields: Sequence[str], options: Sequence[str]) ->
 
 
 def _example(name: str, fields: Sequence[str]) -> str:
-    """Return an example of an override for a field."""
+    """Return an example of an override for a field, such as "devices=2"."""
     examples = {"devices": "devices=2", "where": "'where=\"devices == 1\"'"} | {
         f: f"{f}=true" for f in _FLAGS
     }

@@ -1,9 +1,9 @@
-"""Examine the cells of a study in CPU child processes before it starts, and cache their answers.
+"""Check the cells of a study in CPU child processes before it starts, and cache their answers.
 
-The child processes (preflight_process.py) import JAX and the user's modules: one process for each set of user modules,
-and one for everything built in. A module that crashes or hangs therefore affects only its own cases. The
-answers about built-in workloads are cached in the results folder, so that an unchanged study starts without
-JAX. This module does not import JAX.
+The child processes (preflight_process.py) import JAX and the user's modules: one process for each set of user
+modules, and one for everything built in. A module that crashes or hangs therefore affects only its own cases.
+The answers about built-in workloads are cached in the results folder, so that an unchanged study starts
+without JAX. This module does not import JAX.
 """
 
 import contextlib
@@ -43,12 +43,9 @@ Note = Callable[[int, int], None]
 
 
 class _Unanswered(Exception):
-    """A child process did not answer a question.
+    """Raised if a child process exits, hangs or reports a failure instead of an answer.
 
-    Args:
-        reason: The reason to be recorded, such as "timeout".
-        text: The explanation to be recorded.
-        importing: Whether it failed before the first question, so that no question can be answered.
+    `importing` is true if it failed before the first question, so that no question can be answered.
     """
 
     def __init__(self, reason: str, text: str, importing: bool) -> None:
@@ -59,27 +56,25 @@ class _Unanswered(Exception):
 def examine_cells(
     cells: Sequence[GridCell], seconds: float = 600.0, note: Note = lambda done, total: None
 ) -> list[PreflightResult]:
-    """Return the result for each distinct completed case of some cells.
+    """Check the cells of a study (cases as stated), and return one result for each distinct case.
 
     Raise the first `Refusal` if any case is invalid.
 
     Args:
-        cells: The cells of a study.
-        seconds: The timeout of a question.
-        note: A callback of (answered, total) questions, called several times a second.
+        seconds: The timeout of the check of one cell.
+        note: A callback of (checked, total) cells, called several times a second.
     """
     return judge_answers(cells, ask_cells(cells, seconds, note))
 
 
 def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Answer]:
-    """Return the answer of the child processes for each cell, in order.
+    """Check the cells of a study in child processes, and return one answer for each cell, in order.
 
     At most as many processes run at a time as there are usable cores.
 
     Args:
-        cells: The cells of a study.
-        seconds: The timeout of a question.
-        note: A callback of (answered, total) questions, called several times a second.
+        seconds: The timeout of the check of one cell.
+        note: A callback of (checked, total) cells, called several times a second.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, cell in enumerate(cells):
@@ -101,7 +96,7 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
 
 
 def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
-    """Return the result for each distinct completed case, from the answers about the cells.
+    """Convert the answers of `ask_cells` into one result for each distinct completed case.
 
     Raise the first `Refusal` if any case is invalid or a stated field has no effect.
     """
@@ -126,20 +121,20 @@ def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[
 
 
 def without_layout(case: Case) -> Case:
-    """Return the case with its layout fields set to their defaults.
+    """Return the case with its layout fields, such as devices, split and chunk, set to their defaults.
 
-    The layout says where the case runs and how it is partitioned; `workload(case)` does not depend on it.
+    `workload(case)` does not depend on the layout, which says how a case is partitioned over devices.
     """
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
-def _family(case: Case) -> tuple[Any, ...]:
+def _problem_key(case: Case) -> tuple[Any, ...]:
     return case.target, case.variant, tuple(case.sizes.items())
 
 
 @dataclass
 class _Examination:
-    """The state of an examination: the cells of a study, and the answers so far by index of the cell."""
+    """The progress of the checks: the cells of a study, and the answers so far by index of the cell."""
 
     cells: Sequence[GridCell]
     seconds: float
@@ -147,15 +142,10 @@ class _Examination:
     stopped: bool = False
 
     def examine(self, modules: tuple[str, ...], numbers: Sequence[int]) -> None:
-        """Answer the questions about some cells in child processes, restarted after each crash or hang.
+        """Check the cells with these indices in child processes, restarted after each crash or hang.
 
-        Cells of the same problem, which differ only in their layout, are examined consecutively, and a
-        failure applies to all of them. After several failures in a row, or a failure at import, all remaining
-        cells fail.
-
-        Args:
-            modules: The user's modules that the cells need.
-            numbers: The indices of the cells.
+        Cells that differ only in their layout are checked consecutively, and a failure applies to all of
+        them. After several failures in a row, or a failure at import, all remaining cells fail.
         """
         problems = {number: without_layout(self.cells[number].case) for number in numbers}
         first = {
@@ -177,27 +167,23 @@ class _Examination:
     def _record_failure(
         self, modules: tuple[str, ...], remaining: list[int], why: _Unanswered, deaths: int
     ) -> None:
-        """Record a failure for the cells of the problem that failed, or for all remaining cells.
+        """Record that the first remaining cell failed, and all cells that differ from it only in layout.
 
-        Args:
-            modules: The user's modules that the cells need.
-            remaining: The indices of the cells without an answer; failed cells are removed from it.
-            why: The failure. If it happened at import, all remaining cells fail.
-            deaths: The number of failures in a row if all remaining cells are to fail, otherwise 0.
+        All remaining cells fail if the failure happened at import, or after `deaths` > 0 failures in a row.
         """
         first = self.cells[remaining[0]].case
-        alike = {n for n in remaining if without_layout(self.cells[n].case) == without_layout(first)}
+        same_problem = {n for n in remaining if without_layout(self.cells[n].case) == without_layout(first)}
         text = f"{' and '.join(modules) or first.workload}: {why}"
-        others = f"{text} ({deaths} questions in a row ended like this; this one was not asked)"
-        for number in remaining if deaths or why.importing else alike:
-            asked = why.importing or number in alike
-            self.answers[number] = {"failure": (why.reason, text if asked else others)}
+        unasked_text = f"{text} ({deaths} questions in a row ended like this; this one was not asked)"
+        for number in remaining if deaths or why.importing else same_problem:
+            was_asked = why.importing or number in same_problem
+            self.answers[number] = {"failure": (why.reason, text if was_asked else unasked_text)}
         remaining[:] = [number for number in remaining if number not in self.answers]
         # Cells with the same target, variant and sizes go last, so that the others are answered first.
-        remaining.sort(key=lambda number: _family(self.cells[number].case) == _family(first))
+        remaining.sort(key=lambda number: _problem_key(self.cells[number].case) == _problem_key(first))
 
     def _answer_in_order(self, modules: tuple[str, ...], remaining: list[int]) -> None:
-        """Start a child process and record its answers about the remaining cells.
+        """Start a child process, and record its answers about the remaining cells.
 
         The index of a cell is removed from `remaining` once it is answered. Raise `_Unanswered` if the
         process fails to answer.
@@ -212,18 +198,18 @@ class _Examination:
         )
         with contextlib.closing(process):
             try:
-                self._next(process, _START_SECONDS, "before it was ready", True)
+                self._next_event(process, _START_SECONDS, "before it was ready", True)
             except _Unanswered as why:  # JAX is not installed or fails, independent of any module
                 raise Refusal(f"the study cannot be examined: {why}") from None
-            imported = self._next(process, self.seconds, "while it was imported", True)
+            imported = self._next_event(process, self.seconds, "while it was imported", True)
             if "refusal" in imported:
                 self.answers |= dict.fromkeys(remaining, imported)
                 remaining.clear()
             while remaining and not self.stopped:
-                answer = self._next(process, self.seconds, "while workload(case) was called", False)
+                answer = self._next_event(process, self.seconds, "while workload(case) was called", False)
                 self.answers[remaining.pop(0)] = answer
 
-    def _next(self, process: "ChildProcess", seconds: float, when: str, importing: bool) -> "Event":
+    def _next_event(self, process: "ChildProcess", seconds: float, when: str, importing: bool) -> "Event":
         """Return the next event of a child process.
 
         Raise `_Unanswered` if the process reports a failure, exits, or sends nothing for `seconds`.
@@ -243,10 +229,10 @@ class _Examination:
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return a digest of everything that determines the answers about these cells.
+    """Return a digest of everything that determines whether and how the given cells can run.
 
-    Return None if the answers cannot be cached, because a cell uses a user's module or an engine
-    other than JAX.
+    Return None if the answers cannot be cached, because a cell uses a user's module or an engine other than
+    JAX.
     """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
@@ -257,11 +243,11 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
-    """Return the cached answers for a key, or None if there are none or they are damaged."""
-    kept = store.read_json(folder / _FILE)
-    if key is None or not isinstance(kept, dict) or kept.get("key") != key:
+    """Return the preflight answers cached in a results folder under a key, or None if there are none."""
+    cached = store.read_json(folder / _FILE)
+    if key is None or not isinstance(cached, dict) or cached.get("key") != key:
         return None
-    return kept["answers"] if kept.get("digest") == _digest(kept.get("answers")) else None
+    return cached["answers"] if cached.get("digest") == _digest(cached.get("answers")) else None
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
@@ -271,11 +257,11 @@ def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> No
     ignored.
     """
     # Whether a case is too large depends on the machine, so that answer is not cached.
-    lasting = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
-    if key is not None and lasting:
+    is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
+    if key is not None and is_cacheable:
         with contextlib.suppress(OSError):
-            kept = {"key": key, "digest": _digest(answers), "answers": answers}
-            store.write_json(folder / _FILE, kept)
+            cached = {"key": key, "digest": _digest(answers), "answers": answers}
+            store.write_json(folder / _FILE, cached)
 
 
 def _digest(value: Any) -> str:

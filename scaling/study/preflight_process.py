@@ -1,7 +1,8 @@
 """Child process that imports user workloads and completes their cases before a study starts.
 
-preflight.py starts `python -m scaling.study.preflight_process` with a job on standard input: cells of a study, and the
-user's modules that they need. The process imports JAX and these modules, and writes one JSON event per line:
+preflight.py starts `python -m scaling.study.preflight_process` with a job on standard input: cells of a
+study, and the user's modules that they need. The process imports JAX and these modules, and writes one JSON
+event per line:
 
     {"event": "ready"}                       JAX is imported
     {"event": "imported"}                    the user's modules are imported
@@ -37,7 +38,7 @@ _TEXT = 300  # characters of an exception message
 
 
 def main() -> None:
-    """Read the job from standard input, then send one event for the imports and one for each cell."""
+    """Read the cells to check from standard input, and write one JSON event for each of them."""
     channel = event_channel.open_channel()
     event_channel.die_with_parent(os.getppid())
     job = json.loads(channel.requests.readline())
@@ -47,19 +48,19 @@ def main() -> None:
     channel.send_event(event="ready")
 
     def send(name: str, do: Callable[[], dict[str, Any]]) -> None:
-        event = _guarded(name, do)
+        event = _call_user_code(name, do)
         if "refusal" not in event and (changed := changes()):
             event = _failure("error", *changed)
         channel.send_event(**event)
 
     cells = [GridCell(from_dict(cell["case"]), cell["scaling"]) for cell in job["cells"]]
-    send(" and ".join(job["modules"]), lambda: _import(cells[0].case))
+    send(" and ".join(job["modules"]), lambda: _import_modules(cells[0].case))
     for cell in cells:
         send(cell.case.workload, lambda cell=cell: answer(cell))  # type: ignore[misc]
     os._exit(0)  # skip the exit handlers of user modules
 
 
-def _import(case: Case) -> dict[str, Any]:
+def _import_modules(case: Case) -> dict[str, Any]:
     """Import the modules of the workload and the engine of a case, and return the `imported` event."""
     find_module(case.workload)
     if case.engine != interface.JAX:
@@ -72,15 +73,15 @@ def answer(cell: GridCell) -> dict[str, Any]:
 
     Raise `Refusal` if the case is invalid, for example if its points do not divide evenly over its devices.
     """
-    completed = complete(cell.case, _make)
+    completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:
-        completed = complete(scaled, _make)  # some targets always have one point
-    built = workload.build(completed, _make)
-    unused = _unused(cell.case, completed, built)
+        completed = complete(scaled, _make_workload)  # some targets always have one point
+    built = workload.build(completed, _make_workload)
+    unused = _find_unused_fields(cell.case, completed, built)
     try:
         sizes = shape.derivative_shape(completed, built)
         completed = without_trivial_blocks(completed, sizes)
-        unfit = why_inapplicable(completed, built, sizes) or _indivisible(completed)
+        unfit = why_inapplicable(completed, built, sizes) or _why_indivisible(completed)
     except shape.TooLarge as error:
         unfit = "too_large", scrub(str(error))[:_TEXT]
     return {
@@ -90,14 +91,8 @@ def answer(cell: GridCell) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _unused(stated: Case, completed: Case, built: workload.Workload) -> dict[str, UnusedField]:
-    """Return a dict from field name to `UnusedField` for the stated fields of a case that have no effect.
-
-    Args:
-        stated: The case as the study states it.
-        completed: The completed case.
-        built: The workload of the completed case.
-    """
+def _find_unused_fields(stated: Case, completed: Case, built: workload.Workload) -> dict[str, UnusedField]:
+    """Return a dict from each field that a study states for a case without effect to the reason."""
     unused = unused_fields(stated)
     lower = completed.engine == interface.JAX and completed.precision != "highest"
     if lower and not multiplies(completed, built):
@@ -107,9 +102,9 @@ def _unused(stated: Case, completed: Case, built: workload.Workload) -> dict[str
 
 
 def multiplies(case: Case, built: workload.Workload) -> bool:
-    """Return whether the function of a case or its reduction may multiply matrices.
+    """Return whether the function of a case, or its reduction, may multiply matrices.
 
-    The result is True if this cannot be ruled out, for example for derivatives written by hand.
+    Return True if this cannot be ruled out, for example for derivatives written by hand.
     """
     if built.reduction.products or case.ad_mode.by_workload:
         return True  # a derivative written by hand is not traced here
@@ -121,10 +116,7 @@ def multiplies(case: Case, built: workload.Workload) -> bool:
 
 
 def _may_multiply(jaxpr: Any) -> bool:
-    """Return whether a jaxpr may multiply matrices.
-
-    A primitive that is not known to be elementwise counts as a matrix multiplication.
-    """
+    """Return whether a jaxpr contains a primitive that is not known to be elementwise."""
     for equation in jaxpr.eqns:
         name, inner = equation.primitive.name, subjaxprs(equation)
         if name not in ELEMENTWISE and (not inner or name.startswith("custom")):
@@ -134,7 +126,7 @@ def _may_multiply(jaxpr: Any) -> bool:
     return False
 
 
-def _indivisible(case: Case) -> tuple[str, str] | None:
+def _why_indivisible(case: Case) -> tuple[str, str] | None:
     """Return (reason, text) if a case has a single point that cannot be partitioned, otherwise None.
 
     Raise `Refusal` if the case has several points that do not divide evenly over its devices.
@@ -153,7 +145,7 @@ def _indivisible(case: Case) -> tuple[str, str] | None:
     return "indivisible", text
 
 
-def _make(case: Case) -> Any:
+def _make_workload(case: Case) -> Any:
     return _make_problem(without_layout(case))
 
 
@@ -163,13 +155,8 @@ def _make_problem(problem: Case) -> Any:
     return workload.make_user_workload(problem)
 
 
-def _guarded(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the event that `do()` returns, with exceptions turned into a refusal or a `failure` event.
-
-    Args:
-        name: The name of the workload or modules, for the message.
-        do: The function to call, which may run code of a user's module.
-    """
+def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Return the event that `do()` returns, or an event that describes the exception that it raises."""
     try:
         return do()
     except Refusal as refusal:

@@ -10,7 +10,7 @@ from scaling.core.case import Refusal
 
 
 def parse_results(value: Any) -> Path:
-    """Return `results` as a path; raise `Refusal` if it is not a path or lies below a file."""
+    """Convert the value of `results=PATH` to a path, or raise `Refusal` if no such folder can exist."""
     text = str(value)
     is_path = isinstance(value, str | int | float) and not isinstance(value, bool)
     if not is_path or not text.strip() or "\0" in text:
@@ -30,7 +30,7 @@ def parse_results(value: Any) -> Path:
 
 
 def create_results(folder: Path) -> None:
-    """Create the results folder; raise `Refusal` if it cannot be created or written to."""
+    """Create the results folder, or raise `Refusal` if it cannot be created or written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{uuid.uuid4().hex[:8]}"

@@ -22,21 +22,21 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Return the module of a workload, by its import path or built-in name.
+    """Import and return the module of a workload, given its import path or built-in name.
 
     Raise `Refusal` if the name is the path of a file, or if a file of the user shadows a built-in name.
     """
     if name.endswith(".py") or "/" in name or "\\" in name:
         raise Refusal(
-            f"workload {name!r} is a file, and a module is named by its import path: {_import_path(name)}"
+            f"workload {name!r} is a file, and a module is named by its import path: {_import_hint(name)}"
         )
     if name in built_in("workloads"):
-        _refuse_shadowed(name)
+        _check_not_shadowed(name)
     return workload.module(name)
 
 
-def _import_path(name: str) -> str:
-    """Return the advice that names the import path to write instead of the path of a file."""
+def _import_hint(name: str) -> str:
+    """Return advice such as "write workload=a.b" for a workload that was given as the path of a file."""
     *folders, file = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
     stem = file.removesuffix(".py") or "NAME"
     if not name.startswith(("/", "~")) and all(each.isidentifier() for each in folders):
@@ -45,16 +45,16 @@ def _import_path(name: str) -> str:
     return f"write workload={stem}, with PYTHONPATH={folder} in front of the command"
 
 
-def _refuse_shadowed(name: str) -> None:
-    """Raise `Refusal` if a file of the user that defines a workload has the name of a built-in one.
+def _check_not_shadowed(name: str) -> None:
+    """Raise `Refusal` if a workload file of the user has the name of a built-in workload.
 
     The working directory and the folders in `PYTHONPATH` are searched.
     """
     folder_of_package = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
-            theirs = file.is_file() and file.resolve().parent != folder_of_package
-            if theirs and _DEFINES_WORKLOAD.search(file.read_text(errors="replace")):
+            is_users = file.is_file() and file.resolve().parent != folder_of_package
+            if is_users and _DEFINES_WORKLOAD.search(file.read_text(errors="replace")):
                 raise Refusal(
                     f"workload={name} is built in, and {file} has the same name: "
                     f"rename that file, such as my_{name}.py, and write workload=my_{name}"
@@ -62,13 +62,9 @@ def _refuse_shadowed(name: str) -> None:
 
 
 def check_workload(name: str, made: Any) -> Workload:
-    """Return the result of `workload(case)`; raise `Refusal` if it or one of its fields has a wrong type.
+    """Return the result of `workload(case)`, or raise `Refusal` if it or a field of it has a wrong type.
 
-    The inputs of the workload are not checked here but when they are flattened.
-
-    Args:
-        name: The name of the workload, for the message.
-        made: The value that `workload(case)` returned.
+    The inputs of the workload are checked later, when they are flattened.
     """
     if not isinstance(made, Workload):
         words = f"must return a scaling.workload.Workload, not {type(made).__name__}"
@@ -94,13 +90,6 @@ def check_workload(name: str, made: Any) -> Workload:
 
 
 def _wrong_type(what: str, expected: str, value: Any) -> Refusal:
-    """Return the `Refusal` for a value of a wrong type.
-
-    Args:
-        what: The name of the value in the message.
-        expected: The expected type, in words.
-        value: The value.
-    """
     from scaling.options.pytrees import describe
 
     return Refusal(f"{what} must be {expected}, not {describe(value)}")

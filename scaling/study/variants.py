@@ -1,7 +1,6 @@
 """Prepare the baseline that `versus=KIND:WHAT` compares with: a git revision, JAX version, or XLA flags.
 
-The baseline may also be another Python interpreter, or this program itself. This module knows git, pip and
-environment variables; it does not know what is measured.
+The baseline may also be another Python interpreter, or this program itself.
 """
 
 import contextlib
@@ -25,9 +24,10 @@ _PACKAGE = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """Yield the variant that a value of `versus` names, ready to start workers, and clean it up afterwards.
+    """Yield the software variant that `versus` names, such as "jax:0.10.0", ready to start workers.
 
-    Raise `Refusal` if the value is unknown or the variant cannot be prepared.
+    Temporary files are removed when the context exits. Raise `Refusal` if the value is unknown or the variant
+    cannot be prepared.
     """
     kind, _, what = text.partition(":")
     if (kind, bool(what)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
@@ -35,7 +35,7 @@ def open_variant(text: str) -> Iterator[Variant]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if kind == "commit":
-            variant = _commit(what, folder)
+            variant = _check_out_revision(what, folder)
         elif kind == "xla":
             flags = f"{os.environ.get('XLA_FLAGS', '')} {what}".strip()
             variant = Variant(f"xla-{_digest(what)}", variables={"XLA_FLAGS": flags})
@@ -43,27 +43,27 @@ def open_variant(text: str) -> Iterator[Variant]:
             variant = Variant("self")
         else:
             (folder / "scaling").symlink_to(_PACKAGE)
-            python = _jax(what) if kind == "jax" else Path(what).absolute()
+            python = _install_jax(what) if kind == "jax" else Path(what).absolute()
             label = re.sub(r"[^0-9A-Za-z.]", "-", what) if kind == "jax" else _digest(str(python))
-            variant = Variant(f"{kind}-{label}", str(python), variables={"PYTHONPATH": _paths(folder)})
+            variant = Variant(f"{kind}-{label}", str(python), variables={"PYTHONPATH": _python_path(folder)})
         _check_variant(text, variant)
         yield variant
 
 
-def _commit(revision: str, folder: Path) -> Variant:
-    """Return the variant that runs a git revision, which is checked out into `folder`.
+def _check_out_revision(revision: str, folder: Path) -> Variant:
+    """Check out a git revision into `folder`, and return it as a software variant to measure.
 
     The repository is that of the working directory: this project's or a user's. Raise `Refusal` if there is
     no repository or no such revision.
     """
     versus = f"versus=commit:{revision}"
-    found = git("rev-parse", "--show-toplevel")
+    repository = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
-    if found is None:
+    if repository is None:
         raise Refusal(f"{versus} needs a git repository, and this folder is in none")
     if sha is None:
         raise Refusal(f"{versus}: there is no such revision; `git log` shows those that there are")
-    top = Path(found).resolve()
+    top = Path(repository).resolve()
     index = {"GIT_INDEX_FILE": str(folder / ".index")}  # leave the user's index unchanged
     steps = ["read-tree", sha], ["checkout-index", "--all", f"--prefix={folder}/"]
     if any(git("-C", str(top), *step, **index) is None for step in steps):
@@ -71,15 +71,15 @@ def _commit(revision: str, folder: Path) -> Variant:
     working_directory = folder / Path.cwd().resolve().relative_to(top)
     if not working_directory.is_dir():
         raise Refusal(f"{versus}: this folder is not in that revision; start from one that is")
-    ours = {"AD_SCALING_COMMIT": sha} if (folder / "scaling" / "worker.py").exists() else {}
+    commit_variable = {"AD_SCALING_COMMIT": sha} if (folder / "scaling" / "worker.py").exists() else {}
     imported = [Path(entry).resolve() for entry in sys.path if entry]
     # Entries of sys.path inside the repository: a src folder or an editable install.
     inside = [folder / path.relative_to(top) for path in imported if path.is_relative_to(top)]
-    variables = ours | {"PYTHONPATH": _paths(working_directory, folder, *inside)}
+    variables = commit_variable | {"PYTHONPATH": _python_path(working_directory, folder, *inside)}
     return Variant(f"commit-{sha[:10]}", folder=working_directory, variables=variables)
 
 
-def _jax(version: str) -> Path:
+def _install_jax(version: str) -> Path:
     """Return the Python interpreter of a virtual environment with this version of JAX.
 
     The environment is created on first use in the user's cache folder. Raise `Refusal` if that fails.
@@ -89,38 +89,38 @@ def _jax(version: str) -> Path:
             f"versus=jax:{version} is no version: write one that PyPI has, such as versus=jax:0.10.0"
         )
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
-    home = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
-    python = str(home / "bin" / "python")
-    if not (home / "made").exists():
+    folder = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
+    python = str(folder / "bin" / "python")
+    if not (folder / "made").exists():
         install = [python, "-m", "pip", "install", "-qq", f"jax=={version}"]
-        for command in ([sys.executable, "-m", "venv", "--clear", str(home)], install):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise Refusal(f"versus=jax:{version} cannot be installed: {last_line(done.stderr)}")
-        (home / "made").touch()
+        for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], install):
+            process = subprocess.run(command, capture_output=True, text=True, check=False)
+            if process.returncode:
+                raise Refusal(f"versus=jax:{version} cannot be installed: {last_line(process.stderr)}")
+        (folder / "made").touch()
     return Path(python)
 
 
 def _check_variant(text: str, variant: Variant) -> None:
     """Raise `Refusal` if no worker of a variant can start, or if its worker protocol differs from ours."""
-    ask = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
+    script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
     try:
-        done = subprocess.run(
-            [variant.python, "-c", ask], capture_output=True, text=True, check=False, cwd=variant.folder,
+        process = subprocess.run(
+            [variant.python, "-c", script], capture_output=True, text=True, check=False, cwd=variant.folder,
             env=variables
         )  # fmt: skip
     except OSError as error:
         raise Refusal(f"versus={text}: {Path(variant.python).name}: {error.strerror}") from None
-    if done.returncode:
-        raise Refusal(f"versus={text} cannot run a worker: {last_line(done.stderr)}")
-    if done.stdout.split()[-1:] != [str(PROTOCOL)]:
+    if process.returncode:
+        raise Refusal(f"versus={text} cannot run a worker: {last_line(process.stderr)}")
+    if process.stdout.split()[-1:] != [str(PROTOCOL)]:
         raise Refusal(
             f"versus={text}: its worker speaks another protocol (not {PROTOCOL}); run its own study instead"
         )
 
 
-def _paths(*folders: Path) -> str:
+def _python_path(*folders: Path) -> str:
     return os.pathsep.join([*map(str, folders), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 

@@ -1,8 +1,7 @@
 """Check YAML files against limits on size, nesting and aliases before they are loaded.
 
 A file must be UTF-8 text of at most `_LARGEST` bytes that contains a single mapping. An alias counts as all
-values that it repeats. The limits bound the time and memory of loading. This module does not know what the
-keys mean.
+values that it repeats. The limits bound the time and memory of loading.
 """
 
 import os
@@ -28,13 +27,13 @@ def check(path: Path) -> None:
         content = file.read(_LARGEST + 1)
     if len(content) > _LARGEST:
         raise Refusal(
-            f"{_shown(path)} is too large: a configuration has at most {_LARGEST // 1024} kB; "
+            f"{_format_path(path)} is too large: a configuration has at most {_LARGEST // 1024} kB; "
             "split it with `parts`"
         )
     try:
         _check_events(path, content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise Refusal(f"{_shown(path)} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
+        raise Refusal(f"{_format_path(path)} is not UTF-8 at byte {error.start}: save it as UTF-8") from None
     except yaml.YAMLError as error:
         raise Refusal(describe(error, path)) from None
 
@@ -43,7 +42,7 @@ def describe(error: yaml.YAMLError, path: Path | None = None) -> str:
     """Return one sentence that says what is wrong with a YAML text, and on which line."""
     mark = getattr(error, "problem_mark", None)
     file = path or (Path(mark.name) if mark is not None else None)
-    place = _shown(file) if file else "a configuration file"
+    place = _format_path(file) if file else "a configuration file"
     place += f", line {mark.line + 1}" if mark is not None else ""
     problem = getattr(error, "problem", None) or getattr(error, "reason", None) or error
     return (
@@ -61,7 +60,7 @@ def _check_events(path: Path, text: str) -> None:
     parents: list[tuple[str | None, int]] = []  # (anchor, number of nodes before) of the open collections
     count = documents = 0
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-        line = f"{_shown(path)}, line {event.start_mark.line + 1}"
+        line = f"{_format_path(path)}, line {event.start_mark.line + 1}"
         if isinstance(event, yaml.NodeEvent) and count == 0:
             _check_root(line, event)
         if isinstance(event, yaml.DocumentStartEvent):
@@ -98,10 +97,10 @@ def _check_root(line: str, event: yaml.NodeEvent) -> None:
     scalar = isinstance(event, yaml.ScalarEvent)
     null = scalar and event.implicit[0] and event.value in ("", "~", "null", "Null", "NULL")
     if not isinstance(event, yaml.MappingStartEvent) and not null:
-        found = repr(event.value) if scalar else "a list"
-        raise Refusal(f"{line}: a file is a mapping, such as `workload: linear`, not {found:.80}")
+        described = repr(event.value) if scalar else "a list"
+        raise Refusal(f"{line}: a file is a mapping, such as `workload: linear`, not {described:.80}")
 
 
-def _shown(path: Path) -> str:
-    """Return a path for a message: relative to the working directory if it is inside, otherwise its name."""
+def _format_path(path: Path) -> str:
+    """Return a path as text: relative to the working directory if it is inside, otherwise its name."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.name

@@ -232,7 +232,7 @@ GRID = {"workload": "linear", "points": list(range(1, 1001)), "data_seed": list(
 
 @pytest.mark.default
 def test_a_study_of_a_million_cases_is_refused_by_its_count_before_it_is_made(monkeypatch):
-    monkeypatch.setattr(grid, "_cell", lambda fields: pytest.fail("a cell was made"))
+    monkeypatch.setattr(grid, "_make_cell", lambda fields: pytest.fail("a cell was made"))
     with pytest.raises(Refusal, match=r"1,000,000 cases.*max_cases=100000.*max_cases=1000000"):
         grid.expand_study({**GRID, "where": "points == 1"}, {}, 100_000)
 

@@ -65,7 +65,7 @@ _NANOSECOND = 1e-9
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return an error message if a Julia package cannot run a case."""
+    """Return as text why Julia cannot run a case (a configuration of a study), or None if it can."""
     system = case.engine.partition("/")[2]
     offered = (*MODES[system], "finite_difference", "value")
     has_tape = case.mode == "jacrev" and system in ("ReverseDiff", "DifferentiationInterface")
@@ -87,14 +87,14 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def versions(system: str) -> dict[str, str | None]:
-    """Return the version of Julia and of each package that a system loads.
+    """Return a dict from "julia" and each package that a system loads to its version.
 
     The version of a package that is not installed is None.
     """
-    match = re.search(r"(\d+\.\d+\.\S+)", _output("julia", "--version"))
+    match = re.search(r"(\d+\.\d+\.\S+)", _command_output("julia", "--version"))
     if not match:
         return {"julia": None}
-    installed = _installed(match.group(1))
+    installed = _installed_versions(match.group(1))
     # Packages of the standard library have no version in Project.toml.
     compatible = tomllib.loads((_FOLDER / "Project.toml").read_text())["compat"]
     others = {name for names in _PACKAGES.values() for name in names} - set(_PACKAGES[system])
@@ -102,23 +102,22 @@ def versions(system: str) -> dict[str, str | None]:
     return {"julia": match.group(1)} | {name: installed.get(name) for name in packages}
 
 
-def _output(*command: str) -> str:
-    """Return the standard output of a command, or "" if it cannot be run."""
+def _command_output(*command: str) -> str:
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
     except (OSError, subprocess.TimeoutExpired):
         return ""
 
 
-def _installed(julia: str) -> dict[str, str | None]:
-    """Return the versions of the packages in the environment, from the manifest of a version of Julia.
+def _installed_versions(julia: str) -> dict[str, str | None]:
+    """Return a dict from package to version for the environment, read from the manifest of a Julia version.
 
     Julia uses the manifest of its own minor version, such as Manifest-v1.11.toml, or Manifest.toml if there
     is none. A manifest with the prefix "Julia" takes precedence.
     """
     minor = ".".join(julia.split(".")[:2])
     names = (f"{prefix}Manifest{suffix}.toml" for suffix in (f"-v{minor}", "") for prefix in ("Julia", ""))
-    manifest = next((path for path in map(_environment().joinpath, names) if path.is_file()), None)
+    manifest = next((path for path in map(_environment_folder().joinpath, names) if path.is_file()), None)
     try:
         entries = tomllib.loads(manifest.read_text()) if manifest else {}
     except (OSError, ValueError):
@@ -132,24 +131,23 @@ def _installed(julia: str) -> dict[str, str | None]:
     }
 
 
-def _environment() -> Path:
-    """Return the path of the environment in the first Julia depot."""
+def _environment_folder() -> Path:
     depot = os.environ.get("JULIA_DEPOT_PATH", "").split(os.pathsep)[0]
     return Path(depot or "~/.julia").expanduser() / _ENVIRONMENT
 
 
 def install() -> None:
     """Create the Julia environment of Project.toml, or update it, and install its packages."""
-    _environment().mkdir(parents=True, exist_ok=True)
-    shutil.copy(_FOLDER / "Project.toml", _environment())
+    _environment_folder().mkdir(parents=True, exist_ok=True)
+    shutil.copy(_FOLDER / "Project.toml", _environment_folder())
     update = "using Pkg; Pkg.resolve(); Pkg.instantiate()"
-    subprocess.run(["julia", f"--project={_environment()}", "-e", update], check=True)
+    subprocess.run(["julia", f"--project={_environment_folder()}", "-e", update], check=True)
 
 
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """Return the derivative in a Julia process, which is killed when the returned object is deleted."""
+    """Start a Julia process, and return a `Prepared` object whose `call` computes the derivative in it."""
     julia = _Julia(case.engine.partition("/")[2], threads)
     is_value = case.ad_mode.is_value
     is_summed = bool(workload.reduce) and not is_value
@@ -182,25 +180,25 @@ def prepare(
 
 
 class _Julia:
-    """A Julia process that replies to requests in JSON; it is killed when this object is deleted."""
+    """A Julia process that replies to JSON requests; it is killed when this object is deleted."""
 
     def __init__(self, system: str, threads: int) -> None:
         folder = tempfile.TemporaryDirectory(prefix="scaling-julia-")
         self.folder = Path(folder.name)
-        options = "--startup-file=no", f"--project={_environment()}", f"--threads={threads}"
+        options = "--startup-file=no", f"--project={_environment_folder()}", f"--threads={threads}"
         self._process = ChildProcess(
             ["julia", *options, str(_FOLDER / "measure.jl"), system], reaped=False, tagged=False
         )
         weakref.finalize(self, _close, self._process, folder)
 
     def write_input(self, name: str, array: np.ndarray) -> dict[str, Any]:
-        """Write an input to a binary file, and return its name, file, shape and dtype as sent to Julia."""
+        """Write an array to a binary file, and return its name, file, shape and dtype as sent to Julia."""
         file = self.folder / f"{name}.bin"
         np.ascontiguousarray(array).tofile(file)
         return {"name": name, "file": str(file), "shape": array.shape, "type": array.dtype.name}
 
     def request(self, action: str, **fields: Any) -> dict[str, Any]:
-        """Send a request and return the reply. Raises `RuntimeError` if Julia reports an error or exits."""
+        """Send a request and return the reply, or raise `RuntimeError` if Julia reports an error or exits."""
         self._process.send({"do": action, **fields})
         reply = self._process.receive()
         assert reply is not None
@@ -211,12 +209,10 @@ class _Julia:
         return reply
 
     def _last_error(self) -> str:
-        """Return the last error message on the standard error of Julia."""
         lines = [line for line in self._process.stderr_lines() if line.strip()]
         return next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "nothing")
 
 
 def _close(process: ChildProcess, folder: tempfile.TemporaryDirectory) -> None:
-    """Kill the Julia process and delete its files."""
     process.close(end_seconds=0.0)
     folder.cleanup()
