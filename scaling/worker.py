@@ -1,4 +1,4 @@
-"""Entry point of `python -m scaling.worker`, the command that starts a worker process.
+"""The module that `python -m scaling.worker` runs; a stable name for workers/worker_main.py.
 
 Its name is stable, because a launcher may start a worker of another revision of the package.
 """

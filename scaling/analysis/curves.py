@@ -118,7 +118,7 @@ class Curve:
 
     @property
     def baseline(self) -> str:
-        """Return the baseline in words, such as '2 devices'."""
+        """Return the baseline as text, such as '2 devices'."""
         return baseline_name(self.baseline_devices)
 
     @property
@@ -128,7 +128,7 @@ class Curve:
 
     @property
     def size(self) -> str:
-        """Return the problem size (for weak scaling, per device) in words, such as 'm=100 points=6'."""
+        """Return the problem size (for weak scaling, per device) as text, such as 'm=100 points=6'."""
         if self.kind == "strong":
             return size_name(self.case)
         share = dataclasses.replace(self.case, devices=1, points=self.case.points // self.case.devices)
@@ -173,7 +173,7 @@ class FastestMethod:
 
     @property
     def certainty(self) -> str:
-        """Return the certainty of the result in words for a table cell, such as 'not distinguished'."""
+        """Return the certainty of the result as text for a table cell, such as 'not distinguished'."""
         if self.second is None or self.empty:
             return "an empty call" if self.empty else "no other method"
         if not self.distinguished:
@@ -251,7 +251,7 @@ def family_name(case: Case) -> str:
 
 
 def size_name(case: Case) -> str:
-    """Return the sizes, the number of points and the data seed in words, such as 'm=100 points=6'."""
+    """Return the sizes, the number of points and the data seed as text, such as 'm=100 points=6'."""
     seed = [f"seed={case.data_seed}"] if case.data_seed else []
     return " ".join(
         [*(f"{name}={size}" for name, size in case.sizes.items()), f"points={case.points}", *seed]
@@ -259,7 +259,7 @@ def size_name(case: Case) -> str:
 
 
 def baseline_name(devices: int) -> str:
-    """Return the device count of a baseline in words, such as 'one device' or '2 devices'."""
+    """Return the device count of a baseline as text, such as 'one device' or '2 devices'."""
     return "one device" if devices == 1 else count_of(devices, "device")
 
 

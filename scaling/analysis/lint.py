@@ -1,6 +1,6 @@
-"""Lint rules for benchmark quality: defects of a results folder that a strict reviewer would criticize.
+"""Lint rules: methodological problems of a results folder, such as a single process or too few samples.
 
-Each rule is a row of the table RULES with a function that returns the violations in words, and a fix.
+Each rule is a row of the table RULES with a function that returns the violations as text, and a fix.
 """
 
 from collections import Counter
@@ -19,8 +19,8 @@ from scaling.core.formatting import count_of, format_duration, format_percentage
 from scaling.core.record import REASONS
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
-Rule = Callable[[Findings], list[str]]  # returns its violations in words
-Fault = Callable[[Timing], str]  # returns the defect of a timed case in words, or ''
+Rule = Callable[[Findings], list[str]]  # returns its violations as text
+Fault = Callable[[Timing], str]  # returns the defect of a timed case as text, or ''
 COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _LEAST_SAMPLES = 7  # per process
 _WIDE = 0.05  # relative half-width of an interval
@@ -33,7 +33,7 @@ _IGNORED_FACTS = {*OF_THE_CASE, "versions", "engine"}  # reported elsewhere, or 
 
 @dataclass(frozen=True)
 class LintFinding:
-    """A violated lint rule: the number of its violations, the first ones in words, and the fix."""
+    """A violated lint rule: the number of its violations, the first ones as text, and the fix."""
 
     rule: str
     severity: str
@@ -59,7 +59,7 @@ def _summarize_violations(violations: Sequence[str]) -> str:
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
-    """Return the number of errors and warnings in words, or 'publishable as it is'. Notes are not counted."""
+    """Return the number of errors and warnings as text, or 'publishable as it is'. Notes are not counted."""
     count = Counter(remark.severity for remark in remarks)
     if not count[ERROR] + count[WARNING]:
         return "publishable as it is"
@@ -100,7 +100,7 @@ def _skipped_cases(findings: Findings) -> list[str]:
     return [f"{reason}: {REASONS[reason]}" if reason else "no reason given" for reason in reasons]
 
 
-# Checks of one timed case. Each returns the defect in words, or ''.
+# Checks of one timed case. Each returns the defect as text, or ''.
 
 
 def _half_width(timing: Timing) -> float:
@@ -150,7 +150,7 @@ def _disturbed(timing: Timing) -> str:
 
 
 def _trend(timing: Timing) -> str:
-    """Return the trend of the times within a process in words, or '' if it is small.
+    """Return the trend of the times within a process as text, or '' if it is small.
 
     Only the first compilation of each process is tested, because each recompilation may change the mean time.
     """
@@ -185,7 +185,7 @@ def _varying_blocks(timing: Timing) -> str:
     return "; ".join(counts) if len(counts) > 1 else ""
 
 
-# Rules for a whole folder. Each returns its violations in words.
+# Rules for a whole folder. Each returns its violations as text.
 
 
 def _nothing_measured(findings: Findings) -> list[str]:

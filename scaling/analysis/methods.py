@@ -1,4 +1,4 @@
-"""The differentiation method of a case (mode, batching, engine, seeds, memory) as a tuple and in words.
+"""The differentiation method of a case (mode, batching, engine, seeds, memory) as a tuple and as text.
 
 A memory setting consists of the number of seeds and points per block, the storage of the result, and the
 rematerialization policy of reverse mode.
@@ -33,7 +33,7 @@ class Method(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the method in words, such as 'jacfwd (vmap), 4 seeds at a time'."""
+        """Return the method as text, such as 'jacfwd (vmap), 4 seeds at a time'."""
         batched = MODES[self.mode].has_seeds or self.batch != "vmap"
         mode = f"{self.mode} ({self.batch})" if batched else self.mode
         words = [mode if self.engine == "jax" else f"{self.engine} {mode}", self.formulation]
@@ -44,7 +44,7 @@ class Method(NamedTuple):
 
     @property
     def memory_setting(self) -> str:
-        """Return the memory setting in words, such as '4 seeds at a time', or '' if it is the default."""
+        """Return the memory setting as text, such as '4 seeds at a time', or '' if it is the default."""
         limit = self.memory_limit and f"within {format_bytes(self.memory_limit)}"
         storage = self.storage and f"kept on the {self.storage}"
         chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
@@ -87,7 +87,7 @@ def base_method(case: Case) -> Method:
 
 
 def describe_call(case: Case) -> str:
-    """Return the JAX API and the partitioning of a program in words, such as 'shard_map, points split'.
+    """Return the JAX API and the partitioning of a program as text, such as 'shard_map, points split'.
 
     A case with split=both and without a mesh represents a curve through the fastest meshes.
     """

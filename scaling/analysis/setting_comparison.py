@@ -110,7 +110,7 @@ class MemoryPoint(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the memory setting in words, such as '4 seeds at a time' or 'all at once'."""
+        """Return the memory setting as text, such as '4 seeds at a time' or 'all at once'."""
         return memory_setting_name(self.timing.case)
 
 
@@ -186,7 +186,7 @@ def memory_of(timing: Timing) -> int | None:
 
 
 def memory_setting_name(case: Case) -> str:
-    """Return the memory setting of a case in words, such as '4 seeds at a time' or 'all at once'."""
+    """Return the memory setting of a case as text, such as '4 seeds at a time' or 'all at once'."""
     return method_of(case).memory_setting or "all at once"
 
 
@@ -202,7 +202,7 @@ def automatic_blocks(record: Record) -> str:
 
 
 def mesh_name(case: Case) -> str:
-    """Return the mesh shape in words, points axis by seeds axis, such as '2x4'."""
+    """Return the mesh shape as text, points axis by seeds axis, such as '2x4'."""
     return "x".join(map(str, case.axes))
 
 

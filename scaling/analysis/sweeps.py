@@ -28,7 +28,7 @@ def find_sweeps(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[
     so that a number of points that grows with the devices is not a sweep.
 
     Returns:
-        Tuples of the swept size, the constant sizes in words such as 'points=6 o=2', and the items.
+        Tuples of the swept size, the constant sizes as text such as 'points=6 o=2', and the items.
     """
     families = group_by(items, lambda item: tuple(case_of(item).sizes))
     return [sweep for family in families.values() for sweep in _sweeps_of_family(family, case_of)]

@@ -1,4 +1,4 @@
-"""Packing: distribute cases over tasks (jobs), so that each task fills its time limit as predicted."""
+"""Distribute cases over Slurm tasks, so that the predicted run times of its cases fill a time limit."""
 
 import dataclasses
 import statistics

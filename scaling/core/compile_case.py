@@ -1,4 +1,4 @@
-"""Compile a case, one configuration of a study, to a program that fits into memory; allocate no arrays.
+"""Compile a case ahead of time, without allocating arrays, in chunks that are small enough for the memory.
 
 The runner, the planner and the advisor call the same functions with their own devices and compilers:
 

@@ -1,4 +1,4 @@
-"""Compute the derivative on one device: seeds -> slices (rows or columns) of the Jacobian -> reduced result.
+"""Compute the Jacobian of a case on one device, as slices (rows or columns), and reduce them.
 
 A seed is a tangent or cotangent vector. A seeded AD mode maps (f, x) to a linear map from a seed to one slice
 of the Jacobian of f at x: a column in forward mode, a row in reverse mode. A Jacobian is this map applied to

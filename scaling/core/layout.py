@@ -1,4 +1,4 @@
-"""Partition a derivative over devices with `jit`, `shard_map` or `pmap`, and place its inputs on them.
+"""Partition the computation of a derivative over devices with `jit`, `shard_map` or `pmap`; place its inputs.
 
 The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents), of which
 one or both may have length 1. The three APIs differ only in how they wrap the same function of one device.

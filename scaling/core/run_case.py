@@ -1,4 +1,4 @@
-"""Run one case: compile it, check its result, sample its run time in turns, and return its record.
+"""Run one case: compile it, check its result, sample its run time in interleaved turns; return its record.
 
 The calls, from a case to its record:
 

@@ -1,1 +1,1 @@
-"""Run the cases of a study in other differentiation systems (peers), to compare them with JAX."""
+"""Other systems of automatic differentiation (peers, `engine=NAME`), which run the same cases as JAX."""

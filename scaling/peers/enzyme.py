@@ -1,4 +1,4 @@
-"""Peer: Enzyme-JAX, which differentiates the compiler's program instead of the jaxpr, on one CPU core.
+"""Peer: Enzyme-JAX, which differentiates the compiler IR (StableHLO) instead of the jaxpr, on one CPU core.
 
 Enzyme-JAX has no vmap. It differentiates the function of the whole batch: a single pass computes one column
 or one row of the Jacobian of every point, and a loop in the same program iterates over the seeds. It supports

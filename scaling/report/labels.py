@@ -1,4 +1,4 @@
-"""Cleaning and formatting of labels: panel subtitles, control characters, file stems, unbreakable numbers."""
+"""Format labels: panel subtitles, removed control characters, file stems, non-breaking spaces in numbers."""
 
 import re
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Text of the proposal on methods: measurement procedure, statistics, compute time used and provenance."""
+"""The methods section of a compute-time proposal: measurement procedure, statistics and provenance."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

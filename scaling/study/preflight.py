@@ -1,8 +1,8 @@
-"""Check the cells of a study in CPU child processes before it starts, and cache their answers.
+"""Check in child processes whether each case of a study can run, before it starts; cache the results.
 
 The child processes (preflight_process.py) import JAX and the user's modules: one process for each set of user
 modules, and one for everything built in. A module that crashes or hangs therefore affects only its own cases.
-The answers about built-in workloads are cached in the results folder, so that an unchanged study starts
+The results for built-in workloads are cached in the results folder, so that an unchanged study starts
 without JAX. This module does not import JAX.
 """
 

@@ -1,4 +1,4 @@
-"""Prepare the baseline that `versus=KIND:WHAT` compares with: a git revision, JAX version, or XLA flags.
+"""Prepare the other side of `versus=KIND:WHAT`: another git revision, JAX version, interpreter or XLA flags.
 
 The baseline may also be another Python interpreter, or this program itself.
 """

@@ -1,4 +1,4 @@
-"""Result of the preflight check of a benchmark case, which decides before any measurement if it can run."""
+"""Result of the check of a case before a study starts: whether the case can run, and if not, why."""
 
 from dataclasses import dataclass
 

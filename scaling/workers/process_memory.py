@@ -1,4 +1,4 @@
-"""Memory limit of a worker process, and priority with which the kernel kills it when memory runs out."""
+"""Memory limit of a worker process, and its priority for the out-of-memory killer (oom_score_adj)."""
 
 import contextlib
 import re

@@ -1,4 +1,4 @@
-"""Workload `ceiling`: benchmarks of the peak throughputs of a machine and of its dispatch latency.
+"""Workload `ceiling`: programs that reach the machine's peak FLOP/s, bandwidth and least dispatch latency.
 
 A point (batch element) consists of k elements; for `matmul` and `transpose` it is a k x k matrix. The targets
 are:

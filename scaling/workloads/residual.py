@@ -1,9 +1,9 @@
-"""Workload `residual`: a profile minus its fit by a known shape, from a forum thread on `argnums`.
+"""Workload `residual`: data on 21 grid points minus a fitted Gaussian, differentiated by some arguments.
 
 On the grid x = -10..10, f(m) = exp(-1.5 (x - m)^2) and rs(d, m) = d - (sum(d f) / sum(f f)) f. A point (batch
-element) is a pair (d, m): the profile d (21 elements) is a shifted shape with noise, and m is close to its
-center. The derivative is with respect to the shift m, to d, or to both (`wrt: d+m`). The variant `scalar`
-differentiates sum(rs^2). The `formulation` uses sums or dot products.
+element) is a pair (d, m): the data d (21 elements) are a shifted Gaussian with noise, and m is close to its
+center. The derivative is with respect to the shift m, to d, or to both (`wrt: d+m`): a published question on
+`argnums`. The variant `scalar` differentiates sum(rs^2). The `formulation` uses sums or dot products.
 """
 
 import dataclasses
