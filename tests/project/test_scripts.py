@@ -73,7 +73,7 @@ def test_the_contract_computes_while_jobs_wait(clone):
     )
     assert sorted(others) == [
         "python -m pytest -m (slurm or contract) and slurm and not quiet",
-        "python -m pytest -n 1 -m (slurm or contract) and contract and not (process or slurm or quiet)",
+        f"python {TWO} (slurm or contract) and contract and not (process or slurm or quiet)",
     ]
 
 

@@ -144,10 +144,10 @@ def test_the_digest_of_a_run_changes_with_its_rows_and_with_nothing_else(folder)
     "value", [math.nan, math.inf, {}, [1, {"a": None}], "\ud800 alone", 10**30, 0.1 + 0.2, None]
 )
 def test_every_value_of_a_run_is_strict_json_and_the_last_bits_of_a_number_are_left_out(value):
-    kept = runs._row({"a": value, "\udcff": 1})
+    kept = runs._encode_fields({"a": value, "\udcff": 1})
     assert json.loads(json.dumps(kept, allow_nan=False)) == kept and "\udcff" not in kept
     assert json.dumps(kept, ensure_ascii=False).encode()
-    assert runs._row({"a": 0.1 + 0.2}) == runs._row({"a": 0.3}) != runs._row({"a": 0.30001})
+    assert runs._encode_fields({"a": 0.1 + 0.2}) == runs._encode_fields({"a": 0.3}) != runs._encode_fields({"a": 0.30001})
 
 
 def test_importing_what_publishes_starts_neither_jax_nor_wandb():
