@@ -147,7 +147,11 @@ def test_every_value_of_a_run_is_strict_json_and_the_last_bits_of_a_number_are_l
     kept = runs._encode_fields({"a": value, "\udcff": 1})
     assert json.loads(json.dumps(kept, allow_nan=False)) == kept and "\udcff" not in kept
     assert json.dumps(kept, ensure_ascii=False).encode()
-    assert runs._encode_fields({"a": 0.1 + 0.2}) == runs._encode_fields({"a": 0.3}) != runs._encode_fields({"a": 0.30001})
+    assert (
+        runs._encode_fields({"a": 0.1 + 0.2})
+        == runs._encode_fields({"a": 0.3})
+        != runs._encode_fields({"a": 0.30001})
+    )
 
 
 def test_importing_what_publishes_starts_neither_jax_nor_wandb():
