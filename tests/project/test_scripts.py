@@ -15,6 +15,8 @@ TOOL = """#!/bin/sh
 echo "$(basename "$0")" "$@" >> called
 """
 TWO = "-m pytest -n 2 --dist loadfile --no-loadscope-reorder -m"
+THREE = TWO.replace("2", "3")
+WAITING = "(contract or wandb) and not process"
 ANY = " or ".join(TIERS)
 
 
@@ -61,26 +63,24 @@ def test_files_that_are_not_tracked_are_not_linted_and_do_not_stop_the_tests(clo
 
 def test_tiers_run_by_name_and_what_compares_times_runs_alone(clone):
     assert called(clone, "process", "quiet", "-x")[0][3:] == [
-        f"python {TWO} (process or quiet) and not (slurm or quiet) -x",
+        f"python {THREE} (process or quiet) and not (slurm or quiet) -x",
         "python -m pytest -m (process or quiet) and quiet -x",
     ]
 
 
 def test_the_contract_computes_while_jobs_wait(clone):
     first, *others = called(clone, "slurm", "contract")[0][3:]
-    assert first == (
-        f"python {TWO} (slurm or contract) and not (slurm or quiet or (contract and not process))"
-    )
+    assert first == (f"python {THREE} (slurm or contract) and not (slurm or quiet or ({WAITING}))")
     assert sorted(others) == [
         "python -m pytest -m (slurm or contract) and slurm and not quiet",
-        f"python {TWO} (slurm or contract) and contract and not (process or slurm or quiet)",
+        f"python {THREE} (slurm or contract) and {WAITING} and not (slurm or quiet)",
     ]
 
 
 def test_all_runs_what_the_machine_can_and_names_the_rest(clone):
     ran, printed = called(clone, "--all")
     assert ran[3:] == [
-        f"python {TWO} (not (slurm or none)) and not (slurm or quiet)",
+        f"python {THREE} (not (slurm or none)) and not (slurm or quiet)",
         "python -m pytest -m (not (slurm or none)) and quiet",
     ]
     assert "slurm: none answers" in printed
