@@ -70,9 +70,11 @@ def _reevaluate_block(
     errors = relative_error(np.abs(comparison.result - comparison.expected), comparison.scale)
     points, columns = _choose_entries(spec, comparison, errors)
     retry = _make_retry(spec, native, block, comparison, points, columns)
-    # An output may cross zero at a point: its root mean square over the points is its typical size.
+    # A derivative may cross zero at a point: its root mean square over the points is its typical size. At a
+    # single point it is that over the outputs.
     sizes = np.broadcast_to(comparison.scale, comparison.expected.shape)
-    typical = np.sqrt(np.mean(sizes**2, axis=0))[..., columns]
+    axes = (0, 1) if len(sizes) == 1 and sizes.ndim > 1 else 0
+    typical = np.sqrt(np.mean(sizes**2, axis=axes, keepdims=True))[0][..., columns]
     noise, natural_size, is_hidden = _estimate_rounding_errors(retry, spec.tolerance * typical)
     error, limit = np.abs(retry.got - retry.want), spec.tolerance * retry.size
     size = np.where(is_hidden, np.maximum(retry.size, natural_size), retry.size)
