@@ -48,6 +48,7 @@ def measure(study: str) -> None:
     words = [*verb, f"study={STUDIES.get(study, study)}", f"results={DATA / study}"]
     subprocess.run([Path(sys.executable).parent / "scaling", *words], cwd=TOP, check=True)
     shutil.rmtree(DATA / study / "report", ignore_errors=True)
+    (DATA / study / ".examined.json").unlink(missing_ok=True)
 
 
 def draw(name: str) -> None:

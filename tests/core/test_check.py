@@ -700,3 +700,16 @@ def test_where_the_batch_is_one_number_what_is_reduced_is_the_sum_over_outputs(r
     assert check.verdict(case, made, sizes, got, "cpu").reason is None
     assert check.verdict(case, made, sizes, wrong, "cpu").reason == "wrong_answer"
     process_cache.clear("expected result")
+
+
+@pytest.mark.parametrize("roundings, reason", [(4, None), (4000, "wrong_answer")])
+def test_an_entry_next_to_zero_at_a_single_point_may_be_off_by_roundings_of_the_others(roundings, reason):
+    fields = {"workload": "rbf", "target": "grad", "points": 1, "sizes": {"m": 1000}, "api": "jit"}
+    case = completion.complete(Case(**fields, mode="jacrev", dtype="float32"))
+    built = workload.build(case)
+    sizes = derivative_shape(case, built)
+    J = np.array(jacobian(case, built)[0], np.float32)
+    nearest, typical = np.abs(J).argmin(), np.sqrt(np.mean(J**2))
+    assert abs(J.flat[nearest]) < 1e-3 * typical
+    J.flat[nearest] += roundings * np.finfo(np.float32).eps / 2 * typical
+    assert check.verdict(case, built, sizes, J, "cpu").reason == reason
