@@ -12,7 +12,7 @@ def maps_of(records):
 
 @pytest.fixture
 def two_modes(make_record):
-    """Return a function that makes records in which jacfwd takes 1 ms per point on one device and jacrev 64 ms in all."""
+    """Return a function that makes records; jacfwd takes 1 ms per point and jacrev 64 ms, both divided by the devices."""
 
     def make(spread=0.001, points=(16, 32, 128, 256), devices=(1, 2), processes=2, **fields):
         records = []

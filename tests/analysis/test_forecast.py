@@ -121,11 +121,8 @@ def test_each_hardware_has_a_forecast_even_without_a_plan_file():
         for result in forecasts([plan(1.0), plan(2.0, hardware="other")], read_plan_files(FILES))
     }
     assert set(by_hardware) == {"mine", "other"}
-    assert (by_hardware["other"].title, by_hardware["other"].price, by_hardware["other"].memory) == (
-        "other",
-        None,
-        None,
-    )
+    other = by_hardware["other"]
+    assert (other.title, other.price, other.memory) == ("other", None, None)
 
 
 def test_forecast_can_be_restricted_to_some_cases():

@@ -111,9 +111,7 @@ FAULTS = [  # rule, severity, study with that fault from (study, clean), words o
 
 
 @pytest.mark.parametrize("rule, severity, faulty, words", FAULTS)
-def test_each_fault_raises_only_the_remark_of_its_rule(
-    study, clean, remarks_on, rule, severity, faulty, words
-):
+def test_each_fault_raises_only_its_remark(study, clean, remarks_on, rule, severity, faulty, words):
     remarks = remarks_on(faulty(study, clean)).values()
     (remark,) = [candidate for candidate in remarks if candidate.severity != "note" or severity == "note"]
     assert remark.rule.startswith(rule) and remark.severity == severity and words in remark.text, remark
@@ -149,9 +147,7 @@ def test_one_device_needs_no_speedup_baseline(study, remarks_on):
 @pytest.mark.parametrize(
     "reason, missed", [("too_large", False), ("out_of_memory", False), ("not_defined", True)]
 )
-def test_baseline_out_of_memory_on_one_device_is_not_reported_as_missing(
-    study, clean, remarks_on, reason, missed
-):
+def test_baseline_too_large_for_one_device_is_not_missing(study, clean, remarks_on, reason, missed):
     records = [r for r in study() if r.case.devices == 2 or r.case.api == "jit"]
     unfit = dataclasses.replace(
         next(r for r in records if r.case.devices == 2), status="skipped", reason=reason, seconds=[]
@@ -251,9 +247,7 @@ def test_constant_or_short_series_have_no_trend_and_no_widening(samples):
     assert autocorrelation.trend(samples) is None and autocorrelation.interval_widening(samples) is None
 
 
-def test_exit_status_of_lint_reports_errors_and_with_strict_warnings(
-    scaling_command, study, remarks_on, tmp_path
-):
+def test_exit_status_of_lint_depends_on_errors_and_strict(scaling_command, study, remarks_on, tmp_path):
     for records, options, status, verdict in (
         (study(), [], 0, "publishable as it is"),
         (study(environment={"dirty": True}), [], 0, "0 errors, 1 warning"),

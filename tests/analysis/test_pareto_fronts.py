@@ -17,7 +17,6 @@ def setting(seconds=1.0, memory=100, **fields):
 
 
 def front(*records):
-
     (result,) = setting_comparison.pareto_fronts(records)
     return result
 

@@ -11,7 +11,6 @@ from tests.support.records import record
 
 
 def measured(seconds, devices=1, kind="A processor", **fields):
-
     row = record(devices, seconds, **fields)
     return dataclasses.replace(row, environment=row.environment | {"device_kind": kind})
 

@@ -16,7 +16,7 @@ def write_study(*records, folder, scaling=("strong",)):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two modes on one and two devices, in three processes each, a failure and a skip."""
+    """Return a study of two modes on one and two devices, in three processes each, with a failed and a skipped case."""
     rows = [r for d in (1, 2) for r in processes(("jacfwd", 2.0 / d), ("jacrev", 3.0 / d), devices=d)]
     rows += [
         record(status="failed", reason="timeout", points=24),

@@ -20,7 +20,7 @@ from tests.support.paths import TOP
 
 EXTRAP = TOP / ".venv-extrap" / "bin" / "extrap"
 needs_extrap = pytest.mark.skipif(
-    not EXTRAP.exists(), reason="Extra-P is not here: scripts/extrap makes .venv-extrap"
+    not EXTRAP.exists(), reason="Extra-P is not installed: scripts/extrap makes .venv-extrap"
 )
 TABLES = ("records", "curves", "samples", "laws")
 

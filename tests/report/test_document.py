@@ -75,7 +75,7 @@ def test_figure_refers_to_its_own_file_in_each_format():
     assert "{a.pdf}" in to_latex([figure]) and "\\caption{Speed-up}" in to_latex([figure])
 
 
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not here")
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
 def test_pdflatex_compiles_the_document(tmp_path):
     (tmp_path / "part.tex").write_text(to_latex(BLOCKS))
     (tmp_path / "whole.tex").write_text(

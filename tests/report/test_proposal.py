@@ -239,18 +239,18 @@ def test_proposal_without_measurements_says_so(tmp_path, make_record):
     assert "Nothing has been measured" in texts["proposal.tex"]
 
 
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not here")
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
 def test_proposal_compiles_as_a_standalone_document(study_copy):
     write_proposal(study_copy)
-    words = [
+    command = [
         "pdflatex",
         "-halt-on-error",
         "-interaction=nonstopmode",
         "-no-shell-escape",
         "proposal-alone.tex",
     ]
-    done = subprocess.run(
-        words, cwd=study_copy / "report" / "proposal", capture_output=True, timeout=120, check=False
+    result = subprocess.run(
+        command, cwd=study_copy / "report" / "proposal", capture_output=True, timeout=120, check=False
     )
-    assert done.returncode == 0, done.stdout[-2000:].decode(errors="replace")
-    assert b"Overfull \\hbox" not in done.stdout
+    assert result.returncode == 0, result.stdout[-2000:].decode(errors="replace")
+    assert b"Overfull \\hbox" not in result.stdout
