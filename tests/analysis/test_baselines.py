@@ -76,7 +76,7 @@ def test_uncounted_work_has_no_roof_and_a_roof_fraction_may_exceed_one():
 
 
 def test_roof_is_the_largest_copy_that_moves_no_more_bytes_than_the_case():
-    # 80, 40 and 10 bytes/s.
+    # The copies reach 80, 40 and 10 bytes/s.
     copies = [peak("copy", 1.0, k=10), peak("copy", 20.0, k=100), peak("copy", 800.0, k=1000)]
     for moved, speed in ((40, 80), (80, 80), (799, 80), (800, 40), (7999, 40), (80000, 10)):
         by_method = baselines_of(*copies, record(argument_bytes=moved, output_bytes=0, work=(None, None)))

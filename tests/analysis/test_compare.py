@@ -172,7 +172,7 @@ def test_differences_between_the_environments_are_listed(make_record, tmp_path):
     result = compare_pair(
         tmp_path, steady(make_record, 1.0), steady(make_record, 1.0, digest="other", environment=environment)
     )
-    # The names of the folders, not their paths.
+    # The sentence names the folders, not their paths.
     assert comparison_lines(result)[0].startswith("A is old, B is new; ")
     assert comparison_lines(result)[0].endswith(
         "they differ in jax (0.10.2, then 0.11.0); xla_flags (none, then --xla_x=1)."

@@ -207,8 +207,8 @@ DRAWS = {
     "even": lambda g, n: 1 + 0.05 * g.normal(size=n),
     "skewed": lambda g, n: np.exp(0.5 * g.normal(size=n)),
     "with spikes": lambda g, n: np.exp(0.01 * g.normal(size=n)) * np.where(g.random(n) < 0.05, 2.5, 1.0),
-    "of two levels": lambda g, n: np.where(g.random(n) < 0.5, 1.0, 1.3) + 0.01 * g.normal(size=n),
-    "of a coarse clock": lambda g, n: np.round(1 + 0.05 * g.normal(size=n), 1),
+    "two levels": lambda g, n: np.where(g.random(n) < 0.5, 1.0, 1.3) + 0.01 * g.normal(size=n),
+    "coarse clock": lambda g, n: np.round(1 + 0.05 * g.normal(size=n), 1),
 }
 
 
