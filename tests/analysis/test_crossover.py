@@ -1,4 +1,4 @@
-"""Laws of the crossover map: what is fastest at each size and device count, where it changes, and how sure that is."""
+"""Tests of the crossover map: the fastest mode at each size and device count, the sizes at which it changes, and certainty."""
 
 import pytest
 
@@ -6,13 +6,13 @@ from scaling.analysis.crossover import fastest_mode_maps
 from scaling.analysis.curves import fastest_methods, method_of, pool_processes
 
 
-def mapped(records):
+def maps_of(records):
     return fastest_mode_maps(fastest_methods(records), pool_processes(records))
 
 
 @pytest.fixture
-def timed(make_record):
-    """Records of two modes over points and devices: forward takes `points` ms, reverse 64 ms whatever their number."""
+def two_modes(make_record):
+    """Return a function that makes records; jacfwd takes 1 ms per point and jacrev 64 ms, both divided by the devices."""
 
     def make(spread=0.001, points=(16, 32, 128, 256), devices=(1, 2), processes=2, **fields):
         records = []
@@ -20,92 +20,100 @@ def timed(make_record):
             for n in points:
                 for mode, ms in (("jacfwd", n), ("jacrev", 64)):
                     seconds = [ms * 1e-3 / count * (1 + spread * (5 * i % 13 - 6)) for i in range(13)]
-                    where = {"mode": mode, "points": n, "devices": count, "api": "shard_map"}
+                    case = {"mode": mode, "points": n, "devices": count, "api": "shard_map"}
                     records += [
-                        make_record(seconds=seconds, replicate=i, **where, **fields) for i in range(processes)
+                        make_record(seconds=seconds, replicate=i, **case, **fields) for i in range(processes)
                     ]
         return records
 
     return make
 
 
-def test_every_size_and_device_count_has_the_fastest_mode_of_its_own(timed):
-    (found,) = mapped(timed())
-    assert (found.sizes, found.devices, found.swept) == ((16, 32, 128, 256), (1, 2), "points")
-    modes = {at: cell.first.case.mode for at, cell in found.cells.items()}
-    assert modes == {(n, d): "jacfwd" if n < 64 else "jacrev" for n in found.sizes for d in found.devices}
-    assert all(cell.sure for cell in found.cells.values())
+def test_each_size_and_device_count_has_its_fastest_mode(two_modes):
+    (result,) = maps_of(two_modes())
+    assert (result.sizes, result.devices, result.swept) == ((16, 32, 128, 256), (1, 2), "points")
+    modes = {at: cell.first.case.mode for at, cell in result.cells.items()}
+    assert modes == {(n, d): "jacfwd" if n < 64 else "jacrev" for n in result.sizes for d in result.devices}
+    assert all(cell.sure for cell in result.cells.values())
 
 
-def test_the_line_flips_where_straight_lines_through_both_times_cross(timed):
-    (found,) = mapped(timed())
-    assert [(flip.devices, flip.below, flip.above) for flip in found.crossovers] == [
+def test_crossover_lies_where_the_interpolated_times_intersect(two_modes):
+    (result,) = maps_of(two_modes())
+    assert [(crossover.devices, crossover.below, crossover.above) for crossover in result.crossovers] == [
         (1, 32, 128),
         (2, 32, 128),
     ]
-    for flip in found.crossovers:
-        assert (flip.before.mode, flip.after.mode) == ("jacfwd", "jacrev")
-        assert flip.at == pytest.approx(64) and flip.sure
+    for crossover in result.crossovers:
+        assert (crossover.before.mode, crossover.after.mode) == ("jacfwd", "jacrev")
+        assert crossover.at == pytest.approx(64) and crossover.sure
 
 
-def test_no_crossover_is_claimed_between_times_that_cannot_be_told_apart(timed):
-    (found,) = mapped(timed(spread=0.1, points=(60, 68), processes=1))
-    assert found.crossovers == () and not any(cell.distinguished for cell in found.cells.values())
+def test_indistinguishable_times_have_no_crossover(two_modes):
+    (result,) = maps_of(two_modes(spread=0.1, points=(60, 68), processes=1))
+    assert result.crossovers == () and not any(cell.distinguished for cell in result.cells.values())
 
 
-def test_what_cannot_be_told_apart_lies_within_the_crossover_around_it(timed):
-    (found,) = mapped(timed(spread=0.1, points=(16, 60, 68, 256), devices=(1,), processes=1))
-    assert [(flip.below, flip.above, flip.doubts) for flip in found.crossovers] == [
+def test_indistinguishable_sizes_lie_within_the_crossover_around_them(two_modes):
+    (result,) = maps_of(two_modes(spread=0.1, points=(16, 60, 68, 256), devices=(1,), processes=1))
+    assert [(crossover.below, crossover.above, crossover.doubts) for crossover in result.crossovers] == [
         (16, 256, ("one process",))
     ]
 
 
-def test_both_modes_were_measured_on_both_sides_of_a_crossover(timed):
-    records = [r for r in timed(devices=(1,)) if (r.case.mode, r.case.points) != ("jacrev", 32)]
-    (flip,) = mapped(records)[0].crossovers
-    assert (flip.below, flip.above, flip.at) == (16, 128, pytest.approx(64))
-    alone = [r for r in timed(devices=(1,)) if (r.case.mode == "jacfwd") is (r.case.points < 64)]
-    assert mapped(alone)[0].crossovers == ()
+def test_crossover_requires_both_modes_on_both_sides(two_modes):
+    records = [r for r in two_modes(devices=(1,)) if (r.case.mode, r.case.points) != ("jacrev", 32)]
+    (crossover,) = maps_of(records)[0].crossovers
+    assert (crossover.below, crossover.above, crossover.at) == (16, 128, pytest.approx(64))
+    one_mode_per_size = [
+        r for r in two_modes(devices=(1,)) if (r.case.mode == "jacfwd") is (r.case.points < 64)
+    ]
+    assert maps_of(one_mode_per_size)[0].crossovers == ()
 
 
-def test_times_under_that_of_an_empty_call_cross_nowhere(timed):
-    assert mapped(timed(devices=(1,), points=(16, 128), floor_seconds=0.07))[0].crossovers == ()
+def test_times_below_an_empty_call_have_no_crossover(two_modes):
+    assert maps_of(two_modes(devices=(1,), points=(16, 128), floor_seconds=0.07))[0].crossovers == ()
 
 
-def test_maps_never_mix_environments_families_or_held_sizes(timed):
-    several = timed() + timed(digest="f" * 12) + timed(dtype="float64") + timed(sizes={"p": 9, "o": 3})
-    found = mapped(several)
-    assert sorted((m.environment[:1], m.case.dtype, m.held) for m in found) == [
+def test_maps_never_mix_environments_families_or_fixed_sizes(two_modes):
+    records = (
+        two_modes()
+        + two_modes(digest="f" * 12)
+        + two_modes(dtype="float64")
+        + two_modes(sizes={"p": 9, "o": 3})
+    )
+    maps = maps_of(records)
+    assert sorted((m.environment[:1], m.case.dtype, m.held) for m in maps) == [
         ("e", "float32", "o=3 p=5"), ("e", "float32", "o=3 p=9"), ("e", "float64", "o=3 p=5"), ("f", "float32", "o=3 p=5"),
     ]  # fmt: skip
-    assert all(len(m.cells) == 8 and len(m.crossovers) == 2 for m in found)
+    assert all(len(m.cells) == 8 and len(m.crossovers) == 2 for m in maps)
 
 
-def test_what_was_not_measured_leaves_its_cell_empty_and_one_size_makes_no_map(timed):
-    records = timed()
-    (found,) = mapped([r for r in records if (r.case.points, r.case.devices) != (256, 2)])
-    assert (256, 2) not in found.cells and (256, 1) in found.cells and len(found.cells) == 7
-    assert mapped(timed(points=(16,))) == []
+def test_unmeasured_cells_are_empty_and_a_single_size_makes_no_map(two_modes):
+    records = two_modes()
+    (result,) = maps_of([r for r in records if (r.case.points, r.case.devices) != (256, 2)])
+    assert (256, 2) not in result.cells and (256, 1) in result.cells and len(result.cells) == 7
+    assert maps_of(two_modes(points=(16,))) == []
 
 
-def test_a_way_to_call_a_mode_is_no_other_mode(timed, make_record):
-    """The fastest of two apis is taken in each cell; a change of api alone is no flip."""
+def test_change_of_api_alone_is_no_crossover(two_modes, make_record):
+    """Each cell uses the faster of two apis, and a change of the api alone is no crossover."""
     faster = [
         make_record(mode="jacfwd", points=n, api="pmap", seconds=[n * 9e-4 + i * 1e-8 for i in range(13)])
         for n in (16, 32)
     ]
-    (found,) = mapped(timed(devices=(1,)) + faster)
-    assert found.cells[16, 1].first.case.api == "pmap" and found.cells[128, 1].first.case.api == "shard_map"
-    assert [method_of(cell.first.case).mode for _, cell in sorted(found.cells.items())] == [
+    (result,) = maps_of(two_modes(devices=(1,)) + faster)
+    assert result.cells[16, 1].first.case.api == "pmap"
+    assert result.cells[128, 1].first.case.api == "shard_map"
+    assert [method_of(cell.first.case).mode for _, cell in sorted(result.cells.items())] == [
         "jacfwd",
         "jacfwd",
         "jacrev",
         "jacrev",
     ]
-    assert len(found.crossovers) == 1
+    assert len(result.crossovers) == 1
 
 
-def test_points_that_grow_with_their_devices_are_not_the_size_that_is_swept(timed, make_record):
+def test_points_that_grow_with_the_device_count_are_not_the_swept_size(two_modes, make_record):
     weak = [
         make_record(mode="jacfwd", sizes={"p": 5, "o": 3}, points=16 * d, devices=d, api="shard_map")
         for d in (1, 2, 4, 8, 16)
@@ -115,5 +123,10 @@ def test_points_that_grow_with_their_devices_are_not_the_size_that_is_swept(time
         for p in (5, 6, 7)
         for d in (1, 2)
     ]
-    (found,) = mapped(weak + sizes)
-    assert (found.swept, found.held, found.sizes, found.devices) == ("p", "points=16 o=3", (5, 6, 7), (1, 2))
+    (result,) = maps_of(weak + sizes)
+    assert (result.swept, result.held, result.sizes, result.devices) == (
+        "p",
+        "points=16 o=3",
+        (5, 6, 7),
+        (1, 2),
+    )

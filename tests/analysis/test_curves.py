@@ -1,4 +1,4 @@
-"""What curves.py makes of records whose answers are known beforehand."""
+"""Tests of curves.py: curves, speed-ups, weak scaling, fastest methods and size sweeps, of records with known results."""
 
 import dataclasses
 import subprocess
@@ -11,7 +11,7 @@ from scaling.core.case import Case
 from tests.support.records import STEADY, only, processes, record, weak
 
 
-def test_times_of_8_4_and_2_are_speedups_of_1_2_and_4_at_efficiency_1():
+def test_halving_times_give_ideal_speedups_and_efficiency_1():
     curve = only(curves.scaling_curves([record(4, 2.0), record(1, 8.0), record(2, 4.0)]))
     assert [p.devices for p in curve.points] == [1, 2, 4]
     assert [p.speedup for p in curve.points] == [1, 2, 4]
@@ -19,12 +19,12 @@ def test_times_of_8_4_and_2_are_speedups_of_1_2_and_4_at_efficiency_1():
     assert curve.case.devices == 1 and curve.kind == "strong" and "devices" not in curve.name
 
 
-def test_the_interval_of_a_speedup_lies_within_what_the_samples_of_both_allow():
-    base, fast = [13.0, 10.0, 16.0, 12.0, 14.0, 11.0, 15.0], [6.5, 8.0, 5.0, 7.0, 6.0, 7.5, 5.5]
-    plain = record(1, [2 * seconds for seconds in base], api="jit")
+def test_interval_of_a_speedup_lies_within_the_range_of_sample_ratios():
+    one_device, two_devices = [13.0, 10.0, 16.0, 12.0, 14.0, 11.0, 15.0], [6.5, 8.0, 5.0, 7.0, 6.0, 7.5, 5.5]
+    plain = record(1, [2 * seconds for seconds in one_device], api="jit")
     point = next(
         curve
-        for curve in curves.scaling_curves([record(1, base), record(2, fast), plain])
+        for curve in curves.scaling_curves([record(1, one_device), record(2, two_devices), plain])
         if len(curve.points) == 2
     ).points[1]
     assert (
@@ -40,86 +40,88 @@ def test_too_few_samples_give_a_speedup_without_an_interval():
     assert (point.speedup, point.speedup_low, point.low, point.samples) == (2, None, None, 3)
 
 
-def test_a_series_that_does_not_begin_at_one_device_stands_against_the_fewest_devices_that_were_measured():
-    found = curves.scaling_curves(
+def test_speedup_baseline_is_the_smallest_measured_device_count():
+    result = curves.scaling_curves(
         [record(2, 4.0), record(4, 2.0), record(8, 2.0), record(1, 8.0, api="pmap")]
     )
-    of = {curve.case.api: curve for curve in found}
-    points = of["shard_map"].points
+    by_api = {curve.case.api: curve for curve in result}
+    points = by_api["shard_map"].points
     assert [(p.devices, p.speedup, p.ideal, p.efficiency) for p in points] == [
         (2, 1, 1, 1),
         (4, 2, 2, 1),
         (8, 2, 4, 0.5),
     ]
-    assert {p.baseline_devices for p in points} == {2} and of[
-        "shard_map"
-    ].relative == " relative to 2 devices"
-    assert of["pmap"].points[0].baseline_devices == 1 and of["pmap"].relative == ""
+    assert {p.baseline_devices for p in points} == {2}
+    assert by_api["shard_map"].relative == " relative to 2 devices"
+    assert by_api["pmap"].points[0].baseline_devices == 1 and by_api["pmap"].relative == ""
 
 
-def test_a_weak_series_from_two_devices_scales_its_speedup_by_the_work_relative_to_two():
+def test_scaled_speedup_of_a_weak_curve_from_two_devices_is_relative_to_two():
     curve = only(curves.scaling_curves(weak()[1:], ("weak",)))
     assert [(p.speedup, p.ideal, p.efficiency) for p in curve.points] == [(1, 1, 1), (1.25, 2, 0.625)]
     assert curve.size.endswith("points=6 for each device")
 
 
-def test_speedup_also_stands_against_the_best_plain_jit_program_on_one_device():
+def test_speedup_is_also_computed_against_the_best_jit_program_on_one_device():
     plain = [
         record(1, 6.0, api="jit", mode="jacrev"),
         record(1, 9.0, api="jit"),
         record(1, 0.1, api="jit", mode="analytic"),
     ]
-    elsewhere = [record(1, 0.2, api="jit", points=13), record(1, 0.3, api="jit", digest="two")]
-    found = curves.scaling_curves([record(1, 8.0), record(2, 4.0), *plain, *elsewhere])
-    curve = next(c for c in found if len(c.points) == 2)
+    other_problems = [record(1, 0.2, api="jit", points=13), record(1, 0.3, api="jit", digest="two")]
+    result = curves.scaling_curves([record(1, 8.0), record(2, 4.0), *plain, *other_problems])
+    curve = next(c for c in result if len(c.points) == 2)
     assert [p.against_jit for p in curve.points] == [6 / 8, 6 / 4]
 
 
 def test_a_curve_never_mixes_environments():
-    found = curves.scaling_curves([record(1, 8.0), record(2, 4.0, digest="two")])
-    assert [(c.environment, [p.devices for p in c.points]) for c in found] == [("one", [1]), ("two", [2])]
+    result = curves.scaling_curves([record(1, 8.0), record(2, 4.0, digest="two")])
+    assert [(c.environment, [p.devices for p in c.points]) for c in result] == [("one", [1]), ("two", [2])]
 
 
 @pytest.mark.parametrize(
     "field", [{"mode": "jacrev"}, {"api": "pmap"}, {"split": "seeds"}, {"points": 24}, {"dtype": "float64"}]
 )
-def test_a_curve_holds_what_differs_in_devices_alone(field):
+def test_records_of_a_curve_differ_only_in_the_number_of_devices(field):
     assert [len(c.points) for c in curves.scaling_curves([record(1, 8.0), record(2, 4.0, **field)])] == [1, 1]
 
 
-def test_a_dishonest_record_is_never_drawn_as_scaling():
-    found = only(curves.scaling_curves([record(1, 8.0), record(2, 4.0), record(4, 1.0, cores=[0, 1])]))
-    assert [p.devices for p in found.points] == [1, 2]
+def test_oversubscribed_records_are_on_no_curve():
+    curve = only(curves.scaling_curves([record(1, 8.0), record(2, 4.0), record(4, 1.0, cores=[0, 1])]))
+    assert [p.devices for p in curve.points] == [1, 2]
 
 
-def test_replicates_are_processes_and_a_failure_before_a_success_counts_nothing():
+def test_replicates_are_processes_and_failed_attempts_before_a_success_are_ignored():
     failed = record(2, status="failed", reason="killed", attempt=1, started_at="2026-01-01T00:00:00Z")
-    then = record(2, 4.0, attempt=2, started_at="2026-01-02T00:00:00Z", samples=50)
-    again = record(2, 6.0, replicate=1)
-    timing = only(curves.pool_processes([failed, then, again]))
+    success = record(2, 4.0, attempt=2, started_at="2026-01-02T00:00:00Z", samples=50)
+    other_process = record(2, 6.0, replicate=1)
+    timing = only(curves.pool_processes([failed, success, other_process]))
     assert timing.replicates == 2 and {tuple(r.seconds) for r in timing.records} == {
         (4.0,) * 50,
         (6.0,) * STEADY,
     }
     assert len(timing.seconds) == 50 + STEADY
-    assert timing.median == 5 and timing.interval[0] < 1 < 9 < timing.interval[1]  # two processes know little
+    # Two processes give a wide interval.
+    assert timing.median == 5 and timing.interval[0] < 1 < 9 < timing.interval[1]
 
 
-def test_a_ratio_is_paired_where_both_took_turns_in_the_same_processes():
+def test_ratio_is_paired_if_both_cases_took_turns_in_the_same_processes():
     drift = (1.0, 1.4, 0.8, 1.2)
     modes = {"jacfwd": 2.0, "jacrev": 3.0}
-    apart = [
+    unpaired = [
         record(seconds=s * d, mode=mode, replicate=i)
         for i, d in enumerate(drift)
         for mode, s in modes.items()
     ]
-    paired = [dataclasses.replace(each, block=f"block {each.replicate}") for each in apart]
-    loose, tight = only(curves.fastest_methods(apart)), only(curves.fastest_methods(paired))
-    assert loose.ratio == pytest.approx(1.5) and not loose.sure
-    assert tight.ratio == pytest.approx(1.5) and tight.sure and tight.ratio_high == pytest.approx(1.5)
+    paired = [dataclasses.replace(row, block=f"block {row.replicate}") for row in unpaired]
+    without_pairs, with_pairs = only(curves.fastest_methods(unpaired)), only(curves.fastest_methods(paired))
+    assert without_pairs.ratio == pytest.approx(1.5) and not without_pairs.sure
+    assert with_pairs.ratio == pytest.approx(1.5)
+    assert with_pairs.sure
+    assert with_pairs.ratio_high == pytest.approx(1.5)
 
 
-def test_a_weak_curve_has_the_efficiency_of_its_first_time_over_each():
+def test_weak_efficiency_is_the_first_time_over_the_time_of_each_device_count():
     curve = only(curves.scaling_curves(weak(), ("weak",)))
     assert [p.efficiency for p in curve.points] == [1, 0.8, 0.5]
     assert [p.speedup for p in curve.points] == [1, 1.6, 2]
@@ -127,13 +129,13 @@ def test_a_weak_curve_has_the_efficiency_of_its_first_time_over_each():
     assert curves.weak_refusals(weak()) == []
 
 
-def test_weak_curves_are_made_only_where_the_study_asks_for_them():
+def test_weak_curves_are_made_only_if_the_study_requests_them():
     assert {c.kind for c in curves.scaling_curves(weak(), ("strong",))} == {"strong"}
     assert {c.kind for c in curves.scaling_curves(weak(), ("strong", "weak"))} == {"strong", "weak"}
 
 
 @pytest.mark.parametrize(
-    "work, word",
+    "work, reason",
     [
         (
             ((1e6, 1e3), (1.005e6, 1e3), (1.02e6, 1e3)),
@@ -150,62 +152,62 @@ def test_weak_curves_are_made_only_where_the_study_asks_for_them():
         ),
     ],
 )
-def test_work_that_is_not_shown_to_be_constant_is_refused_the_word_weak(work, word):
+def test_weak_scaling_without_constant_work_per_device_is_rejected_with_a_reason(work, reason):
     assert curves.scaling_curves(weak(work), ("weak",)) == []
     sentence = only(curves.weak_refusals(weak(work)))
-    assert word in sentence and "points/device=6" in sentence
+    assert reason in sentence and "points/device=6" in sentence
 
 
-def test_weak_scaling_is_judged_by_compulsory_bytes_and_not_by_what_the_optimised_program_moves():
-    kernels = [dataclasses.replace(each, hbm_bytes=1e3 * each.case.devices) for each in weak()]
-    assert curves.scaling_curves(kernels, ("weak",))
-    of = (((1e6, 1e3), (1e6, 1e3), (1e6, 2e3)), {"hbm_bytes": 1e3})
-    assert curves.scaling_curves(weak(of[0], **of[1]), ("weak",)) == []
+def test_weak_scaling_is_judged_by_compulsory_bytes_not_by_measured_traffic():
+    growing_traffic = [dataclasses.replace(row, hbm_bytes=1e3 * row.case.devices) for row in weak()]
+    assert curves.scaling_curves(growing_traffic, ("weak",))
+    growing_work = weak(((1e6, 1e3), (1e6, 1e3), (1e6, 2e3)), hbm_bytes=1e3)
+    assert curves.scaling_curves(growing_work, ("weak",)) == []
 
 
-def test_an_old_record_has_its_compulsory_bytes_from_its_arguments_and_its_result_and_says_so():
-    old = ((1e6, None),) * 3
-    assert curves.scaling_curves(weak(old, argument_bytes=400, output_bytes=600), ("weak",))
+def test_compulsory_bytes_of_old_records_are_derived_from_arguments_and_outputs():
+    uncounted = ((1e6, None),) * 3
+    assert curves.scaling_curves(weak(uncounted, argument_bytes=400, output_bytes=600), ("weak",))
     uneven = [
-        dataclasses.replace(r, argument_bytes=400, output_bytes=600 * r.case.devices) for r in weak(old)
+        dataclasses.replace(r, argument_bytes=400, output_bytes=600 * r.case.devices) for r in weak(uncounted)
     ]
-    words = "compulsory_bytes (derived: argument_bytes + output_bytes) per device are 1000 on 1 and 2800 on 4 devices"
-    assert words in only(curves.weak_refusals(uneven))
+    reason = "compulsory_bytes (derived: argument_bytes + output_bytes) per device are 1000 on 1 and 2800 on 4 devices"
+    assert reason in only(curves.weak_refusals(uneven))
 
 
-def test_work_within_one_percent_is_constant():
+def test_work_within_one_percent_counts_as_constant():
     assert curves.scaling_curves(weak(((1e6, 1e3), (1.009e6, 1e3), (1e6, 0.995e3))), ("weak",))
 
 
-def test_the_fastest_way_is_sure_where_the_intervals_are_apart():
-    found = only(curves.fastest_methods(processes(("jacfwd", 2.0), ("jacrev", 3.0), ("analytic", 1.0))))
-    assert (found.first.case.mode, found.second.case.mode, found.sure) == ("jacfwd", "jacrev", True)
-    assert found.ratio == pytest.approx(1.5) and found.doubts == ()
-    assert found.by_hand == 2 and [t.case.mode for t in found.others] == ["analytic"]
+def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
+    fastest = only(curves.fastest_methods(processes(("jacfwd", 2.0), ("jacrev", 3.0), ("analytic", 1.0))))
+    assert (fastest.first.case.mode, fastest.second.case.mode, fastest.sure) == ("jacfwd", "jacrev", True)
+    assert fastest.ratio == pytest.approx(1.5) and fastest.doubts == ()
+    assert fastest.by_hand == 2 and [t.case.mode for t in fastest.others] == ["analytic"]
 
 
-@pytest.mark.parametrize("fields, words", [
+@pytest.mark.parametrize("fields, doubt", [
     ({"floor_seconds": 0.21}, "under ten empty calls"),
     ({"floor_seconds": 0.11}, "they differ by less than ten empty calls"),
     ({"marked": {"foreign_load": [0]}}, "foreign load"),
     ({"marked": {"throttled": [0]}}, "throttled"),
 ])  # fmt: skip
-def test_what_lint_doubts_is_never_sure(fields, words):
-    found = only(curves.fastest_methods(processes(("jacfwd", 2.0), ("jacrev", 3.0), **fields)))
-    assert found.distinguished and not found.sure and found.doubts == (words,)
+def test_fastest_method_is_not_sure_if_lint_would_object(fields, doubt):
+    fastest = only(curves.fastest_methods(processes(("jacfwd", 2.0), ("jacrev", 3.0), **fields)))
+    assert fastest.distinguished and not fastest.sure and fastest.doubts == (doubt,)
 
 
-def test_one_process_is_never_sure():
-    found = only(curves.fastest_methods([record(seconds=2.0), record(seconds=3.0, mode="jacrev")]))
-    assert found.distinguished and not found.sure and found.doubts == ("one process",)
+def test_fastest_method_is_not_sure_with_one_process():
+    fastest = only(curves.fastest_methods([record(seconds=2.0), record(seconds=3.0, mode="jacrev")]))
+    assert fastest.distinguished and not fastest.sure and fastest.doubts == ("one process",)
 
 
-def test_a_time_under_that_of_an_empty_call_makes_no_mode_the_fastest():
-    found = only(curves.fastest_methods(processes(("jacfwd", 6e-6), ("jacrev", 3.0), floor_seconds=9e-6)))
-    assert found.empty and not found.distinguished and not found.sure
+def test_time_below_an_empty_call_makes_no_method_the_fastest():
+    fastest = only(curves.fastest_methods(processes(("jacfwd", 6e-6), ("jacrev", 3.0), floor_seconds=9e-6)))
+    assert fastest.empty and not fastest.distinguished and not fastest.sure
 
 
-def test_the_fastest_way_is_not_sure_where_they_overlap_or_where_samples_are_few():
+def test_fastest_method_is_not_sure_if_intervals_overlap_or_samples_are_few():
     wide = [1.3, 1.0, 1.6, 1.1, 1.5, 1.2, 1.4]
     assert not only(
         curves.fastest_methods([record(seconds=wide), record(seconds=[s + 0.1 for s in wide], mode="jacrev")])
@@ -217,29 +219,29 @@ def test_the_fastest_way_is_not_sure_where_they_overlap_or_where_samples_are_few
     ).sure
 
 
-def test_the_runner_up_is_another_mode_and_not_another_api():
-    found = only(
+def test_runner_up_is_another_mode_not_another_api():
+    fastest = only(
         curves.fastest_methods(
             [record(seconds=2.0), record(seconds=2.1, api="pmap"), record(seconds=5.0, batch="whole")]
         )
     )
-    assert found.second.case.batch == "whole"
-    alone = only(curves.fastest_methods([record(seconds=2.0), record(seconds=2.1, api="pmap")]))
-    assert alone.second is None and alone.ratio is None and not alone.sure
+    assert fastest.second.case.batch == "whole"
+    two_apis = only(curves.fastest_methods([record(seconds=2.0), record(seconds=2.1, api="pmap")]))
+    assert two_apis.second is None and two_apis.ratio is None and not two_apis.sure
 
 
 @pytest.mark.parametrize(
     "field", [{"digest": "two"}, {"points": 24}, {"devices": 2}, {"target": "forward"}, {"data_seed": 1}]
 )
-def test_only_the_same_problem_in_the_same_place_competes(field):
+def test_methods_compete_only_on_the_same_problem_devices_and_environment(field):
     assert len(curves.fastest_methods([record(seconds=2.0), record(seconds=3.0, **field)])) == 2
 
 
-def test_the_value_alone_is_no_derivative_mode():
+def test_value_is_not_a_derivative_mode():
     assert curves.fastest_methods([record(mode="value", target="forward")]) == []
 
 
-def test_sizes_that_move_together_count_as_one():
+def test_sizes_that_vary_together_are_swept_as_one():
     rows = [
         record(sizes={"m": n, "d": 1}, points=n, mode=mode)
         for n in (4, 8, 16)
@@ -247,12 +249,11 @@ def test_sizes_that_move_together_count_as_one():
     ]
     panel = only(curves.size_sweeps(rows))
     assert (panel.swept, panel.held) == ("points = m", "d=1")
-    assert [size for size, _ in panel.lines[curves.Method("jacrev", "vmap")]] == [4, 8, 16] and len(
-        panel.lines
-    ) == 2
+    assert [size for size, _ in panel.lines[curves.Method("jacrev", "vmap")]] == [4, 8, 16]
+    assert len(panel.lines) == 2
 
 
-def test_the_size_with_the_most_values_is_swept_and_the_others_tell_the_panels_apart():
+def test_size_with_the_most_values_is_swept_and_each_value_of_the_others_has_a_panel():
     rows = [record(sizes={"p": p, "o": o}, points=12) for p in (4, 8, 16) for o in (2, 5)]
     assert [(p.swept, p.held) for p in curves.size_sweeps(rows)] == [
         ("p", "points=12 o=2"),
@@ -260,18 +261,18 @@ def test_the_size_with_the_most_values_is_swept_and_the_others_tell_the_panels_a
     ]
 
 
-def test_one_size_is_no_panel():
+def test_single_size_makes_no_sweep():
     assert curves.size_sweeps([record(), record(mode="jacrev")]) == []
     rows = [record(sizes={"p": p, "o": o}) for p, o in ((4, 2), (8, 2), (16, 2), (4, 5))]
     assert only(curves.size_sweeps(rows)).held == "points=12 o=2"
 
 
-def test_reading_a_study_never_imports_jax():
+def test_analysis_and_report_do_not_import_jax():
     code = "import sys, scaling.analysis.curves, scaling.report.figures, scaling.report.write_report; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_one_seed_at_a_time_is_one():
+def test_method_name_states_the_number_of_seeds_per_chunk():
     assert curves.method_of(Case("linear", chunk=1)).name == "jacfwd (vmap), 1 seed at a time"
     assert curves.method_of(Case("linear", chunk=2)).name == "jacfwd (vmap), 2 seeds at a time"
 
@@ -283,17 +284,17 @@ def test_one_seed_at_a_time_is_one():
     ({"block": 1, "storage": "host"}, "jacfwd (vmap), 1 point at a time, kept on the host"),
     ({"mode": "jacrev", "remat": "dots_saveable"}, "jacrev (vmap), dots_saveable"),
 ])  # fmt: skip
-def test_a_way_is_told_from_every_other_by_its_name(fields, name):
-    way = curves.method_of(Case("linear", **fields))
-    assert way.name == name and (way.without_memory_setting.name != name) is bool(way.memory_setting)
+def test_method_name_states_every_setting(fields, name):
+    method = curves.method_of(Case("linear", **fields))
+    assert method.name == name and (method.without_memory_setting.name != name) is bool(method.memory_setting)
 
 
-def test_a_sum_of_the_jacobian_is_another_problem_than_all_of_it():
-    of = [record(1, 4.0, api="jit"), record(1, 8.0, reduce="gram"), record(2, 4.0, reduce="gram")]
-    assert [(c.case.reduce, c.points[0].against_jit) for c in curves.scaling_curves(of)] == [
+def test_reduction_of_the_jacobian_is_a_different_problem():
+    records = [record(1, 4.0, api="jit"), record(1, 8.0, reduce="gram"), record(2, 4.0, reduce="gram")]
+    assert [(c.case.reduce, c.points[0].against_jit) for c in curves.scaling_curves(records)] == [
         (None, 1.0),
         ("gram", None),
     ]
-    assert [row.first.case.reduce for row in curves.fastest_methods(of)] == [None, "gram", "gram"]
-    assert curves.family_key(of[0].case) != curves.family_key(of[1].case)
-    assert curves.family_name(of[1].case) == "linear jacobian by W reduce=gram"
+    assert [row.first.case.reduce for row in curves.fastest_methods(records)] == [None, "gram", "gram"]
+    assert curves.family_key(records[0].case) != curves.family_key(records[1].case)
+    assert curves.family_name(records[1].case) == "linear jacobian by W reduce=gram"

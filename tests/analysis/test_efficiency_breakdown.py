@@ -1,4 +1,4 @@
-"""Where losses.py says that efficiency goes, of curves whose losses are known."""
+"""Tests of efficiency_breakdown.py: the losses of curves whose losses are known."""
 
 import pytest
 
@@ -9,25 +9,25 @@ STEADY = 9  # samples
 
 
 @pytest.fixture
-def lost(make_record):
-    """The losses of a curve: the times and other fields of its records by devices, and the ceilings beside them."""
+def breakdowns_of(make_record):
+    """Return a function from rows (devices, seconds, fields) and machine peaks to the efficiency breakdowns of their curve."""
 
-    def lost_by(records, ceilings=(), kind="strong", points=12):
-        made = []
+    def break_down(records, peaks=(), kind="strong", points=12):
+        rows = []
         for devices, seconds, fields in records:
-            share = points * devices if kind == "weak" else points
-            least = fields.pop("least", seconds)
-            made.append(make_record(devices=devices, points=share, seconds=[seconds] * STEADY, seconds_min=[least] * STEADY,
+            total_points = points * devices if kind == "weak" else points
+            fastest = fields.pop("least", seconds)
+            rows.append(make_record(devices=devices, points=total_points, seconds=[seconds] * STEADY, seconds_min=[fastest] * STEADY,
                                     **{"flops": 1e6, "compulsory_bytes": 1000} | fields))  # fmt: skip
-        (curve,) = curves.scaling_curves(made, [kind])
-        return efficiency_breakdowns(curve, curves.pool_processes([*made, *ceilings]))
+        (curve,) = curves.scaling_curves(rows, [kind])
+        return efficiency_breakdowns(curve, curves.pool_processes([*rows, *peaks]))
 
-    return lost_by
+    return break_down
 
 
 @pytest.fixture
-def sums(make_record):
-    """A sum over two devices of 40 bytes each in a second."""
+def all_reduce_peak(make_record):
+    """Return the machine peak of an all-reduce of 40 bytes per device over two devices in one second."""
     case = {
         "workload": "ceiling",
         "target": "all_reduce",
@@ -38,72 +38,74 @@ def sums(make_record):
     return make_record(devices=2, seconds=[1.0] * STEADY, **case)
 
 
-def parts(loss):
-    return loss.communication, loss.imbalance, loss.dispatch, loss.serial
+def parts(breakdown):
+    return breakdown.communication, breakdown.imbalance, breakdown.dispatch, breakdown.serial
 
 
-def test_the_losses_of_a_point_add_up_to_what_its_efficiency_lacks(lost, sums):
-    (loss,) = lost([(1, 1.0, {"floor_seconds": 0.1}),
-                    (2, 0.75, {"floor_seconds": 0.15, "least": 0.6, "collective_bytes": 2})], [sums])  # fmt: skip
-    assert loss.devices == 2
-    assert sum(parts(loss)) == pytest.approx(1 - 1 / (2 * 0.75))
-    assert parts(loss) == pytest.approx(
+def test_losses_of_a_device_count_sum_to_one_minus_its_efficiency(breakdowns_of, all_reduce_peak):
+    (breakdown,) = breakdowns_of([(1, 1.0, {"floor_seconds": 0.1}),
+                    (2, 0.75, {"floor_seconds": 0.15, "least": 0.6, "collective_bytes": 2})], [all_reduce_peak])  # fmt: skip
+    assert breakdown.devices == 2
+    assert sum(parts(breakdown)) == pytest.approx(1 - 1 / (2 * 0.75))
+    assert parts(breakdown) == pytest.approx(
         (0.05 / 0.75, 0.1, 0.2 - 0.1 / 1.5, 1 / 3 - 0.05 / 0.75 - 0.1 - 0.2 + 0.1 / 1.5)
     )
 
 
-def test_what_was_not_measured_is_none_and_stays_in_the_rest(lost):
-    (loss,) = lost([(1, 1.0, {}), (2, 0.75, {"floor_seconds": 0.1, "collective_bytes": 8})])
-    assert loss == EfficiencyBreakdown(2, None, None, None, pytest.approx(1 / 3))
+def test_unmeasured_losses_are_none_and_part_of_the_remainder(breakdowns_of):
+    (breakdown,) = breakdowns_of([(1, 1.0, {}), (2, 0.75, {"floor_seconds": 0.1, "collective_bytes": 8})])
+    assert breakdown == EfficiencyBreakdown(2, None, None, None, pytest.approx(1 / 3))
 
 
-def test_what_sends_nothing_loses_nothing_by_it_whether_or_not_a_ceiling_was_measured(lost, sums):
-    for ceilings in ([], [sums]):
-        assert lost([(1, 1.0, {}), (2, 0.75, {"collective_bytes": 0})], ceilings)[0].communication == 0
-    assert lost([(1, 1.0, {}), (2, 0.75, {})], [sums])[0].communication is None
+def test_case_without_communication_has_no_communication_loss(breakdowns_of, all_reduce_peak):
+    for peaks in ([], [all_reduce_peak]):
+        assert breakdowns_of([(1, 1.0, {}), (2, 0.75, {"collective_bytes": 0})], peaks)[0].communication == 0
+    assert breakdowns_of([(1, 1.0, {}), (2, 0.75, {})], [all_reduce_peak])[0].communication is None
 
 
-def test_a_ceiling_on_other_devices_says_nothing(lost, sums):
-    several = lost(
-        [(1, 1.0, {}), (2, 0.75, {"collective_bytes": 8}), (4, 0.5, {"collective_bytes": 8})], [sums]
+def test_peak_of_another_device_count_is_not_used(breakdowns_of, all_reduce_peak):
+    several = breakdowns_of(
+        [(1, 1.0, {}), (2, 0.75, {"collective_bytes": 8}), (4, 0.5, {"collective_bytes": 8})],
+        [all_reduce_peak],
     )
-    assert [loss.communication for loss in several] == [pytest.approx(0.2 / 0.75), None]
+    assert [breakdown.communication for breakdown in several] == [pytest.approx(0.2 / 0.75), None]
 
 
-def test_a_weak_curve_loses_what_it_takes_longer(lost):
-    (loss,) = lost([(1, 1.0, {"floor_seconds": 0.1}), (2, 1.25, {"floor_seconds": 0.2})], kind="weak")
-    assert loss.dispatch == pytest.approx(0.2 / 1.25 - 0.8 * 0.1)
-    assert loss.dispatch + loss.serial == pytest.approx(1 - 0.8)
+def test_losses_of_a_weak_curve_sum_to_its_added_time(breakdowns_of):
+    (breakdown,) = breakdowns_of(
+        [(1, 1.0, {"floor_seconds": 0.1}), (2, 1.25, {"floor_seconds": 0.2})], kind="weak"
+    )
+    assert breakdown.dispatch == pytest.approx(0.2 / 1.25 - 0.8 * 0.1)
+    assert breakdown.dispatch + breakdown.serial == pytest.approx(1 - 0.8)
 
 
-def test_the_same_asking_on_ever_shorter_work_is_dispatch_and_nothing_serial(lost):
+def test_constant_dispatch_latency_is_dispatch_loss_and_no_serial_loss(breakdowns_of):
     times = {devices: 0.01 + 0.99 / devices for devices in (1, 2, 4, 8)}
-    found = lost(
+    breakdowns = breakdowns_of(
         [(devices, seconds, {"floor_seconds": 0.01}) for devices, seconds in times.items()], points=24
     )
-    assert [loss.serial for loss in found] == pytest.approx([0.0] * 3) and all(
-        loss.dispatch > 0 for loss in found
-    )
+    assert [breakdown.serial for breakdown in breakdowns] == pytest.approx([0.0] * 3)
+    assert all(breakdown.dispatch > 0 for breakdown in breakdowns)
 
 
-def test_devices_that_gain_have_less_than_no_serial_part(lost):
-    (loss,) = lost([(1, 1.0, {}), (2, 0.4, {})])
-    assert loss.serial == pytest.approx(-0.25)
+def test_superlinear_speedup_has_a_negative_serial_loss(breakdowns_of):
+    (breakdown,) = breakdowns_of([(1, 1.0, {}), (2, 0.4, {})])
+    assert breakdown.serial == pytest.approx(-0.25)
 
 
-def test_a_breakdown_is_refused_where_an_empty_call_takes_longer_than_the_case(lost, make_record):
-    """Its share would be 460 % of the time."""
-    assert lost([(1, 1.0, {"floor_seconds": 0.1}), (2, 0.1, {"floor_seconds": 0.46})]) == ()
-    assert lost([(1, 1.0, {"floor_seconds": 1.1}), (2, 0.75, {"floor_seconds": 0.1})]) == ()
+def test_breakdown_is_rejected_if_an_empty_call_takes_longer_than_the_case(breakdowns_of, make_record):
+    """The dispatch share of the first case would be 460 %."""
+    assert breakdowns_of([(1, 1.0, {"floor_seconds": 0.1}), (2, 0.1, {"floor_seconds": 0.46})]) == ()
+    assert breakdowns_of([(1, 1.0, {"floor_seconds": 1.1}), (2, 0.75, {"floor_seconds": 0.1})]) == ()
     times = [
         (1, 1.0, {"floor_seconds": 0.1}),
         (2, 0.75, {"floor_seconds": 0.2}),
         (4, 0.1, {"floor_seconds": 0.2}),
     ]
-    assert [loss.devices for loss in lost(times)] == [2]
-    made = [make_record(devices=d, points=12, seconds=[s] * STEADY, **fields) for d, s, fields in times]
-    assert [count_refused(curve) for curve in curves.scaling_curves(made)] == [1]
+    assert [breakdown.devices for breakdown in breakdowns_of(times)] == [2]
+    records = [make_record(devices=d, points=12, seconds=[s] * STEADY, **fields) for d, s, fields in times]
+    assert [count_refused(curve) for curve in curves.scaling_curves(records)] == [1]
 
 
-def test_without_the_same_program_on_one_device_nothing_is_told(lost):
-    assert lost([(2, 1.0, {}), (4, 0.75, {})]) == ()
+def test_curve_without_one_device_has_no_breakdown(breakdowns_of):
+    assert breakdowns_of([(2, 1.0, {}), (4, 0.75, {})]) == ()

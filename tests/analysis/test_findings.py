@@ -1,4 +1,4 @@
-"""What findings.py makes of a whole folder."""
+"""Tests of findings.py: the results computed from a whole results folder."""
 
 import pytest
 
@@ -9,10 +9,10 @@ STEADY = 9  # samples
 
 
 @pytest.fixture
-def read_back(tmp_path, make_record):
-    """The findings of a folder of records, from their fields, of a study that asks for these kinds of scaling."""
+def findings_of(tmp_path, make_record):
+    """Return a function that writes a study of records with the given fields and returns its findings."""
 
-    def call(rows, scaling=("strong",)):
+    def write_and_read(rows, scaling=("strong",)):
         writer = Writer(tmp_path)
         for row in rows:
             writer.append(
@@ -23,47 +23,49 @@ def read_back(tmp_path, make_record):
         write_json(tmp_path / "study.json", {"study": "made up", "scaling": list(scaling)})
         return read(tmp_path)
 
-    return call
+    return write_and_read
 
 
-def test_laws_losses_and_exponents_follow_from_a_folder(read_back):
+def test_folder_yields_scaling_fits_efficiency_breakdowns_and_exponents(findings_of):
     counts, sizes = (1, 2, 4, 8), (4, 8, 16)
-    found = read_back(
+    study = findings_of(
         {"devices": d, "points": 24, "sizes": {"p": p, "o": 3}, "seconds": p**2 * (0.1 + 0.9 / d)}
         for d in counts
         for p in sizes
     )
-    assert [curve for curve, _ in found.scaling_fits] == [
-        curve for curve, _ in found.efficiency_breakdowns
-    ] == found.curves and len(found.curves) == 3
-    for _, fitted in found.scaling_fits:
+    assert [curve for curve, _ in study.scaling_fits] == [
+        curve for curve, _ in study.efficiency_breakdowns
+    ] == study.curves and len(study.curves) == 3
+    for _, fitted in study.scaling_fits:
         assert next(law for law in fitted if law.best).parts["serial"].value == pytest.approx(0.1, abs=1e-4)
-    assert [[loss.devices for loss in lost] for _, lost in found.efficiency_breakdowns] == [[2, 4, 8]] * 3
-    assert [growth.exponent.value for growth in found.size_exponents] == pytest.approx([2] * len(counts))
+    assert [[loss.devices for loss in breakdowns] for _, breakdowns in study.efficiency_breakdowns] == [
+        [2, 4, 8]
+    ] * 3
+    assert [growth.exponent.value for growth in study.size_exponents] == pytest.approx([2] * len(counts))
 
 
 @pytest.mark.parametrize("grows", [False, True])
-def test_a_series_that_is_refused_the_word_weak_has_no_law_and_no_loss_either(read_back, grows):
+def test_rejected_weak_series_has_no_scaling_fit_and_no_breakdown(findings_of, grows):
     rows = [
         {"devices": d, "points": 6 * d, "seconds": 1 + 0.1 * d, "flops": 1e6 * (d if grows else 1)}
         for d in (1, 2, 4)
     ]
-    found = read_back(rows, ["weak"])
-    told = [curve.kind for curve, _ in [*found.scaling_fits, *found.efficiency_breakdowns]]
-    assert (told, len(found.weak_refusals)) == (([], 1) if grows else (["weak"] * 2, 0))
+    study = findings_of(rows, ["weak"])
+    kinds = [curve.kind for curve, _ in [*study.scaling_fits, *study.efficiency_breakdowns]]
+    assert (kinds, len(study.weak_refusals)) == (([], 1) if grows else (["weak"] * 2, 0))
 
 
-def test_two_device_counts_and_two_sizes_are_no_law_and_no_exponent(read_back):
-    found = read_back(
+def test_two_device_counts_and_two_sizes_have_no_fit_and_no_exponent(findings_of):
+    study = findings_of(
         {"devices": d, "points": 24, "sizes": {"p": p, "o": 3}, "seconds": p / d}
         for d in (1, 2)
         for p in (4, 8)
     )
-    assert (found.scaling_fits, found.size_exponents, len(found.efficiency_breakdowns)) == ([], [], 2)
+    assert (study.scaling_fits, study.size_exponents, len(study.efficiency_breakdowns)) == ([], [], 2)
 
 
 @pytest.mark.parametrize(
-    "told, kinds",
+    "content, kinds",
     [
         ({"scaling": "weak"}, {"weak"}),
         ({"scaling": 5, "cases": 5}, {"strong"}),
@@ -72,8 +74,8 @@ def test_two_device_counts_and_two_sizes_are_no_law_and_no_exponent(read_back):
         ({"scaling": True, "cases": "abc", "study": [1]}, {"strong"}),
     ],
 )
-def test_a_study_file_that_somebody_damaged_takes_nothing_from_the_records(read_back, tmp_path, told, kinds):
-    read_back({"devices": d, "points": 6 * d, "seconds": 1.0} for d in (1, 2))
-    write_json(tmp_path / "study.json", told)
-    found = read(tmp_path)
-    assert {curve.kind for curve in found.curves} == kinds and len(found.records) == 2
+def test_damaged_study_file_does_not_affect_the_records(findings_of, tmp_path, content, kinds):
+    findings_of({"devices": d, "points": 6 * d, "seconds": 1.0} for d in (1, 2))
+    write_json(tmp_path / "study.json", content)
+    study = read(tmp_path)
+    assert {curve.kind for curve in study.curves} == kinds and len(study.records) == 2

@@ -1,4 +1,4 @@
-"""Whether the intervals by level of ratios.py hold the truth as often as they say, and no longer than they need be."""
+"""Tests of the confidence intervals of ratios.py: their coverage of the true ratio, and their width."""
 
 import random
 
@@ -16,14 +16,14 @@ CASE = Case("linear", sizes={"p": 5, "o": 3}, points=7)
 RUNS = 250
 
 
-def process(seconds, replicate=0, block=None, job=None, further=()):
-    around = {"digest": "e"} | ({"job": job} if job else {})
-    return Record(CASE, "ok", around, seconds=list(seconds), replicate=replicate, block=block,
-                  compilations=[{"samples": count} for count in further])  # fmt: skip
+def process(seconds, replicate=0, block=None, job=None, recompiled=()):
+    environment = {"digest": "e"} | ({"job": job} if job else {})
+    return Record(CASE, "ok", environment, seconds=list(seconds), replicate=replicate, block=block,
+                  compilations=[{"samples": count} for count in recompiled])  # fmt: skip
 
 
 def processes(generator, levels, samples=15, noise=0.02, block=None, jobs=()):
-    """A process for each level (a logarithm), its samples scattered around it; `jobs` names the job of each."""
+    """Return one record per level (the logarithm of its median) with noisy samples; `jobs` names the job of each record."""
     scatter = noise * generator.normal(size=(len(levels), samples))
     named = [*jobs, *[None] * len(levels)]
     return [
@@ -32,35 +32,33 @@ def processes(generator, levels, samples=15, noise=0.02, block=None, jobs=()):
     ]
 
 
-def held(draw, estimate=ratios.estimate_ratio, runs=RUNS, seed=1):
-    """How often the interval of a ratio holds 1, the truth, and the median of its half-width on the logarithm."""
-    generator, count, halves = np.random.default_rng(seed), 0, []
+def simulate(draw, estimate=ratios.estimate_ratio, runs=RUNS, seed=1):
+    """Return how often the interval contains the true ratio 1, and the median half-width of its logarithm."""
+    generator, covered, half_widths = np.random.default_rng(seed), 0, []
     for _ in range(runs):
-        found = estimate(*draw(generator))
-        count += found.low <= 1 <= found.high
-        halves.append(np.log(found.high / found.low) / 2)
-    return count / runs, float(np.median(halves))
+        ratio = estimate(*draw(generator))
+        covered += ratio.low <= 1 <= ratio.high
+        half_widths.append(np.log(ratio.high / ratio.low) / 2)
+    return covered / runs, float(np.median(half_widths))
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10])
 @pytest.mark.parametrize("between, noise", [(0.03, 0.01), (0.005, 0.05)])
-def test_of_several_processes_the_interval_holds_the_ratio_of_all_that_there_might_have_been(
-    count, between, noise
-):
-    one = lambda g: processes(g, between * g.normal(size=count), noise=noise)  # noqa: E731
-    often, _ = held(lambda g: (one(g), one(g)))
-    assert often >= 0.92
-    if between > noise:  # as if samples were independent repeats
-        assert held(lambda g: (one(g), one(g)), of_pooled_samples)[0] < 0.9
+def test_interval_over_several_processes_covers_the_population_ratio(count, between, noise):
+    draw_side = lambda g: processes(g, between * g.normal(size=count), noise=noise)  # noqa: E731
+    coverage, _ = simulate(lambda g: (draw_side(g), draw_side(g)))
+    assert coverage >= 0.92
+    if between > noise:  # pooling treats the samples as independent repeats
+        assert simulate(lambda g: (draw_side(g), draw_side(g)), pooled_ratio)[0] < 0.9
 
 
-def of_pooled_samples(top, bottom):
-    pooled = ([s for record in side for s in record.seconds] for side in (top, bottom))
-    return ratios.Estimate(*ratio_interval(*pooled))
+def pooled_ratio(top, bottom):
+    samples = ([s for record in side for s in record.seconds] for side in (top, bottom))
+    return ratios.Estimate(*ratio_interval(*samples))
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 10])
-def test_processes_that_took_turns_are_compared_pair_by_pair(count):
+def test_processes_that_took_turns_are_compared_in_pairs(count):
     def draw(generator, blocks=("b", "b")):
         drift = 0.1 * generator.normal(size=count)
         return [
@@ -68,85 +66,88 @@ def test_processes_that_took_turns_are_compared_pair_by_pair(count):
             for block in blocks
         ]
 
-    often, half = held(draw)
-    assert often >= 0.92
-    assert (
-        half < 0.5 * held(lambda g: draw(g, ("a", "b")))[1]
-        and half < 0.5 * held(lambda g: draw(g, (None, None)))[1]
-    )
+    coverage, half_width = simulate(draw)
+    assert coverage >= 0.92
+    assert half_width < 0.5 * simulate(lambda g: draw(g, ("a", "b")))[1]
+    assert half_width < 0.5 * simulate(lambda g: draw(g, (None, None)))[1]
 
 
 @pytest.mark.parametrize("samples", [6, 9, 15, 40])
 @pytest.mark.parametrize("tail", ["normal", "spikes"])
-def test_of_one_process_the_interval_is_that_of_its_samples_and_shorter_than_that_of_ranks(samples, tail):
-    def one(generator):
-        far = 1.0 * (generator.random(samples) < 0.1) if tail == "spikes" else 0.0
-        return [process(np.exp(0.02 * generator.normal(size=samples) + far * generator.random(samples)))]
+def test_interval_of_single_processes_covers_the_ratio_and_is_shorter_than_by_ranks(samples, tail):
+    def draw_side(generator):
+        outliers = 1.0 * (generator.random(samples) < 0.1) if tail == "spikes" else 0.0
+        return [process(np.exp(0.02 * generator.normal(size=samples) + outliers * generator.random(samples)))]
 
-    often, half = held(lambda g: (one(g), one(g)))
-    assert often >= 0.93
+    coverage, half_width = simulate(lambda g: (draw_side(g), draw_side(g)))
+    assert coverage >= 0.93
     if samples > 6:
-        ranked = lambda a, b: ratios.Estimate(*ratio_interval(a[0].seconds, b[0].seconds))  # noqa: E731
-        assert half < 0.8 * held(lambda g: (one(g), one(g)), ranked)[1]
+        rank_ratio = lambda a, b: ratios.Estimate(*ratio_interval(a[0].seconds, b[0].seconds))  # noqa: E731
+        assert half_width < 0.8 * simulate(lambda g: (draw_side(g), draw_side(g)), rank_ratio)[1]
 
 
-def resembling(generator, samples, likeness):
+def autocorrelated(generator, samples, correlation):
     series = generator.normal(size=samples)
     for i in range(1, samples):
-        series[i] = likeness * series[i - 1] + np.sqrt(1 - likeness**2) * series[i]
+        series[i] = correlation * series[i - 1] + np.sqrt(1 - correlation**2) * series[i]
     return [process(np.exp(0.02 * series))]
 
 
 @pytest.mark.parametrize(
-    "likeness, samples, least", [(0.3, 15, 0.9), (0.5, 30, 0.9), (0.7, 30, 0.87), (0.7, 100, 0.9)]
+    "correlation, samples, min_coverage", [(0.3, 15, 0.9), (0.5, 30, 0.9), (0.7, 30, 0.87), (0.7, 100, 0.9)]
 )
-def test_samples_that_resemble_those_before_them_tell_less(likeness, samples, least):
-    """A limit: ten samples each much like the one before are too few to see that; then the interval is too short."""
-    often, half = held(lambda g: (resembling(g, samples, likeness), resembling(g, samples, likeness)))
+def test_autocorrelated_samples_have_wider_intervals(correlation, samples, min_coverage):
+    """A known limit: ten strongly correlated samples are too few to detect the correlation, so the interval is too short."""
+    coverage, half_width = simulate(
+        lambda g: (autocorrelated(g, samples, correlation), autocorrelated(g, samples, correlation))
+    )
+    assert coverage >= min_coverage
     assert (
-        often >= least
-        and half > held(lambda g: (resembling(g, samples, 0.0), resembling(g, samples, 0.0)))[1]
+        half_width > simulate(lambda g: (autocorrelated(g, samples, 0.0), autocorrelated(g, samples, 0.0)))[1]
     )
 
 
-@pytest.mark.parametrize("jobs, each", [(2, 3), (3, 3), (5, 2)])
-def test_of_several_jobs_the_interval_is_one_between_jobs(jobs, each):
-    def draw(generator, named=True):
+@pytest.mark.parametrize("jobs, per_job", [(2, 3), (3, 3), (5, 2)])
+def test_interval_over_several_jobs_is_estimated_between_jobs(jobs, per_job):
+    def draw(generator, with_jobs=True):
         sides = []
         for name in ("top", "bottom"):
-            levels = np.repeat(0.03 * generator.normal(size=jobs), each) + 0.005 * generator.normal(
-                size=jobs * each
+            levels = np.repeat(0.03 * generator.normal(size=jobs), per_job) + 0.005 * generator.normal(
+                size=jobs * per_job
             )
-            names = [f"{name} {i // each}" for i in range(jobs * each)] if named else ()
+            names = [f"{name} {i // per_job}" for i in range(jobs * per_job)] if with_jobs else ()
             sides.append(processes(generator, levels, noise=0.005, jobs=names))
         return sides
 
-    assert held(draw)[0] >= 0.92
-    assert held(lambda g: draw(g, named=False))[0] < 0.9, "processes of one job are not independent"
+    assert simulate(draw)[0] >= 0.92
+    assert simulate(lambda g: draw(g, with_jobs=False))[0] < 0.9, "processes of one job are not independent"
 
 
-def test_one_job_is_no_level_and_neither_is_none():
+def test_single_job_and_no_job_give_the_same_interval():
     generator = np.random.default_rng(3)
     sides = [processes(generator, 0.03 * generator.normal(size=4)) for _ in range(2)]
-    there = [[process(r.seconds, r.replicate, job="12") for r in side] for side in sides]
-    assert ratios.estimate_ratio(*there) == ratios.estimate_ratio(*sides)
+    with_one_job = [[process(r.seconds, r.replicate, job="12") for r in side] for side in sides]
+    assert ratios.estimate_ratio(*with_one_job) == ratios.estimate_ratio(*sides)
 
 
-def test_a_process_on_one_side_is_known_by_its_samples_and_several_on_the_other_by_their_medians():
+def test_one_process_contributes_its_samples_and_several_their_medians():
     generator = np.random.default_rng(4)
-    (one,), several = processes(generator, [0.0], noise=0.01), processes(generator, [0.0, 0.1, -0.1, 0.05])
-    alone, beside = ratios.estimate_ratio([one], [one]), ratios.estimate_ratio([one], several)
-    assert alone.high < 1.02 and beside.low < 0.92 and beside.high > 1.08
+    (single,), several = processes(generator, [0.0], noise=0.01), processes(generator, [0.0, 0.1, -0.1, 0.05])
+    against_itself, against_several = (
+        ratios.estimate_ratio([single], [single]),
+        ratios.estimate_ratio([single], several),
+    )
+    assert against_itself.high < 1.02 and against_several.low < 0.92 and against_several.high > 1.08
 
 
-def test_fresh_compilations_of_one_process_are_its_members():
-    loose = process([1.0, 1.001] * 5 + [1.2, 1.201] * 5, further=(10,))
-    tight = process([1.0, 1.001] * 5 + [1.0, 1.002] * 5, further=(10,))
+def test_recompilations_count_as_replicates_within_a_process():
+    differing = process([1.0, 1.001] * 5 + [1.2, 1.201] * 5, recompiled=(10,))
+    alike = process([1.0, 1.001] * 5 + [1.0, 1.002] * 5, recompiled=(10,))
     assert (
-        ratios.estimate_ratio([loose], [tight]).high
+        ratios.estimate_ratio([differing], [alike]).high
         > 1.5
         > 1.01
-        > ratios.estimate_ratio([tight], [tight]).high
+        > ratios.estimate_ratio([alike], [alike]).high
     )
 
 
@@ -156,23 +157,23 @@ def test_too_few_samples_have_no_interval():
     assert ratios.estimate_ratio([enough], [enough]).low < 1
 
 
-def test_one_sample_far_off_makes_no_interval_wide():
+def test_one_outlier_does_not_widen_the_interval():
     steady = [1.0, 1.01, 0.99, 1.02, 0.98, 1.01, 1.0, 0.99, 1.0]
-    found = ratios.estimate_ratio([process([*steady[:-1], 100.0])], [process(steady)])
-    assert 0.95 < found.low < found.high < 1.05
+    ratio = ratios.estimate_ratio([process([*steady[:-1], 100.0])], [process(steady)])
+    assert 0.95 < ratio.low < ratio.high < 1.05
 
 
-def test_the_same_records_give_the_same_interval_in_every_order():
+def test_interval_does_not_depend_on_the_order_of_records():
     generator = np.random.default_rng(5)
-    levels = [0.0, 0.01, 0.02, 0.03, 0.04, 0.3]  # so skewed that not the normal distribution decides
-    top, bottom = (processes(generator, each, block="b") for each in (levels, [0.0] * 6))
-    found = ratios.estimate_ratio(top, bottom)
+    levels = [0.0, 0.01, 0.02, 0.03, 0.04, 0.3]  # too skewed for the interval of the normal distribution
+    top, bottom = (processes(generator, side_levels, block="b") for side_levels in (levels, [0.0] * 6))
+    expected = ratios.estimate_ratio(top, bottom)
     for seed in range(5):
         shuffled = random.Random(seed).sample(top, 6), random.Random(seed + 9).sample(bottom, 6)
-        assert ratios.estimate_ratio(*shuffled).estimate == pytest.approx(found.estimate, rel=1e-12)
+        assert ratios.estimate_ratio(*shuffled).estimate == pytest.approx(expected.estimate, rel=1e-12)
 
 
-def test_a_job_may_be_named_by_anything():
-    times = [1 + 0.01 * i for i in range(9)]
-    listed, named = ([process(times, i, job=job) for i in range(3)] for job in (["a", "b"], "a, b"))
-    assert ratios.estimate_ratio(listed, listed) == ratios.estimate_ratio(named, named)
+def test_job_identifiers_may_be_lists_or_text():
+    seconds = [1 + 0.01 * i for i in range(9)]
+    list_ids, text_ids = ([process(seconds, i, job=job) for i in range(3)] for job in (["a", "b"], "a, b"))
+    assert ratios.estimate_ratio(list_ids, list_ids) == ratios.estimate_ratio(text_ids, text_ids)

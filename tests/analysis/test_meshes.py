@@ -1,4 +1,4 @@
-"""Meshes: of several on as many devices the fastest stands for its curve, and they are compared with each other."""
+"""Tests of cases on several meshes: the fastest mesh represents its curve, and meshes with equal device counts are compared."""
 
 import pytest
 
@@ -9,30 +9,30 @@ from tests.support import made_up
 from tests.support.records import only, record
 
 
-def laid_out(shape, seconds, **fields):
-    """A record on a mesh."""
+def on_mesh(shape, seconds, **fields):
+    """Return a record on a mesh such as '2x1' (points x seeds)."""
     over_points, over_seeds = map(int, shape.split("x"))
     return record(over_points * over_seeds, seconds, split="both", mesh=shape, **fields)
 
 
-STUDY = (("1x1", 8.0), ("2x1", 5.0), ("1x2", 4.0), ("4x1", 3.0), ("2x2", 2.0), ("1x4", 2.5))
+TIMES = (("1x1", 8.0), ("2x1", 5.0), ("1x2", 4.0), ("4x1", 3.0), ("2x2", 2.0), ("1x4", 2.5))
 
 
 @pytest.fixture
-def found(tmp_path):
-    records = [laid_out(shape, seconds, padding=0.2 if shape == "1x4" else 0.0) for shape, seconds in STUDY]
+def study(tmp_path):
+    records = [on_mesh(shape, seconds, padding=0.2 if shape == "1x4" else 0.0) for shape, seconds in TIMES]
     return findings.read(made_up.write(tmp_path / "made", records, scaling=["strong"]))
 
 
-def test_the_curve_of_a_split_over_both_is_that_of_the_fastest_mesh_on_each_number_of_devices():
-    curve = only(curves.scaling_curves([laid_out(*each) for each in STUDY]))
+def test_strong_curve_of_a_split_over_points_and_seeds_uses_the_fastest_mesh_per_device_count():
+    curve = only(curves.scaling_curves([on_mesh(*shape_and_seconds) for shape_and_seconds in TIMES]))
     assert [timing.case.mesh for timing in curve.timings] == ["1x1", "1x2", "2x2"]
     assert [point.speedup for point in curve.points] == [1, 2, 4]
     assert curve.case.mesh is None and curve.name.endswith("fastest mesh") and "mesh=" not in curve.name
 
 
-def test_a_weak_curve_takes_the_fastest_mesh_as_well():
-    weak = [laid_out(shape, seconds, points=12 * int(shape[0]) * int(shape[2])) for shape, seconds in STUDY]
+def test_weak_curve_uses_the_fastest_mesh_per_device_count():
+    weak = [on_mesh(shape, seconds, points=12 * int(shape[0]) * int(shape[2])) for shape, seconds in TIMES]
     assert [timing.case.mesh for timing in only(curves.scaling_curves(weak, ["weak"])).timings] == [
         "1x1",
         "1x2",
@@ -40,36 +40,36 @@ def test_a_weak_curve_takes_the_fastest_mesh_as_well():
     ]
 
 
-def test_a_place_on_a_curve_is_that_of_the_fastest_mesh_alone(found):
+def test_only_the_fastest_mesh_per_device_count_is_on_the_curve(study):
     speedups = {
-        timing.case.mesh: [point.speedup for point in found.points_of(timing).values()]
-        for timing in found.timings
+        timing.case.mesh: [point.speedup for point in study.points_of(timing).values()]
+        for timing in study.timings
     }
     assert speedups == {"1x1": [1], "1x2": [2], "2x2": [4], "2x1": [], "4x1": [], "1x4": []}
 
 
-def test_points_of_curves_are_exported_with_the_keys_of_their_records(found):
-    keys = {record.key: record.case.mesh for record in found.records}
-    assert [keys[row["key"]] for row in one_table.curve_table(found).rows] == ["1x1", "1x2", "2x2"]
+def test_exported_curve_rows_have_the_keys_of_their_records(study):
+    keys = {record.key: record.case.mesh for record in study.records}
+    assert [keys[row["key"]] for row in one_table.curve_table(study).rows] == ["1x1", "1x2", "2x2"]
 
 
-def test_meshes_of_as_many_devices_are_compared_and_a_single_one_is_not(found):
-    assert [[timing.case.mesh for timing, _ in each.rows] for each in found.mesh_comparisons] == [
+def test_meshes_are_compared_only_if_a_device_count_has_several(study):
+    assert [[timing.case.mesh for timing, _ in comparison.rows] for comparison in study.mesh_comparisons] == [
         ["1x2", "2x1"],
         ["2x2", "1x4", "4x1"],
     ]
-    assert [ratio[0] for _, ratio in found.mesh_comparisons[1].rows] == [1, 1.25, 1.5]
+    assert [ratio[0] for _, ratio in study.mesh_comparisons[1].rows] == [1, 1.25, 1.5]
 
 
-def test_the_fastest_is_called_so_where_the_next_can_be_told_apart():
+def test_fastest_mesh_is_distinguished_only_if_the_intervals_do_not_overlap():
     noisy = [1.0, 1.4, 0.8, 1.1, 0.9, 1.3, 1.2, 0.7, 1.05]
-    apart, alike = (
-        [laid_out("2x1", 1.0), laid_out("1x2", 2.0)],
-        [laid_out("2x1", 1.0), laid_out("1x2", noisy)],
+    different, overlapping = (
+        [on_mesh("2x1", 1.0), on_mesh("1x2", 2.0)],
+        [on_mesh("2x1", 1.0), on_mesh("1x2", noisy)],
     )
     assert [
-        only(setting_comparison.compare_settings(curves.pool_processes(each), "mesh")).distinguished
-        for each in (apart, alike)
+        only(setting_comparison.compare_settings(curves.pool_processes(records), "mesh")).distinguished
+        for records in (different, overlapping)
     ] == [True, False]
 
 
@@ -78,44 +78,46 @@ def test_the_fastest_is_called_so_where_the_next_can_be_told_apart():
     [{"mode": "jacrev"}, {"chunk": 2}, {"points": 24}, {"digest": "two"}, {"reduce": "gram"}],
     ids=str,
 )
-def test_meshes_of_other_programs_are_not_compared(fields):
+def test_meshes_of_different_programs_are_not_compared(fields):
     assert (
         setting_comparison.compare_settings(
-            curves.pool_processes([laid_out("2x1", 1.0), laid_out("1x2", 2.0, **fields)]), "mesh"
+            curves.pool_processes([on_mesh("2x1", 1.0), on_mesh("1x2", 2.0, **fields)]), "mesh"
         )
         == []
     )
 
 
-def test_a_panel_over_sizes_has_the_fastest_mesh_of_each():
-    of = [
-        laid_out(shape, seconds * size, sizes={"p": size})
+def test_size_sweep_uses_the_fastest_mesh_of_each_size():
+    records = [
+        on_mesh(shape, seconds * size, sizes={"p": size})
         for shape, seconds in (("2x1", 2.0), ("1x2", 1.0))
         for size in (4, 8)
     ]
-    panel = only(curves.size_sweeps(of))
+    panel = only(curves.size_sweeps(records))
     (line,) = panel.lines.values()
     assert [timing.case.mesh for _, timing in line] == ["1x2", "1x2"] and panel.case.mesh is None
 
 
-def test_the_answer_names_the_fastest_mesh_the_next_and_the_slowest(found):
-    (told,) = [line for line in answer.answer_sentences(found) if line.startswith("Mesh (points x seeds) of")]
+def test_answer_names_the_fastest_the_second_fastest_and_the_slowest_mesh(study):
+    (sentence,) = [
+        line for line in answer.answer_sentences(study) if line.startswith("Mesh (points x seeds) of")
+    ]
     assert (
         "linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, 4 devices: 2x2 is fastest"
-        in told
+        in sentence
     )
-    assert "; 1x4 takes 1.25x (1.25 to 1.25), the slowest, 4x1, 1.50x (1.50 to 1.50) as long." in told
+    assert "; 1x4 takes 1.25x (1.25 to 1.25), the slowest, 4x1, 1.50x (1.50 to 1.50) as long." in sentence
 
 
-def test_the_headline_names_the_mesh_and_the_curve_does_not(found):
-    told = answer.answer_sentences(found)[0]
-    assert "both split, mesh 2x2" in told and "That is 4.00x" in told
+def test_headline_names_the_mesh_of_the_fastest_case(study):
+    headline = answer.answer_sentences(study)[0]
+    assert "both split, mesh 2x2" in headline and "That is 4.00x" in headline
 
 
-def test_padding_stands_beside_what_is_padded(found):
-    of = {
+def test_table_of_measurements_reports_the_padding_of_each_case(study):
+    tables = {
         table.anchor: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        for table in page_tables.folded_tables(found)
+        for table in page_tables.folded_tables(study)
     }
-    (row,) = [row for row in of["measured"] if row["remarks"]]
+    (row,) = [row for row in tables["measured"] if row["remarks"]]
     assert row["case"].endswith("mesh=1x4") and row["remarks"] == "20 % padding"

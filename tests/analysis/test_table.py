@@ -1,4 +1,4 @@
-"""The one table: a row for each record, under documented names, with the same numbers as the findings."""
+"""Tests of the table of records: one row per record, documented column names, and the same numbers as the findings."""
 
 import pandas
 import pytest
@@ -10,22 +10,22 @@ from tests.support import made_up
 from tests.support.records import processes, record
 
 
-def shared(*records, folder, scaling=("strong",)):
+def write_study(*records, folder, scaling=("strong",)):
     return made_up.write(folder, list(records), scaling=list(scaling))
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Two modes on one and two devices, in three processes each, a failure and a skip."""
+    """Return a study of two modes on one and two devices, in three processes each, with a failed and a skipped case."""
     rows = [r for d in (1, 2) for r in processes(("jacfwd", 2.0 / d), ("jacrev", 3.0 / d), devices=d)]
     rows += [
         record(status="failed", reason="timeout", points=24),
         record(status="skipped", reason="too_large", points=48),
     ]
-    return shared(*rows, folder=tmp_path / "made")
+    return write_study(*rows, folder=tmp_path / "made")
 
 
-def test_a_record_is_a_row_with_its_case_its_time_and_its_place_on_a_curve(folder):
+def test_row_of_a_record_has_its_case_its_time_and_its_curve_columns(folder):
     frame = scaling.load(folder)
     assert isinstance(frame, pandas.DataFrame) and len(frame) == 14
     assert frame.status.value_counts().to_dict() == {"ok": 12, "failed": 1, "skipped": 1}
@@ -47,54 +47,55 @@ def test_a_record_is_a_row_with_its_case_its_time_and_its_place_on_a_curve(folde
     assert frame[frame.status != "ok"][["median", "speedup", "certainty", "kind"]].isna().all(axis=None)
 
 
-def test_certainty_is_that_of_the_fastest_method_alone(folder, tmp_path):
+def test_only_the_fastest_method_has_a_certainty(folder, tmp_path):
     frame = scaling.load(folder)
-    assert set(frame[frame.certainty.notna()]["mode"]) == {"jacfwd"} and set(frame.certainty.dropna()) == {
-        "sure"
-    }
-    alone = shared(record(seconds=2.0), record(seconds=3.0, mode="jacrev"), folder=tmp_path / "alone")
-    assert scaling.load(alone).certainty.dropna().tolist() == ["not sure: one process"]
+    assert set(frame[frame.certainty.notna()]["mode"]) == {"jacfwd"}
+    assert set(frame.certainty.dropna()) == {"sure"}
+    one_process = write_study(
+        record(seconds=2.0), record(seconds=3.0, mode="jacrev"), folder=tmp_path / "alone"
+    )
+    assert scaling.load(one_process).certainty.dropna().tolist() == ["not sure: one process"]
 
 
-def test_a_row_for_each_sample_has_the_columns_of_its_case(folder):
-    frame, found = scaling.load(folder, samples=True), findings.read(folder)
-    assert frame.seconds.tolist() == [second for r in found.records for second in r.seconds]
+def test_table_of_samples_has_the_columns_of_the_case(folder):
+    frame, study = scaling.load(folder, samples=True), findings.read(folder)
+    assert frame.seconds.tolist() == [second for r in study.records for second in r.seconds]
     assert frame.groupby(["mode", "devices"]).seconds.median().to_dict() == {
         ("jacfwd", 1): 2.0, ("jacfwd", 2): 1.0, ("jacrev", 1): 3.0, ("jacrev", 2): 1.5,
     }  # fmt: skip
     assert {"key", "replicate", "index", "status", "sizes.p"} <= set(frame)
 
 
-def test_of_two_kinds_of_curve_a_row_has_the_one_with_more_numbers_of_devices(tmp_path):
+def test_row_on_two_curves_has_the_one_with_more_device_counts(tmp_path):
     rows = [record(d, 8.0, points=6 * d) for d in (1, 2, 4)] + [record(2, 5.0, points=6)]
-    frame = scaling.load(shared(*rows, folder=tmp_path, scaling=("strong", "weak")))
+    frame = scaling.load(write_study(*rows, folder=tmp_path, scaling=("strong", "weak")))
     kinds = {(row.devices, row.points): row.kind for row in frame.itertuples()}
     assert kinds == {(1, 6): "weak", (2, 12): "weak", (4, 24): "weak", (2, 6): "strong"}
 
 
-def test_the_exports_have_the_names_of_the_table(folder, tmp_path):
+def test_exports_have_the_column_names_of_the_table(folder, tmp_path):
     from scaling.report import export
 
-    plain, typed = export.write_exports(folder, ["csv", "parquet"], tmp_path)[::4]
-    assert list(pandas.read_csv(plain)) == list(pandas.read_parquet(typed)) == list(scaling.load(folder))
+    csv, parquet = export.write_exports(folder, ["csv", "parquet"], tmp_path)[::4]
+    assert list(pandas.read_csv(csv)) == list(pandas.read_parquet(parquet)) == list(scaling.load(folder))
 
 
-def test_nodes_are_those_that_the_record_knows(tmp_path, make_record):
-    around = [{"hosts": ["a", "b"]}, {"hosts": ["a", "b"], "shape": {"nodes": 1}}, {"hosts": []}]
-    rows = [make_record(environment=each, points=n + 1) for n, each in enumerate(around)]
+def test_number_of_nodes_is_the_one_in_the_record(tmp_path, make_record):
+    environments = [{"hosts": ["a", "b"]}, {"hosts": ["a", "b"], "shape": {"nodes": 1}}, {"hosts": []}]
+    rows = [make_record(environment=recorded, points=n + 1) for n, recorded in enumerate(environments)]
     frame = scaling.load(made_up.write(tmp_path, rows)).set_index("points")
     assert frame.nodes[[1, 2]].tolist() == [2, 1] and pandas.isna(frame.nodes[3])
 
 
 @pytest.mark.parametrize("name", ["nowhere", "empty", "file"])
-def test_what_is_no_results_folder_is_refused_in_one_line(name, tmp_path):
+def test_path_without_results_is_rejected_in_one_line(name, tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").touch()
-    with pytest.raises(Refusal, match="no results in") as refused:
+    with pytest.raises(Refusal, match="no results in") as error:
         scaling.load(tmp_path / name)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
-def test_text_that_no_file_can_hold_is_written_as_escapes(tmp_path, make_record):
+def test_text_that_cannot_be_encoded_is_escaped(tmp_path, make_record):
     frame = dataframe.to_frame(dataframe.ExportTable("t", {"a\ud800": str}, [{"a\ud800": "\ud800"}, {}]))
     assert list(frame) == ["a\\ud800"] and frame.iloc[0, 0] == "\\ud800" and frame.isna().iloc[1, 0]

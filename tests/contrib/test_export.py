@@ -1,4 +1,4 @@
-"""What other programs read of an export: pandas the CSV and the Parquet, Extra-P its own format."""
+"""Tests of exports as read by other programs: CSV and Parquet by pandas, and the Extra-P format by Extra-P."""
 
 import csv
 import dataclasses
@@ -20,75 +20,78 @@ from tests.support.paths import TOP
 
 EXTRAP = TOP / ".venv-extrap" / "bin" / "extrap"
 needs_extrap = pytest.mark.skipif(
-    not EXTRAP.exists(), reason="Extra-P is not here: scripts/extrap makes .venv-extrap"
+    not EXTRAP.exists(), reason="Extra-P is not installed: scripts/extrap makes .venv-extrap"
 )
 TABLES = ("records", "curves", "samples", "laws")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A made-up study with failures, skips, ceilings and texts that look like markup."""
-    made = [record for record in made_up.study(600) if record.case.workload in ("rbf", "residual", "ceiling")]
-    return made_up.write(tmp_path_factory.mktemp("study"), made)
+    """Return a made-up study with failures, skips, machine peaks and texts with markup."""
+    records = [
+        record for record in made_up.study(600) if record.case.workload in ("rbf", "residual", "ceiling")
+    ]
+    return made_up.write(tmp_path_factory.mktemp("study"), records)
 
 
 @pytest.fixture(scope="module")
 def exported(folder, tmp_path_factory):
-    """All formats of it."""
+    """Return a folder with the study in all tabular formats."""
     output = tmp_path_factory.mktemp("export")
     export.write_exports(folder, ["csv", "parquet", "extrap"], output)
     return output
 
 
-def timed(workload="rbf", ways=("jacfwd",), devices=(1, 2, 4, 8, 16), sizes=range(5), seconds=None, **fields):
-    """Records whose times are an exact formula of the devices and the size."""
-    for mode in ways:
-        for at in sizes:
+def formula_records(
+    workload="rbf", modes=("jacfwd",), devices=(1, 2, 4, 8, 16), sizes=range(5), seconds=None, **fields
+):
+    """Yield records whose times are an exact formula, `seconds`, of the size and the number of devices."""
+    for mode in modes:
+        for index in sizes:
             for count in devices:
-                case = made_up.case_of(workload, mode, at, count, **fields)
+                case = made_up.case_of(workload, mode, index, count, **fields)
                 (size,) = (value for name, value in case.sizes.items() if name != "o")
                 times = [seconds(size, count) * factor for factor in (0.99, 1.0, 1.0, 1.0, 1.0, 1.0, 1.01)]
                 yield made_up.record(np.random.default_rng(0), case, seconds=times, seconds_min=times)
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_pandas_reads_the_same_from_csv_and_parquet(exported, name):
-    plain, typed = (
+def test_pandas_reads_equal_tables_from_csv_and_parquet(exported, name):
+    csv_table, parquet_table = (
         pandas.read_csv(exported / f"{name}.csv"),
         pandas.read_parquet(exported / f"{name}.parquet"),
     )
-    assert len(plain) == len(typed) > 0
-    assert list(typed) == list(plain)
-    numbers = set(plain.select_dtypes("number")) & set(typed.select_dtypes("number"))
+    assert len(csv_table) == len(parquet_table) > 0
+    assert list(parquet_table) == list(csv_table)
+    numbers = set(csv_table.select_dtypes("number")) & set(parquet_table.select_dtypes("number"))
     assert len(numbers) >= 4
     for column in numbers:
-        assert np.array_equal(plain[column].astype(float), typed[column].astype(float), equal_nan=True), (
-            column
-        )
+        assert np.array_equal(
+            csv_table[column].astype(float), parquet_table[column].astype(float), equal_nan=True
+        ), column
 
 
-def test_every_number_keeps_all_of_its_digits(folder, exported):
-    found = findings.read(folder)
+def test_numbers_keep_all_digits(folder, exported):
+    study = findings.read(folder)
     table = pandas.read_parquet(exported / "samples.parquet")
-    assert table["seconds"].tolist() == [second for record in found.records for second in record.seconds]
+    assert table["seconds"].tolist() == [second for record in study.records for second in record.seconds]
     with (exported / "samples.csv").open() as file:
         assert [float(row["seconds"]) for row in csv.DictReader(file)] == table["seconds"].tolist()
 
 
-def test_a_record_is_a_row_and_a_point_of_a_curve_is_a_row(folder, exported):
-    found = findings.read(folder)
+def test_tables_have_one_row_per_record_and_per_device_count_of_a_curve(folder, exported):
+    study = findings.read(folder)
     records, curves = (pandas.read_csv(exported / f"{name}.csv") for name in ("records", "curves"))
-    assert sorted(records["status"]) == sorted(record.status for record in found.records)
-    assert len(curves) == sum(len(curve.points) for curve in found.curves)
+    assert sorted(records["status"]) == sorted(record.status for record in study.records)
+    assert len(curves) == sum(len(curve.points) for curve in study.curves)
     assert set(curves["kind"]) == {"strong", "weak"}
     best = curves.loc[curves["speedup"].idxmax()]
     ideal = best["devices"] / best["baseline_devices"]
-    assert (
-        math.isclose(best["efficiency"], best["speedup"] / ideal) and best["speedup_low"] <= best["speedup"]
-    )
+    assert math.isclose(best["efficiency"], best["speedup"] / ideal)
+    assert best["speedup_low"] <= best["speedup"]
 
 
-def test_the_tables_join_by_key_and_environment(exported):
+def test_tables_can_be_joined_by_key_and_environment(exported):
     records, samples, curves = (
         pandas.read_parquet(exported / f"{name}.parquet") for name in ("records", "samples", "curves")
     )
@@ -98,27 +101,29 @@ def test_the_tables_join_by_key_and_environment(exported):
         zip(records["key"], records["environment"], strict=True)
     )
     medians = joined.groupby(["key", "environment", "replicate"])["seconds"].median()
-    told = records[records["status"] == "ok"].set_index(["key", "environment", "replicate"])["median"]
-    assert np.allclose(medians.sort_index(), told.sort_index(), rtol=1e-15)
+    exported_medians = records[records["status"] == "ok"].set_index(["key", "environment", "replicate"])[
+        "median"
+    ]
+    assert np.allclose(medians.sort_index(), exported_medians.sort_index(), rtol=1e-15)
 
 
-def test_parquet_has_real_types_even_of_columns_that_are_empty(exported):
+def test_parquet_columns_are_typed_even_if_empty(exported):
     from pyarrow import parquet
 
-    kinds = {field.name: str(field.type) for field in parquet.read_schema(exported / "records.parquet")}
+    types = {field.name: str(field.type) for field in parquet.read_schema(exported / "records.parquet")}
     expected = {"devices": "int64", "jit": "bool", "flops": "double", "slowest_rank": "int64", "chunk": "int64", "mode": "string",
                 "median": "double", "kind": "string", "sizes.m": "int64"}  # fmt: skip
-    assert {name: kinds[name].replace("large_", "") for name in expected} == expected
+    assert {name: types[name].replace("large_", "") for name in expected} == expected
 
 
-def test_a_seed_of_any_length_is_kept(tmp_path, make_record):
+def test_data_seed_beyond_64_bits_is_kept(tmp_path, make_record):
     made_up.write(tmp_path, [make_record(data_seed=2**70), make_record()])
     export.write_exports(tmp_path, ["csv", "parquet"])
     assert set(pandas.read_parquet(tmp_path / "export" / "records.parquet")["data_seed"]) == {"0", str(2**70)}
     assert str(2**70) in (tmp_path / "export" / "records.csv").read_text()
 
 
-def test_what_chunk_auto_came_to_and_the_colours_have_columns_of_their_own(tmp_path, make_record):
+def test_automatic_blocks_and_colors_have_their_own_columns(tmp_path, make_record):
     probes = [{"block": 4, "chunk": None, "storage": "device", "bytes": 9}] * 3
     blocks = {"block": 2, "chunk": None, "storage": "host", "limit_bytes": 10**9, "probes": probes}
     auto = make_record(
@@ -128,8 +133,8 @@ def test_what_chunk_auto_came_to_and_the_colours_have_columns_of_their_own(tmp_p
         tmp_path, [auto, dataclasses.replace(make_record(chunk=8, block=3), block="turns"), make_record()]
     )
     export.write_exports(tmp_path, ["csv", "parquet"])
-    typed = pandas.read_parquet(tmp_path / "export" / "records.parquet").set_index("chunk")
-    row = typed.loc["auto"]
+    table = pandas.read_parquet(tmp_path / "export" / "records.parquet").set_index("chunk")
+    row = table.loc["auto"]
     assert (row["blocks.block"], row["blocks.storage"], row["blocks.limit_bytes"], row["blocks.probes"]) == (
         2,
         "host",
@@ -137,15 +142,15 @@ def test_what_chunk_auto_came_to_and_the_colours_have_columns_of_their_own(tmp_p
         3,
     )
     assert (row["colors.columns"], row["colors.rows"], row["nonzeros"], row["padding"]) == (9, 4, 1280, 0.125)
-    assert pandas.isna(row["blocks.chunk"]) and pandas.isna(typed.loc["8", "blocks.block"])
-    assert (typed.loc["8", "case.block"], typed.loc["8", "block"]) == (3, "turns") and pandas.isna(
-        row["block"]
-    )
-    plain = pandas.read_csv(tmp_path / "export" / "records.csv")
-    assert set(plain["chunk"].dropna()) == {"auto", "8"} and set(plain["blocks.probes"].dropna()) == {3}
+    assert pandas.isna(row["blocks.chunk"]) and pandas.isna(table.loc["8", "blocks.block"])
+    assert (table.loc["8", "case.block"], table.loc["8", "block"]) == (3, "turns")
+    assert pandas.isna(row["block"])
+    csv_table = pandas.read_csv(tmp_path / "export" / "records.csv")
+    assert set(csv_table["chunk"].dropna()) == {"auto", "8"}
+    assert set(csv_table["blocks.probes"].dropna()) == {3}
 
 
-def test_parts_that_a_file_has_of_another_kind_are_left_out(tmp_path, make_record):
+def test_values_of_the_wrong_type_are_omitted(tmp_path, make_record):
     made_up.write(
         tmp_path, [make_record(blocks={"block": "two", "probes": 7, "storage": 1}, colors={"columns": None})]
     )
@@ -155,24 +160,20 @@ def test_parts_that_a_file_has_of_another_kind_are_left_out(tmp_path, make_recor
     assert row["blocks.probes"] == 7
 
 
-def test_text_of_a_record_is_one_cell(folder, exported):
+def test_multiline_text_of_a_record_is_one_cell(folder, exported):
     texts = pandas.read_csv(exported / "records.csv")["text"].dropna()
-    assert made_up.NASTY in set(texts) and made_up.NASTY in set(
-        pandas.read_parquet(exported / "records.parquet")["text"]
-    )
+    assert made_up.NASTY in set(texts)
+    assert made_up.NASTY in set(pandas.read_parquet(exported / "records.parquet")["text"])
 
 
-def test_laws_stand_with_their_parts_and_intervals(folder, exported):
+def test_table_of_laws_has_their_parts_and_intervals(folder, exported):
     laws = pandas.read_csv(exported / "laws.csv")
-    assert {"Amdahl", "universal scalability"} <= set(laws["law"]) and {"serial", "coherency"} <= set(
-        laws["part"]
-    )
+    assert {"Amdahl", "universal scalability"} <= set(laws["law"])
+    assert {"serial", "coherency"} <= set(laws["part"])
     assert (laws["low"] <= laws["value"]).all() and (laws["value"] <= laws["high"]).all()
 
 
-def test_without_pyarrow_parquet_is_refused_with_the_command_and_nothing_is_written(
-    folder, tmp_path, monkeypatch
-):
+def test_parquet_without_pyarrow_is_rejected_with_the_install_command(folder, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "pyarrow" else find(name, *rest)
@@ -182,14 +183,14 @@ def test_without_pyarrow_parquet_is_refused_with_the_command_and_nothing_is_writ
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_export_that_fails_leaves_the_files_of_the_one_before(folder, tmp_path, monkeypatch):
-    def torn(table, file):
+def test_failed_export_keeps_the_earlier_files(folder, tmp_path, monkeypatch):
+    def fail_midway(table, file):
         file.write("half a table")
         raise OSError(28, "No space left on device")
 
     export.write_exports(folder, ["csv"], tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr(export, "write_csv_table", torn)
+    monkeypatch.setattr(export, "write_csv_table", fail_midway)
     with pytest.raises(OSError, match="No space left"):
         export.write_exports(folder, ["csv"], tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -198,11 +199,11 @@ def test_an_export_that_fails_leaves_the_files_of_the_one_before(folder, tmp_pat
 # Extra-P.
 
 
-def modelled(path, several):
-    """What Extra-P finds: region and metric -> model, asked as the file says."""
+def fit_models(path, several_parameters):
+    """Run Extra-P on a file and return a dict from (region, metric) to the model that it finds."""
     option = "allow_negative_exponents=True"
-    options = ["#spm=Default", f"#spo={option}"] if several else [option]
-    words = [
+    options = ["#spm=Default", f"#spo={option}"] if several_parameters else [option]
+    arguments = [
         "--text",
         "--measure",
         "median",
@@ -211,23 +212,23 @@ def modelled(path, several):
         "{callpath} | {metric} | {model}",
         str(path),
     ]
-    done = subprocess.run(
-        [EXTRAP, *words, "--options", *options], capture_output=True, text=True, timeout=120, check=False
+    result = subprocess.run(
+        [EXTRAP, *arguments, "--options", *options], capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0, done.stderr
-    lines = [line.split(" | ") for line in done.stdout.splitlines() if line.count(" | ") == 2]
+    assert result.returncode == 0, result.stderr
+    lines = [line.split(" | ") for line in result.stdout.splitlines() if line.count(" | ") == 2]
     return {(region, metric): model for region, metric, model in lines}
 
 
 @pytest.mark.contract
 @needs_extrap
-def test_extrap_finds_the_law_behind_devices_and_size(tmp_path):
-    made = [
-        *timed(ways=("jacfwd",), seconds=lambda m, d: 1e-9 * m**2 / d),
-        *timed(ways=("jacrev",), seconds=lambda m, d: 1e-6 * m / d),
+def test_extrap_recovers_the_scaling_law_in_devices_and_size(tmp_path):
+    records = [
+        *formula_records(modes=("jacfwd",), seconds=lambda m, d: 1e-9 * m**2 / d),
+        *formula_records(modes=("jacrev",), seconds=lambda m, d: 1e-6 * m / d),
     ]
-    (path,) = export.write_exports(made_up.write(tmp_path, made), ["extrap"])
-    models = modelled(path, several=True)
+    (path,) = export.write_exports(made_up.write(tmp_path, records), ["extrap"])
+    models = fit_models(path, several_parameters=True)
     assert re.search(
         r"devices\^\(-1\) \* m\^\(2\)$", models["jacfwd (vmap), shard_map, points split", "time"]
     )
@@ -243,22 +244,22 @@ def test_extrap_reads_every_file_of_a_study_with_gaps(exported):
     paths = sorted((exported / "extrap").glob("*.txt"))
     assert len(paths) > 2
     for path in paths:
-        models = modelled(path, several=path.read_text().count("PARAMETER") > 1)
+        models = fit_models(path, several_parameters=path.read_text().count("PARAMETER") > 1)
         regions = re.findall(r"^REGION (.*)$", path.read_text(), re.MULTILINE)
         assert {region for region, metric in models if metric == "time"} == set(regions)
 
 
-def test_ways_that_were_measured_elsewhere_have_a_file_of_their_own(tmp_path):
-    made = [
-        *timed(ways=("jacfwd",), seconds=lambda m, d: m / d),
-        *timed(ways=("jacrev",), sizes=range(4), seconds=lambda m, d: m / d),
+def test_methods_measured_at_different_sizes_have_separate_files(tmp_path):
+    records = [
+        *formula_records(modes=("jacfwd",), seconds=lambda m, d: m / d),
+        *formula_records(modes=("jacrev",), sizes=range(4), seconds=lambda m, d: m / d),
     ]
-    found = findings.read(made_up.write(tmp_path, made))
-    assert [len(each.coordinates) for each in extrap.find_experiments(found)] == [25, 20]
-    assert len({each.name for each in extrap.find_experiments(found)}) == 2
+    study = findings.read(made_up.write(tmp_path, records))
+    assert [len(experiment.coordinates) for experiment in extrap.find_experiments(study)] == [25, 20]
+    assert len({experiment.name for experiment in extrap.find_experiments(study)}) == 2
 
 
-def test_weak_scaling_is_an_experiment_over_devices_apart_from_the_grid(tmp_path):
+def test_weak_scaling_is_a_separate_experiment_over_devices(tmp_path):
     draw = np.random.default_rng(0)
     strong = [
         made_up.record(draw, made_up.case_of("rbf", "jacfwd", at, d)) for d in (1, 2, 4) for at in (0, 1)
@@ -266,18 +267,16 @@ def test_weak_scaling_is_an_experiment_over_devices_apart_from_the_grid(tmp_path
     weak = [made_up.record(draw, made_up.case_of("rbf", "jacfwd", 1, d, weak=True)) for d in (2, 4)]
     grid, series = extrap.find_experiments(findings.read(made_up.write(tmp_path, strong + weak)))
     assert list(grid.parameters) == ["devices", "m"] and len(grid.coordinates) == 6
-    assert (
-        list(series.parameters) == ["devices"]
-        and "weak scaling" in series.title
-        and series.coordinates == ((1,), (2,), (4,))
-    )
+    assert list(series.parameters) == ["devices"]
+    assert "weak scaling" in series.title
+    assert series.coordinates == ((1,), (2,), (4,))
 
 
-def test_environments_never_share_a_file_and_what_was_oversubscribed_has_none(tmp_path, make_record):
-    here = [make_record(devices=d, digest=digest) for d in (1, 2) for digest in ("one", "two")]
-    shared = [make_record(devices=4, digest="one", environment={"cores": [0]})]
+def test_environments_have_separate_files_and_oversubscribed_records_none(tmp_path, make_record):
+    separate = [make_record(devices=d, digest=digest) for d in (1, 2) for digest in ("one", "two")]
+    oversubscribed = [make_record(devices=4, digest="one", environment={"cores": [0]})]
     first, second = extrap.find_experiments(
-        findings.read(made_up.write(tmp_path, here + shared, scaling=["strong"]))
+        findings.read(made_up.write(tmp_path, separate + oversubscribed, scaling=["strong"]))
     )
     assert {first.title[-3:], second.title[-3:]} == {
         "one",
@@ -285,26 +284,25 @@ def test_environments_never_share_a_file_and_what_was_oversubscribed_has_none(tm
     } and first.coordinates == second.coordinates == ((1,), (2,))
 
 
-def test_no_name_can_leave_its_line_or_make_a_call_path(tmp_path, make_record):
+def test_names_cannot_break_lines_or_form_call_paths(tmp_path, make_record):
     nasty = "a->b\nDATA 1 2\tµ"
-    made = [
+    records = [
         make_record(devices=d, formulation=nasty, workload=nasty, sizes={nasty: size})
         for d in (1, 2)
         for size in (3, 4)
     ]
-    (path,) = export.write_exports(made_up.write(tmp_path, made), ["extrap"])
+    (path,) = export.write_exports(made_up.write(tmp_path, records), ["extrap"])
     lines = path.read_text("ascii").splitlines()
     assert [line.split()[0] for line in lines if line and line[0] != "#"] == ["PARAMETER"] * 2 + [
         "POINTS",
         "REGION",
         "METRIC",
     ] + ["DATA"] * 4
-    assert "->" not in "".join(lines) and re.fullmatch(
-        r"PARAMETER \w+", lines[lines.index("PARAMETER devices") + 1]
-    )
+    assert "->" not in "".join(lines)
+    assert re.fullmatch(r"PARAMETER \w+", lines[lines.index("PARAMETER devices") + 1])
 
 
-def test_an_experiment_that_is_gone_is_gone_from_the_folder_and_a_file_of_ones_own_stays(tmp_path, folder):
+def test_outdated_experiment_files_are_removed_and_user_files_kept(tmp_path, folder):
     export.write_exports(folder, ["extrap"], tmp_path)
     first, *_ = (tmp_path / "extrap").iterdir()
     first.rename(first.with_name("old.txt"))
@@ -314,7 +312,7 @@ def test_an_experiment_that_is_gone_is_gone_from_the_folder_and_a_file_of_ones_o
     assert "mine.txt" in names and "old.txt" not in names and first.name in names
 
 
-BAD = {
+BAD_OPTIONS = {
     "an unknown format": (
         ["--format", "csv,parket"],
         "unknown format 'parket': choose from csv, parquet, extrap, svg, png, pdf; did you mean 'parquet'?",
@@ -326,21 +324,23 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line_with_status_2_and_writes_nothing(name, folder, scaling_command, tmp_path):
-    words, told = BAD[name]
+@pytest.mark.parametrize("name", BAD_OPTIONS)
+def test_bad_options_give_one_line_and_exit_status_2_and_write_nothing(
+    name, folder, scaling_command, tmp_path
+):
+    options, message = BAD_OPTIONS[name]
     (tmp_path / "file").touch()
-    done = scaling_command(["export", str(folder), *words])
-    assert done.returncode == 2 and told in done.stderr and len(done.stderr.splitlines()) == 1
+    result = scaling_command(["export", str(folder), *options])
+    assert result.returncode == 2 and message in result.stderr and len(result.stderr.splitlines()) == 1
     assert [path.name for path in tmp_path.iterdir()] == ["file"] and not (folder / "export").exists()
 
 
-def test_a_folder_without_records_has_nothing_to_export(tmp_path):
+def test_folder_without_records_cannot_be_exported(tmp_path):
     with pytest.raises(Refusal, match="no record to export"):
         export.write_exports(made_up.write(tmp_path, []), ["csv"])
 
 
-def test_the_command_writes_several_formats_and_names_the_files(folder, scaling_command, tmp_path):
-    done = scaling_command(["export", str(folder), "--format", "csv,extrap", "--output", "here"])
-    assert done.returncode == 0, done.stderr
-    assert {tmp_path / line for line in done.stdout.splitlines()} == set((tmp_path / "here").rglob("*.*"))
+def test_command_writes_several_formats_and_lists_the_files(folder, scaling_command, tmp_path):
+    result = scaling_command(["export", str(folder), "--format", "csv,extrap", "--output", "here"])
+    assert result.returncode == 0, result.stderr
+    assert {tmp_path / line for line in result.stdout.splitlines()} == set((tmp_path / "here").rglob("*.*"))

@@ -1,4 +1,4 @@
-"""What Chromium makes of the page of a study of two thousand records: without a complaint, and asking for nothing."""
+"""Tests of the report page in Chromium with a study of two thousand records: no console errors, no requests, and its controls."""
 
 import numpy as np
 import pytest
@@ -31,119 +31,121 @@ def browser():
 @pytest.fixture
 def page(browser, index):
     browser.requests.clear()
-    browser.complaints.clear()
+    browser.problems.clear()
     browser.open(index)
     return browser
 
 
-def test_two_thousand_records_open_without_complaint_or_request(browser, index):
+def test_page_of_two_thousand_records_opens_without_errors_or_requests(browser, index):
     browser.requests.clear()
-    browser.complaints.clear()
+    browser.problems.clear()
     browser.open(index)
-    assert browser.complaints == [] and set(browser.requests) == {index.as_uri()}
-    assert browser.ask("document.querySelectorAll('#measured tbody tr').length") > 500
+    assert browser.problems == [] and set(browser.requests) == {index.as_uri()}
+    assert browser.eval("document.querySelectorAll('#measured tbody tr').length") > 500
 
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", WIDTHS)
-def test_no_page_is_wider_than_its_window(browser, index, width, dark):
+def test_page_is_never_wider_than_its_window(browser, index, width, dark):
     browser.open(index, width=width, dark=dark)
-    assert browser.ask("document.documentElement.scrollWidth") == width
-    ground = browser.ask("getComputedStyle(document.body).backgroundColor")
+    assert browser.eval("document.documentElement.scrollWidth") == width
+    ground = browser.eval("getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(22, 24, 28)" if dark else "rgb(255, 255, 255)")
-    assert drawn(browser) > 40 and browser.complaints == []
+    assert wait_for_panels(browser) > 40 and browser.problems == []
     assert (
-        browser.ask(
+        browser.eval(
             "[...document.querySelectorAll('.chart svg')].every(each => each.clientWidth <= innerWidth)"
         )
         or width < 700
     )
-    ink = browser.ask("getComputedStyle(document.querySelector('.chart svg text')).fill")
+    ink = browser.eval("getComputedStyle(document.querySelector('.chart svg text')).fill")
     assert ink == ("rgb(230, 232, 235)" if dark else "rgb(28, 30, 33)")
 
 
-def drawn(page):
-    """The number of panels, when all of them are drawn."""
+def wait_for_panels(page):
+    """Wait until all panels are drawn and return their number."""
     wait = """new Promise(done => { const look = () => document.documentElement.dataset.drawn
       ? done(Number(document.documentElement.dataset.drawn)) : setTimeout(look, 50); look(); })"""
-    return page.ask(wait)
+    return page.eval(wait)
 
 
-def middle(page, selector):
-    """The middle of an element that is scrolled to."""
-    page.ask(f"document.querySelector('{selector}').scrollIntoView({{block: 'center'}})")
+def scroll_to_center(page, selector):
+    """Scroll to an element and return the coordinates of its center."""
+    page.eval(f"document.querySelector('{selector}').scrollIntoView({{block: 'center'}})")
     box = f"(() => {{ const box = document.querySelector('{selector}').getBoundingClientRect(); "
-    return page.ask(box + "return [box.x + box.width / 2, box.y + box.height / 2]; })()")
+    return page.eval(box + "return [box.x + box.width / 2, box.y + box.height / 2]; })()")
 
 
 POINT = "#devices .chart .mark-symbol path"
 
 
-def test_a_mark_says_the_numbers_of_its_record_where_the_pointer_is(page):
-    drawn(page)
-    x, y = middle(page, POINT)
+def test_tooltip_of_a_mark_shows_the_values_of_its_record(page):
+    wait_for_panels(page)
+    x, y = scroll_to_center(page, POINT)
     page.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-    said = page.ask("document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent")
-    name, time, *ratios, samples = said.split("\n")
+    text = page.eval(
+        "document.getElementById('tip').hidden ? '' : document.getElementById('tip').textContent"
+    )
+    name, time, *ratios, samples = text.split("\n")
     assert name.endswith("devices=1") and "s (" in time and samples.endswith("processes")
     assert [word.split(" ")[0] for word in ratios] == ["speed-up", "efficiency", "speed-up"]
     page.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
-    assert page.ask("document.getElementById('tip').hidden") is True
+    assert page.eval("document.getElementById('tip').hidden") is True
 
 
-def pale(page, figure):
-    """How many marks of a figure are dimmed, and how many are not."""
-    every = f"[...document.querySelectorAll('#{figure} .chart .mark-symbol path')].map(each => each.getAttribute('opacity'))"
-    opacities = page.ask(every)
-    dimmed = sum(each is not None and float(each) < 0.5 for each in opacities)
+def count_dimmed(page, figure):
+    """Return how many marks of a figure are dimmed, and how many are not."""
+    expression = f"[...document.querySelectorAll('#{figure} .chart .mark-symbol path')].map(each => each.getAttribute('opacity'))"
+    opacities = page.eval(expression)
+    dimmed = sum(opacity is not None and float(opacity) < 0.5 for opacity in opacities)
     return dimmed, len(opacities) - dimmed
 
 
-def test_a_press_in_a_legend_isolates_a_mode_in_all_figures_and_another_ends_it(page):
-    drawn(page)
-    assert pale(page, "devices")[0] == pale(page, "size")[0] == 0
+def test_legend_button_toggles_the_isolation_of_a_mode_in_all_figures(page):
+    wait_for_panels(page)
+    assert count_dimmed(page, "devices")[0] == count_dimmed(page, "size")[0] == 0
     button = "[...document.querySelectorAll('#devices .legend button')].find(each => each.dataset.line.startsWith('jacrev'))"
-    page.ask(f"{button}.focus()")
+    page.eval(f"{button}.focus()")
     page.press("Enter")
-    page.ask("new Promise(done => setTimeout(done, 300))")
+    page.eval("new Promise(done => setTimeout(done, 300))")
     for figure in ("devices", "size", "memory"):
-        dimmed, kept = pale(page, figure)
+        dimmed, kept = count_dimmed(page, figure)
         assert dimmed > kept > 0, figure
-    assert page.ask(f"{button}.getAttribute('aria-pressed')") == "true"
+    assert page.eval(f"{button}.getAttribute('aria-pressed')") == "true"
     page.press("Enter")
-    page.ask("new Promise(done => setTimeout(done, 300))")
-    assert pale(page, "devices")[0] == pale(page, "size")[0] == 0
+    page.eval("new Promise(done => setTimeout(done, 300))")
+    assert count_dimmed(page, "devices")[0] == count_dimmed(page, "size")[0] == 0
 
 
-def test_the_wheel_with_shift_zooms_and_without_it_scrolls(page):
-    drawn(page)
+def test_wheel_zooms_only_with_shift(page):
+    wait_for_panels(page)
     ticks = "[...document.querySelectorAll('#devices .chart')][0].querySelector('.mark-symbol path').getAttribute('transform')"
-    x, y = middle(page, POINT)
-    before = page.ask(ticks)
+    x, y = scroll_to_center(page, POINT)
+    before = page.eval(ticks)
     page.call("Input.dispatchMouseEvent", type="mouseWheel", x=x + 60, y=y, deltaX=0, deltaY=-200)
-    page.ask("new Promise(done => setTimeout(done, 200))")
-    assert page.ask(ticks) == before
-    x, y = middle(page, POINT)
+    page.eval("new Promise(done => setTimeout(done, 200))")
+    assert page.eval(ticks) == before
+    x, y = scroll_to_center(page, POINT)
     page.call(
         "Input.dispatchMouseEvent", type="mouseWheel", x=x + 60, y=y, deltaX=0, deltaY=-200, modifiers=8
     )
-    page.ask("new Promise(done => setTimeout(done, 200))")
-    assert page.ask(ticks) != before
-    assert page.complaints == []
+    page.eval("new Promise(done => setTimeout(done, 200))")
+    assert page.eval(ticks) != before
+    assert page.problems == []
 
 
 def column(page, heading):
-    """The texts of a column of the rows that are shown."""
-    headings = page.ask(
+    """Return the texts of a column of the table of measurements in its visible rows."""
+    headings = page.eval(
         "[...document.querySelectorAll('#measured thead th')].map(th => wordsOf(th.textContent).replace(/ .$/, ''))"
     )
     rows = "[...document.querySelectorAll('#measured tbody tr:not([hidden])')]"
-    return page.ask(f"{rows}.map(row => wordsOf(row.cells[{headings.index(heading)}].textContent))")
+    return page.eval(f"{rows}.map(row => wordsOf(row.cells[{headings.index(heading)}].textContent))")
 
 
-def go(page, address):
-    """Follow an address within the page."""
-    page.ask(f"location.hash = {address!r}; new Promise(done => setTimeout(done, 300))")
+def go_to(page, address):
+    """Open an address within the page and wait for the page to react."""
+    page.eval(f"location.hash = {address!r}; new Promise(done => setTimeout(done, 300))")
 
 
 def seconds(text):
@@ -151,110 +153,110 @@ def seconds(text):
     return float(number) * {"s": 1, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
 
 
-def test_a_table_is_sorted_from_the_keyboard_by_what_its_numbers_are_and_the_address_keeps_it(page):
-    go(page, "measured")
+def test_keyboard_sorts_a_table_by_value_and_the_address_keeps_the_order(page):
+    go_to(page, "measured")
     button = "[...document.querySelectorAll('#measured thead th')].find(th => th.textContent === 'time').querySelector('button')"
-    page.ask(f"{button}.focus()")
+    page.eval(f"{button}.focus()")
     page.press("Enter")
     times = [seconds(text) for text in column(page, "time")]
     assert times == sorted(times) and times[0] < 1e-3 < 1 < times[-1]
-    assert page.ask("location.hash") == "#measured?sort=time"
+    assert page.eval("location.hash") == "#measured?sort=time"
     page.press("Enter")
     assert [seconds(text) for text in column(page, "time")] == sorted(times, reverse=True)
-    assert page.ask("location.hash") == "#measured?sort=time&down=1"
+    assert page.eval("location.hash") == "#measured?sort=time&down=1"
 
 
-def test_an_address_filters_and_sorts(browser, index):
+def test_address_filters_and_sorts_a_table(browser, index):
     browser.open(f"{index}")
-    go(browser, "measured?q=jacrev+devices%3D64&sort=devices")
+    go_to(browser, "measured?q=jacrev+devices%3D64&sort=devices")
     assert set(column(browser, "devices")) == {"64"}
     assert all("jacrev" in case for case in column(browser, "case"))
     shown = len(column(browser, "case"))
-    assert browser.ask("document.querySelector('#measured output').textContent").startswith(f"{shown} of ")
+    assert browser.eval("document.querySelector('#measured output').textContent").startswith(f"{shown} of ")
 
 
-def test_a_label_that_is_pasted_into_the_filter_finds_its_row_alone(page):
+def test_label_pasted_into_the_filter_finds_only_its_row(page):
     labels = [
         label(case)
         for case in (made_up.case_of("rbf", "jacrev", 0, 1), made_up.case_of("linear", "jacfwd", 2, 16))
     ]
-    for words in labels:
-        page.ask(f"""{{ const search = document.querySelector('#measured input[type=search]'); search.value = {words!r};
+    for text in labels:
+        page.eval(f"""{{ const search = document.querySelector('#measured input[type=search]'); search.value = {text!r};
           search.dispatchEvent(new Event('input', {{bubbles: true}})); }}""")
-        assert column(page, "case") == [words]
+        assert column(page, "case") == [text]
 
 
-def test_the_anchor_of_a_row_opens_the_panel_of_its_case(page):
-    anchor = page.ask("document.querySelector('#measured tbody tr').id")
-    go(page, anchor)
-    assert page.ask("document.getElementById('measured').open") is True
-    assert page.ask("document.querySelectorAll('#panel .mark-symbol path').length") >= 15
-    text = page.ask("document.getElementById('panel').textContent")
+def test_anchor_of_a_row_opens_the_panel_of_its_case(page):
+    anchor = page.eval("document.querySelector('#measured tbody tr').id")
+    go_to(page, anchor)
+    assert page.eval("document.getElementById('measured').open") is True
+    assert page.eval("document.querySelectorAll('#panel .mark-symbol path').length") >= 15
+    text = page.eval("document.getElementById('panel').textContent")
     assert "compile " in text and "peak memory" in text and "error " in text
-    assert page.complaints == []
+    assert page.problems == []
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_certainty_is_never_clipped(browser, index, width):
+def test_column_of_certainty_is_never_clipped(browser, index, width):
     browser.open(index, width=width)
     last = "[...document.querySelectorAll('#fastest tbody tr')].map(row => row.lastElementChild.getBoundingClientRect().right)"
     edge = "document.querySelector('#fastest .scroll').getBoundingClientRect().right"
-    assert browser.ask(f"Math.max(...{last}) <= {edge} + 1")
+    assert browser.eval(f"Math.max(...{last}) <= {edge} + 1")
 
 
-def test_the_first_column_stays_in_place(browser, index):
+def test_first_column_stays_in_place(browser, index):
     browser.open(index, width=390)
-    go(browser, "measured")
+    go_to(browser, "measured")
     left = "document.querySelector('#measured tbody th').getBoundingClientRect().left"
-    before = browser.ask(left)
-    browser.ask("document.querySelector('#measured .scroll').scrollLeft = 300")
-    assert browser.ask(left) == before
+    before = browser.eval(left)
+    browser.eval("document.querySelector('#measured .scroll').scrollLeft = 300")
+    assert browser.eval(left) == before
 
 
-def test_a_comparison_opens_the_samples_of_both_sides_without_complaint(browser, tmp_path):
-    draw, sides = np.random.default_rng(0), {}
+def test_comparison_page_shows_the_samples_of_both_folders_without_errors(browser, tmp_path):
+    generator, folders = np.random.default_rng(0), {}
     for name, factor in (("a", 1.0), ("b", 2.0)):
         case = made_up.case_of("rbf", "jacfwd", 1)
-        records = [made_up.timed(draw, case, 0.01 * factor, replicate) for replicate in range(4)]
-        sides[name] = made_up.write(tmp_path / name, records)
-    written = comparison_page.write_comparison(compare.compare(sides["a"], sides["b"]))
+        records = [made_up.timed(generator, case, 0.01 * factor, replicate) for replicate in range(4)]
+        folders[name] = made_up.write(tmp_path / name, records)
+    index = comparison_page.write_comparison(compare.compare(folders["a"], folders["b"]))
     browser.requests.clear()
-    browser.complaints.clear()
-    browser.open(written)
-    assert browser.ask("document.querySelector('#changed tbody tr td').textContent") == "slower"
-    go(browser, browser.ask("document.querySelector('#changed tbody tr').id"))
-    strokes = browser.ask(
+    browser.problems.clear()
+    browser.open(index)
+    assert browser.eval("document.querySelector('#changed tbody tr td').textContent") == "slower"
+    go_to(browser, browser.eval("document.querySelector('#changed tbody tr').id"))
+    strokes = browser.eval(
         "[...document.querySelectorAll('#panel .mark-line path')].map(path => path.getAttribute('stroke'))"
     )
     assert len(strokes) == 8 and len(set(strokes)) == 2
-    assert browser.complaints == [] and set(browser.requests) == {written.as_uri()}
+    assert browser.problems == [] and set(browser.requests) == {index.as_uri()}
 
 
-def test_text_from_records_makes_no_element(page):
-    drawn(page)
-    assert page.ask("document.querySelectorAll('script').length") == 4
-    assert page.ask("document.querySelectorAll('img, iframe, u').length") == 0
-    assert made_up.NASTY.split("\n")[0] in page.ask("document.querySelector('#unmeasured').textContent")
+def test_text_from_records_creates_no_element(page):
+    wait_for_panels(page)
+    assert page.eval("document.querySelectorAll('script').length") == 4
+    assert page.eval("document.querySelectorAll('img, iframe, u').length") == 0
+    assert made_up.NASTY.split("\n")[0] in page.eval("document.querySelector('#unmeasured').textContent")
 
 
-def test_a_link_into_what_is_folded_unfolds_it(page):
-    page.ask("location.hash = '#laws'")
+def test_link_into_a_folded_section_unfolds_it(page):
+    page.eval("location.hash = '#laws'")
     assert (
-        page.ask("new Promise(done => setTimeout(() => done(document.getElementById('laws').open), 50))")
+        page.eval("new Promise(done => setTimeout(() => done(document.getElementById('laws').open), 50))")
         is True
     )
 
 
-def test_on_paper_everything_is_unfolded_and_nothing_scrolls(page, tmp_path):
-    panels = drawn(page)
+def test_printed_page_is_unfolded_and_has_no_scroll_areas(page, tmp_path):
+    panels = wait_for_panels(page)
     page.call("Emulation.setEmulatedMedia", media="print")
-    page.ask("dispatchEvent(new Event('beforeprint'))")
-    assert page.ask("document.querySelectorAll('details:not([open])').length") == 0
+    page.eval("dispatchEvent(new Event('beforeprint'))")
+    assert page.eval("document.querySelectorAll('details:not([open])').length") == 0
     scrolls = "[...document.querySelectorAll('.scroll')].filter(each => getComputedStyle(each).overflowY !== 'visible').length"
-    assert page.ask(scrolls) == 0
-    assert page.ask("getComputedStyle(document.querySelector('.tools')).display") == "none"
-    page.ask("dispatchEvent(new Event('afterprint'))")
-    assert page.ask("document.querySelectorAll('details:not([open])').length") > 0
-    assert page.ask("document.querySelectorAll('.chart svg').length") == panels
-    page.paper(tmp_path / "page.pdf")
+    assert page.eval(scrolls) == 0
+    assert page.eval("getComputedStyle(document.querySelector('.tools')).display") == "none"
+    page.eval("dispatchEvent(new Event('afterprint'))")
+    assert page.eval("document.querySelectorAll('details:not([open])').length") > 0
+    assert page.eval("document.querySelectorAll('.chart svg').length") == panels
+    page.print_pdf(tmp_path / "page.pdf")
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")

@@ -1,4 +1,4 @@
-"""Text in a document is text: in Markdown, HTML and LaTeX alike."""
+"""Tests of documents: text is escaped in Markdown, HTML and LaTeX."""
 
 import re
 import shutil
@@ -30,25 +30,25 @@ BLOCKS = [
     ItemList(tuple(NASTY)),
     DocumentTable(" ".join(NASTY), ("one", "two"), [(text, text) for text in NASTY]),
 ]
-SPECIAL = re.compile(r"(?<!\\)[#$%&_~^<>|\"`]")  # what means something to LaTeX, or prints as something else
+SPECIAL = re.compile(r"(?<!\\)[#$%&_~^<>|\"`]")  # characters that LaTeX interprets or prints differently
 
 
-def bare(text):
-    """LaTeX without the commands that stand for a sign."""
+def without_symbol_commands(text):
+    """Return LaTeX text without the commands that print a single character."""
     text = re.sub(r"\\ensuremath\{\\(mu|times)\}|\\(?:[`'^~\"]|[vrc] )\{[A-Za-z]\}", "", text)
     named = "backslash|asciitilde|asciicircum|less|greater|bar|asciigrave"
     return re.sub(rf"\\(text({named})|char34|ldots)\{{\}}", "", text)
 
 
 @pytest.mark.parametrize("text", NASTY)
-def test_no_sign_of_latex_is_left_unescaped(text):
-    plain = bare(escape_latex(text))
+def test_latex_characters_are_escaped(text):
+    plain = without_symbol_commands(escape_latex(text))
     assert plain.isascii() and not SPECIAL.search(plain)
     assert not re.search(r"\\(?![#$%&_{}])", plain)
     assert plain.count("{") == plain.count("}") and "\n" not in plain
 
 
-def test_signs_that_latex_would_join_or_drop_stay_apart():
+def test_characters_that_latex_joins_or_drops_are_preserved():
     assert (escape_latex("--"), escape_latex("''"), escape_latex("a-b")) == ("-{}-", "'{}'", "a-b")
     assert (escape_latex("é"), escape_latex("µs"), escape_latex("漢")) == (
         r"\'{e}",
@@ -58,30 +58,30 @@ def test_signs_that_latex_would_join_or_drop_stay_apart():
 
 
 @pytest.mark.parametrize("text", NASTY)
-def test_no_sign_of_markdown_or_html_is_left_unescaped(text):
+def test_markdown_and_html_characters_are_escaped(text):
     plain = escape_markdown(text)
     assert not re.search(r"(?<!\\)[`*_\[\]#|~$]|<|&(?!amp;|lt;|gt;)", plain.replace("\\\\", ""))
     assert "\n" not in plain and not re.match(r"\d+[.)] |[-+] ", plain)
 
 
-def test_a_table_in_markdown_keeps_its_cells_whatever_is_in_them():
+def test_markdown_table_keeps_its_cells_for_any_text():
     lines = to_markdown([BLOCKS[-1]]).splitlines()[2:]
     assert {len(re.findall(r"(?<!\\)\|", line.replace("\\\\", ""))) for line in lines} == {3}
 
 
-def test_a_figure_stands_in_each_format_as_a_file_of_its_own():
+def test_figure_refers_to_its_own_file_in_each_format():
     figure = DocumentFigure("Speed-up", "a.png", "a.pdf")
     assert to_markdown([figure]) == "![Speed-up](a.png)\n"
     assert "{a.pdf}" in to_latex([figure]) and "\\caption{Speed-up}" in to_latex([figure])
 
 
-@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not here")
-def test_pdflatex_takes_it_as_it_is(tmp_path):
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
+def test_pdflatex_compiles_the_document(tmp_path):
     (tmp_path / "part.tex").write_text(to_latex(BLOCKS))
     (tmp_path / "whole.tex").write_text(
         f"\\documentclass{{article}}{PREAMBLE}\\begin{{document}}\\input{{part}}\\end{{document}}"
     )
-    words = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", "whole.tex"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout[-2000:].decode(errors="replace")
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "-no-shell-escape", "whole.tex"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout[-2000:].decode(errors="replace")
     assert (tmp_path / "whole.pdf").stat().st_size > 10_000

@@ -1,4 +1,4 @@
-"""What the figures show of studies made up to have a known shape, and that they are legible, safe and always the same."""
+"""Tests of the figures of studies with known results: their content, legibility, escaping and reproducibility."""
 
 import importlib.util
 import json
@@ -25,133 +25,131 @@ COLOUR = re.compile(r'"#[0-9a-f]{6}"')
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
-    """Two modes of one workload at three sizes on 1, 2, 4 and 8 devices, with ceilings, as many points and more."""
-    draw = np.random.default_rng(0)
+def study(tmp_path_factory):
+    """Return two modes at three sizes on 1, 2, 4 and 8 devices, a weak curve, and machine peaks."""
+    generator = np.random.default_rng(0)
     cases = [
         made_up.case_of("rbf", m, s, d) for m in ("jacfwd", "jacrev") for s in (0, 2, 4) for d in (1, 2, 4, 8)
     ]
     cases += [made_up.case_of("linear", "jacfwd", 3, d, weak=True) for d in (1, 2, 4, 8)]
-    records = [made_up.record(draw, case, replicate) for case in cases for replicate in range(3)]
-    records += [each for devices in (1, 2, 4, 8) for each in made_up.machine(draw, devices)]
+    records = [made_up.record(generator, case, replicate) for case in cases for replicate in range(3)]
+    records += [peak for devices in (1, 2, 4, 8) for peak in made_up.machine(generator, devices)]
     return findings.read(made_up.write(tmp_path_factory.mktemp("figures") / "made", records))
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory):
-    """Every figure that may be, of a study of everything that there is to choose."""
-    draw, folder = np.random.default_rng(0), tmp_path_factory.mktemp("drawn") / "made"
+def drawings(tmp_path_factory):
+    """Return every figure, by name, of a study with memory settings and meshes as well."""
+    generator, folder = np.random.default_rng(0), tmp_path_factory.mktemp("drawn") / "made"
     cases = [
         made_up.case_of("rbf", m, s, d) for m in ("jacfwd", "jacrev") for s in (0, 2, 4) for d in (1, 2, 4, 8)
     ]
     cases += [made_up.case_of("linear", "jacfwd", 3, d, weak=True) for d in (1, 2, 4, 8)]
-    records = [made_up.record(draw, case, replicate) for case in cases for replicate in range(3)]
-    records += [each for devices in (1, 2, 4, 8) for each in made_up.machine(draw, devices)]
+    records = [made_up.record(generator, case, replicate) for case in cases for replicate in range(3)]
+    records += [row for devices in (1, 2, 4, 8) for row in made_up.machine(generator, devices)]
     records += [
-        each
-        for made in (made_up.settings, made_up.meshes)
+        row
+        for make in (made_up.settings, made_up.meshes)
         for replicate in range(3)
-        for each in made(draw, 8, replicate)
+        for row in make(generator, 8, replicate)
     ]
-    found = findings.read(made_up.write(folder, records, scaling=["strong", "weak"]))
-    return {drawing.name: drawing for drawing in figures.make_figures(found)}
+    study = findings.read(made_up.write(folder, records, scaling=["strong", "weak"]))
+    return {drawing.name: drawing for drawing in figures.make_figures(study)}
 
 
 @pytest.fixture
 def read(tmp_path):
-    """Findings of records."""
+    """Return a function from records to the findings of their study."""
 
-    def from_records(records, scaling=("strong",)):
+    def read_records(records, scaling=("strong",)):
         return findings.read(made_up.write(tmp_path / "made", records, scaling=list(scaling)))
 
-    return from_records
+    return read_records
 
 
 def texts(drawing):
-    """All that stands in a figure: the titles of its panels, and their layers with their rows."""
+    """Return the titles of the panels of a figure and their layers with their rows, as JSON."""
     return json.dumps([[panel.title, panel.layers] for panel in drawing.panels], ensure_ascii=False)
 
 
 def rows(drawing, mark=None, panel=None):
-    """The rows behind the marks of a kind, of all panels or of one."""
+    """Return the data rows of the marks of a kind, of all panels or of the panel with index `panel`."""
     panels = drawing.panels if panel is None else [drawing.panels[panel]]
-    layers = [layer for each in panels for layer in each.layers if mark in (None, layer["mark"]["type"])]
+    layers = [layer for shown in panels for layer in shown.layers if mark in (None, layer["mark"]["type"])]
     return [row for layer in layers for row in layer["data"]["values"]]
 
 
-def titles(drawing):
-    """The title of the vertical axis of each panel."""
+def y_titles(drawing):
+    """Return the title of the vertical axis of each panel."""
     return [
         next(title for layer in panel.layers if (title := layer["encoding"].get("y", {}).get("title")))
         for panel in drawing.panels
     ]
 
 
-def svg(drawing, tmp_path):
-    """The file of a figure."""
+def svg_text(drawing, tmp_path):
+    """Write the SVG file of a figure and return its text."""
     files.write_figures([drawing], findings.read(tmp_path), tmp_path, ["svg"])
     return (tmp_path / f"{drawing.name}.svg").read_text()
 
 
-def test_every_figure_is_drawn_where_its_values_are_there(drawn):
-    assert set(drawn) == set(figures.NAMES)
+def test_every_figure_with_data_is_drawn(drawings):
+    assert set(drawings) == set(figures.NAMES)
 
 
 @pytest.mark.contract
-def test_the_same_values_give_the_same_bytes(found, drawn, tmp_path):
-    again = figures.make_figures(found)
-    assert files.page_specs(again) == files.page_specs(figures.make_figures(found))
+def test_same_values_give_identical_files(study, drawings, tmp_path):
+    again = figures.make_figures(study)
+    assert files.page_specs(again) == files.page_specs(figures.make_figures(study))
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        files.write_figures(again[:2], found, tmp_path / name, ["svg", "png", "pdf"])
+        files.write_figures(again[:2], study, tmp_path / name, ["svg", "png", "pdf"])
     for path in (tmp_path / "one").iterdir():
-        one, two = path.read_bytes(), (tmp_path / "two" / path.name).read_bytes()
-        # The library writes the entries of a dictionary of PDF, which have no order, in any order.
-        assert len(one) == len(two) if path.suffix == ".pdf" else one == two
-        assert b"CreationDate" not in one
+        first, second = path.read_bytes(), (tmp_path / "two" / path.name).read_bytes()
+        # The library writes the entries of PDF dictionaries, which are unordered, in any order.
+        assert len(first) == len(second) if path.suffix == ".pdf" else first == second
+        assert b"CreationDate" not in first
 
 
-def test_a_panel_takes_its_colours_from_the_page_and_a_file_has_its_own(drawn):
+def test_panels_use_colors_of_the_page_and_files_their_own(drawings):
     variables = set(re.findall(r"(--x[0-9a-f]{6}):", theme.style_sheet(dark=True)))
     assert variables == set(re.findall(r"(--x[0-9a-f]{6}):", theme.style_sheet(dark=False)))
-    page = files.page_specs(list(drawn.values()))
+    page = files.page_specs(list(drawings.values()))
     used = set(re.findall(r"var\((--x[0-9a-f]{6})\)", page))
     assert len(used) >= 8 and used <= variables and not COLOUR.findall(page)
-    for drawing in drawn.values():
+    for drawing in drawings.values():
         spec = json.dumps(files.file_spec(drawing, ""))
         assert "var(" not in spec and files.file_spec(drawing, "")["config"]["background"] == theme.GROUND
 
 
-def test_a_figure_is_a_specification_without_a_misspelt_word(drawn, found):
+def test_figures_are_valid_vega_lite_specifications(drawings, study):
     schema = jsonschema.Draft7Validator(load_schema())
-    for drawing in drawn.values():
+    for drawing in drawings.values():
         spec = files.file_spec(drawing, "") | {"datasets": {}}
         assert schema.is_valid(spec), drawing.name
 
 
-def test_a_file_names_study_machine_date_and_commit(drawn, found, tmp_path):
-    files.write_figures([drawn["size"]], found, tmp_path, ["svg"])
-    written = (tmp_path / "size.svg").read_text()
-    ET.fromstring(written)
-    for word in (found.name, "An accelerator", "2026-01-01", "commit cccccccccccc"):
-        assert word in written
+def test_figure_file_names_study_machine_date_and_commit(drawings, study, tmp_path):
+    files.write_figures([drawings["size"]], study, tmp_path, ["svg"])
+    text = (tmp_path / "size.svg").read_text()
+    ET.fromstring(text)
+    for word in (study.name, "An accelerator", "2026-01-01", "commit cccccccccccc"):
+        assert word in text
 
 
-def test_the_library_of_the_page_is_that_of_the_files():
+def test_page_and_files_use_the_same_vega_version():
     head = (Path(files.__file__).parents[1] / "vega.min.js").read_text()[:200]
     assert f"Vega {vl_convert.get_vega_version()}," in head, "make it anew: see CONTRIBUTING.md"
     assert f"Vega-Embed {vl_convert.get_vega_embed_version()}," in head
 
 
-def test_a_mode_has_one_colour_in_all_figures(drawn):
+def test_each_mode_has_the_same_color_in_all_figures(drawings):
     colours = {}
-    for drawing in drawn.values():
+    for drawing in drawings.values():
         for style in drawing.legend:
             colours.setdefault(style.name.split(" ")[0], set()).add(style.colour)
-    assert (
-        all(len(colours[mode]) == 1 for mode in ("jacfwd", "jacrev"))
-        and colours["jacfwd"] != colours["jacrev"]
-    )
+    assert all(len(colours[mode]) == 1 for mode in ("jacfwd", "jacrev"))
+    assert colours["jacfwd"] != colours["jacrev"]
 
 
 def luminance(colour):
@@ -163,16 +161,16 @@ def luminance(colour):
 
 
 @pytest.mark.parametrize("dark, ground", [(False, "#ffffff"), (True, "#16181c")])
-def test_every_line_stands_out_from_its_ground(dark, ground):
-    written = dict(re.findall(r"--x(\w{6}): (#\w{6});", theme.style_sheet(dark)))
-    for name, colour in written.items():
+def test_lines_have_sufficient_contrast_with_the_background(dark, ground):
+    colours = dict(re.findall(r"--x(\w{6}): (#\w{6});", theme.style_sheet(dark)))
+    for name, colour in colours.items():
         if f"#{name}" not in (theme.GRID, theme.ON_COLOUR, theme.GROUND):
             bright, dim = sorted((luminance(colour), luminance(ground)), reverse=True)
             assert (bright + 0.05) / (dim + 0.05) >= 3, (name, colour)
 
 
 @pytest.mark.contract
-def test_text_from_records_is_text_in_every_panel_and_file(tmp_path):
+def test_text_from_records_is_escaped_in_every_panel_and_file(tmp_path):
     case = {"workload": 'a$b"</svg><script>', "target": "x<y>&z$", "variant": '#1c1e21 id="q" url(#r)'}
     records = [
         record(d, 8.0 / d, points=p, mode=m, **case)
@@ -185,77 +183,79 @@ def test_text_from_records_is_text_in_every_panel_and_file(tmp_path):
     page = files.page_specs(drawings)
     assert "<" not in page and ">" not in page and "&" not in page
     for drawing in drawings:
-        written = svg(drawing, tmp_path)
-        root = ET.fromstring(written)
-        assert "<script" not in written and "<y>" not in written
+        svg_file = svg_text(drawing, tmp_path)
+        root = ET.fromstring(svg_file)
+        assert "<script" not in svg_file and "<y>" not in svg_file
         shown = " ".join("".join(node.itertext()) for node in root.iter("{http://www.w3.org/2000/svg}text"))
         assert "x<y>&z$" in shown and all(word in shown for word in case["variant"].split())
     assert "var(--x1c1e21) id=" not in page
 
 
-def test_the_crossover_map_has_a_mode_and_a_time_in_each_cell(drawn, found):
-    of = next(each for each in found.fastest_mode_maps if each.case.workload == "rbf")
-    labels = [row["label"] for row in rows(drawn["crossover"], "text", 0)]
-    assert len(of.cells) == len(labels) == 12
+def test_crossover_map_has_a_mode_and_a_time_in_each_cell(drawings, study):
+    mode_map = next(candidate for candidate in study.fastest_mode_maps if candidate.case.workload == "rbf")
+    labels = [row["label"] for row in rows(drawings["crossover"], "text", 0)]
+    assert len(mode_map.cells) == len(labels) == 12
     assert all(re.fullmatch(r"jac(fwd|rev)\n[\d.]+ (s|ms|µs)( \?)?", label) for label in labels)
 
 
-def test_the_fuller_panels_come_first_and_two_sizes_make_no_curve():
+def test_panels_with_more_data_come_first_and_two_sizes_make_no_panel():
     many = [record(points=p, mode=m, seconds=p / 10) for p in (12, 24, 48) for m in ("jacfwd", "jacrev")]
     few = [record(2, points=p, seconds=1.0 * p) for p in (12, 24)]
     panels = curves.size_sweeps([*few, *many])
     assert [panel.case.devices for panel in sizes.rank_sweeps(panels)] == [1]
 
 
-def test_nothing_on_the_front_is_beaten_in_both():
+def test_pareto_front_has_no_dominated_point():
     timings = curves.pool_processes([
         record(seconds=s, mode=m, peak_bytes=b)
         for m, s, b in (("jacfwd", 3.0, 10), ("jacrev", 1.0, 30), ("linearize", 3.5, 20), ("vmap_grad", 1.0, 40))
     ])  # fmt: skip
-    places = [
+    memory_points = [
         setting_comparison.MemoryPoint(setting_comparison.memory_of(timing), timing.median, timing)
         for timing in timings
     ]
-    assert [(place.memory, place.seconds) for place in setting_comparison.find_front(places)] == [
+    assert [(point.memory, point.seconds) for point in setting_comparison.find_front(memory_points)] == [
         (10, 3.0),
         (30, 1.0),
     ]
 
 
-def test_memory_is_what_was_seen_else_what_the_program_asks_for_else_unknown():
-    asked = {"temp_bytes": 1, "argument_bytes": 2, "output_bytes": 4}
-    of = (
+def test_memory_is_the_measured_peak_or_else_the_program_request():
+    program = {"temp_bytes": 1, "argument_bytes": 2, "output_bytes": 4}
+    timings = (
         curves.pool_processes([record(**fields)])[0]
-        for fields in (asked | {"peak_bytes": 9}, asked, {"temp_bytes": 1})
+        for fields in (program | {"peak_bytes": 9}, program, {"temp_bytes": 1})
     )
-    assert [setting_comparison.memory_of(timing) for timing in of] == [9, 7, None]
+    assert [setting_comparison.memory_of(timing) for timing in timings] == [9, 7, None]
 
 
-def test_a_roofline_has_rates_under_measured_ceilings(found):
-    (rbf, linear) = sorted(baselines.rooflines(found.timings), key=lambda each: each.case.workload != "rbf")
-    dots = [dot for some in rbf.points.values() for dot in some]
+def test_roofline_has_rates_and_measured_machine_peaks(study):
+    (rbf, linear) = sorted(
+        baselines.rooflines(study.timings), key=lambda roofline: roofline.case.workload != "rbf"
+    )
+    dots = [dot for mode_points in rbf.points.values() for dot in mode_points]
     assert len(dots) == 6 and len(linear.points) == 1 and rbf.case.devices == 1
     assert rbf.memory == pytest.approx(1e12, rel=0.2) and rbf.arithmetic == pytest.approx(5e12, rel=0.2)
     for dot in dots:
-        one = dot.timing.records[0]
-        assert dot.intensity == pytest.approx(one.flops / (one.argument_bytes + one.output_bytes))
-        assert dot.rate == pytest.approx(one.flops / dot.timing.median)
+        row = dot.timing.records[0]
+        assert dot.intensity == pytest.approx(row.flops / (row.argument_bytes + row.output_bytes))
+        assert dot.rate == pytest.approx(row.flops / dot.timing.median)
 
 
-def test_without_ceilings_or_counts_there_is_no_roofline():
+def test_roofline_requires_machine_peaks_and_counts():
     counted = {"argument_bytes": 20, "output_bytes": 60, "work": (1e6, None)}
     assert baselines.rooflines(curves.pool_processes([record(**counted)])) == []
 
 
-def test_the_parts_of_a_lost_efficiency_have_names(drawn):
-    names = [entry.name for entry in drawn["losses"].legend]
+def test_parts_of_an_efficiency_loss_are_named(drawings):
+    names = [entry.name for entry in drawings["losses"].legend]
     assert {"does the work", "serial work, contention and all else", "imbalance between processes"} <= set(
         names
     )
-    assert all(entry.dash is None and entry.shape is None for entry in drawn["losses"].legend)
+    assert all(entry.dash is None and entry.shape is None for entry in drawings["losses"].legend)
 
 
-def test_of_nothing_nothing_is_drawn(tmp_path):
+def test_empty_folder_has_no_figures(tmp_path):
     assert figures.make_figures(findings.read(tmp_path)) == []
 
 
@@ -263,125 +263,126 @@ def test_of_nothing_nothing_is_drawn(tmp_path):
     "value, text",
     [(7, "7"), (8192, "8,192"), (100_000, "100 k"), (262_144, "262,144"), (10**7, "10 M"), (2**20, "1.05 M")],
 )
-def test_a_size_is_written_in_few_letters(value, text):
+def test_sizes_are_formatted_briefly(value, text):
     assert sizes.format_size(value) == text
 
 
-def test_sizes_of_more_than_64_bits_are_drawn(tmp_path):
-    made = [record(1, float(1 + at), sizes={"p": p}) for at, p in enumerate((1, 10**19, 10**40))]
+def test_sizes_beyond_64_bits_are_drawn(tmp_path):
+    records = [record(1, float(1 + at), sizes={"p": p}) for at, p in enumerate((1, 10**19, 10**40))]
     assert "size" in {
-        one.name for one in figures.make_figures(findings.read(made_up.write(tmp_path / "made", made)))
+        figure.name
+        for figure in figures.make_figures(findings.read(made_up.write(tmp_path / "made", records)))
     }
 
 
 def axis_of(drawing, name, panel=0):
-    """The ends of an axis of a panel."""
+    """Return the ends of an axis of a panel."""
     channel = drawing.panels[panel].layers[-1]["encoding"][name]
     return channel["scale"]["domain"]
 
 
-def several(*rows, weak=False):
-    """Made-up records of (mode, size, devices)."""
-    draw = np.random.default_rng(0)
+def scaling_records(*rows, weak=False):
+    """Return made-up records from rows (mode, index of the size, device counts)."""
+    generator = np.random.default_rng(0)
     return [
-        made_up.record(draw, made_up.case_of("rbf", m, s, d, weak=weak))
+        made_up.record(generator, made_up.case_of("rbf", m, s, d, weak=weak))
         for m, s, counts in rows
         for d in counts
     ]
 
 
-def test_strong_and_weak_are_never_in_one_figure(drawn):
+def test_strong_and_weak_scaling_are_in_separate_figures(drawings):
     strong, weak = (
-        str([panel.title for panel in drawn[f"scaling-{kind}"].panels]) for kind in ("strong", "weak")
+        str([panel.title for panel in drawings[f"scaling-{kind}"].panels]) for kind in ("strong", "weak")
     )
     assert "rbf" in strong and "for each device" not in strong
     assert "for each device" in weak and "rbf" not in weak
 
 
-def test_speedup_efficiency_ideal_and_law_are_drawn(read):
-    draw = np.random.default_rng(0)
+def test_speedup_efficiency_ideal_and_fitted_law_are_drawn(read):
+    generator = np.random.default_rng(0)
     cases = [made_up.case_of("rbf", m, 2, d) for m in ("jacfwd", "jacrev") for d in (1, 2, 4, 8)]
     strong = over_devices.draw_scaling(
-        "strong", read([made_up.record(draw, c, r) for c in cases for r in range(3)])
+        "strong", read([made_up.record(generator, c, r) for c in cases for r in range(3)])
     )
     names = [entry.name for entry in strong.legend]
     assert names == ["jacfwd (vmap), shard_map, points split", "jacrev (vmap), shard_map, points split"]
     for panel in strong.panels:
         assert len([layer for layer in panel.layers if layer["mark"].get("strokeOpacity") == 0.2]) == 2
     assert [row["label"] for row in rows(strong, "text")] == ["ideal", "jacrev", "jacfwd"] * 2
-    assert titles(strong) == ["speed-up", "efficiency"]
+    assert y_titles(strong) == ["speed-up", "efficiency"]
 
 
-def test_time_against_devices_comes_first_beside_the_speedup_over_one_program(drawn, read):
-    assert next(iter(drawn)) == "devices"
+def test_first_figure_shows_time_and_speedup_over_the_best_jit_program(drawings, read):
+    assert next(iter(drawings)) == "devices"
     records = [record(d, t / d, mode=m) for m, t in (("jacfwd", 8.0), ("jacrev", 20.0)) for d in (1, 2, 4)]
     records += [record(1, 5.0, mode=m, api="jit") for m in ("jacfwd", "jacrev")]
-    both = over_devices.draw_times(read(records))
-    assert titles(both) == ["time", "speed-up"]
-    points = rows(both, "point", 1)
+    drawing = over_devices.draw_times(read(records))
+    assert y_titles(drawing) == ["time", "speed-up"]
+    points = rows(drawing, "point", 1)
     assert len(points) == 6 and {round(row["seconds"] * row["against_jit"], 9) for row in points} == {5.0}
 
 
-def test_a_ratio_that_is_not_determined_has_an_interval_and_no_mark(read):
-    wild = [0.1, 0.1, 0.1, 1.0, 9.0, 9.0, 9.0]
-    strong = over_devices.draw_scaling("strong", read([record(1, wild), record(2, wild[::-1])]))
+def test_undetermined_ratio_has_an_interval_and_no_mark(read):
+    scattered = [0.1, 0.1, 0.1, 1.0, 9.0, 9.0, 9.0]
+    strong = over_devices.draw_scaling("strong", read([record(1, scattered), record(2, scattered[::-1])]))
     (row,) = [row for row in rows(strong, "point", 0) if row["devices"] == 2]
     assert row["speedup"] is None and row["speedup_low"] < 0.5 and row["speedup_high"] > 2
     assert "not determined" in row["tip"]
 
 
-def test_at_most_four_lines_have_labels_at_their_ends_and_more_have_none(read):
+def test_lines_have_end_labels_only_if_there_are_at_most_four(read):
     modes = ["jacfwd", "jacrev", "linearize", "vmap_grad", "analytic"]
     for count, expected in ((4, 4), (5, 0)):
         records = [record(d, (4.0 + at) / d, mode=m) for at, m in enumerate(modes[:count]) for d in (1, 2)]
-        found = over_devices.draw_times(read(records))
-        assert len({row["label"] for row in rows(found, "text", 0)} - {"ideal"}) == expected
+        drawing = over_devices.draw_times(read(records))
+        assert len({row["label"] for row in rows(drawing, "text", 0)} - {"ideal"}) == expected
 
 
-def test_labels_at_line_ends_lie_apart(read):
+def test_end_labels_do_not_overlap(read):
     records = [
         record(d, (4.0 + at / 100) / d, mode=m) for at, m in enumerate(("jacfwd", "jacrev")) for d in (1, 2)
     ]
     drawing = over_devices.draw_times(read(records))
     low, high = axis_of(drawing, "y")
-    one, other = (row["seconds"] for row in rows(drawing, "text", 0) if "line" in row)
-    assert abs(np.log(one / other)) / np.log(high / low) > 0.06
+    first, second = (row["seconds"] for row in rows(drawing, "text", 0) if "line" in row)
+    assert abs(np.log(first / second)) / np.log(high / low) > 0.06
 
 
 def protanopia(colour):
-    """A colour as somebody without red cones sees it (Machado and others, 2009, severity 1)."""
-    seen = np.array(
+    """Return a color as seen with protanopia, that is without red cones (Machado et al., 2009, severity 1)."""
+    matrix = np.array(
         [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
     )
     parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-    return seen @ linear
+    return matrix @ linear
 
 
-def test_no_two_modes_look_alike_without_red_or_in_print(drawn):
-    """They differ in shape, which paper shows too, or clearly in colour."""
-    signs = sorted(set(theme._MODES.values()))
-    for one in signs:
-        for other in signs:
-            far = np.abs(protanopia(one[0]) - protanopia(other[0])).max()
-            assert one == other or one[1] != other[1] or far > 0.1
+def test_modes_are_distinguishable_without_red_and_in_print(drawings):
+    """Two modes differ in shape, which is visible in print too, or clearly in color."""
+    styles = sorted(set(theme._MODES.values()))
+    for style in styles:
+        for other in styles:
+            distance = np.abs(protanopia(style[0]) - protanopia(other[0])).max()
+            assert style == other or style[1] != other[1] or distance > 0.1
 
 
-def test_variants_of_a_mode_have_its_colour_and_shape_and_a_dash_of_their_own():
+def test_apis_of_a_mode_share_color_and_shape_and_differ_in_dash():
     cases = {api: record(api=api).case for api in ("shard_map", "pmap", "jit")}
     styles = theme.line_styles(cases)
     assert len({(style.colour, style.shape) for style in styles}) == 1
     assert len({style.dash for style in styles}) == 3
 
 
-def test_a_mark_says_the_exponent_of_its_line(read):
-    made = [record(points=p, seconds=p / 10) for p in (12, 24, 48)]
-    drawing = sizes.draw_sizes(read(made))
+def test_tooltip_of_a_mark_states_the_exponent_of_its_line(read):
+    records = [record(points=p, seconds=p / 10) for p in (12, 24, 48)]
+    drawing = sizes.draw_sizes(read(records))
     assert all("to the power of 1" in row["tip"] for row in rows(drawing, "point"))
 
 
-def test_equal_times_have_an_axis_and_no_complaint(read, tmp_path):
-    made = [
+def test_equal_times_are_drawn_without_warnings(read, tmp_path):
+    records = [
         record(d, 1e-3, mode=m, sizes={"p": p})
         for d in (1, 2)
         for m in ("jacfwd", "jacrev")
@@ -389,82 +390,86 @@ def test_equal_times_have_an_axis_and_no_complaint(read, tmp_path):
     ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        named = {one.name: one for one in figures.make_figures(read(made))}
-    assert "jacfwd" in svg(named["size"], tmp_path)
+        by_name = {figure.name: figure for figure in figures.make_figures(read(records))}
+    assert "jacfwd" in svg_text(by_name["size"], tmp_path)
 
 
-def asked(memory):
+def memory_fields(memory):
     return {"temp_bytes": memory, "argument_bytes": 0, "output_bytes": 0}
 
 
-def test_memory_settings_on_the_front_have_names_and_the_others_none(read):
-    made = [record(seconds=2.0, chunk=2, **asked(50)), record(seconds=1.0, **asked(100))]
-    made += [record(seconds=3.0, chunk=3, **asked(90))]
-    drawing = costs.draw_memory(read(made))
+def test_only_memory_settings_on_the_front_are_labeled(read):
+    records = [record(seconds=2.0, chunk=2, **memory_fields(50)), record(seconds=1.0, **memory_fields(100))]
+    records += [record(seconds=3.0, chunk=3, **memory_fields(90))]
+    drawing = costs.draw_memory(read(records))
     assert [row["label"] for row in rows(drawing, "text")] == ["2 seeds"] and len(rows(drawing, "point")) == 3
 
 
-def test_the_most_programs_are_compared_in_memory_not_the_largest_problem(read):
-    both = [record(points=12, mode=m, peak_bytes=10) for m in ("jacfwd", "jacrev")]
-    drawing = costs.draw_memory(read([*both, record(points=24, peak_bytes=20)]))
+def test_memory_figure_shows_the_problem_with_the_most_programs(read):
+    two_modes = [record(points=12, mode=m, peak_bytes=10) for m in ("jacfwd", "jacrev")]
+    drawing = costs.draw_memory(read([*two_modes, record(points=24, peak_bytes=20)]))
     assert "points=12" in texts(drawing) and "the problem with the most programs is drawn" in drawing.caption
 
 
-def test_meshes_stand_in_order_of_devices_and_the_fastest_is_filled_where_it_is_sure(read):
-    of = [("8x1", 2.0), ("4x2", 1.0), ("2x4", 3.0)]
-    made = [record(8, seconds, split="both", mesh=shape) for shape, seconds in of]
-    drawing = over_devices.draw_meshes(read(made))
+def test_meshes_are_ordered_and_a_distinguished_fastest_mesh_is_filled(read):
+    mesh_seconds = [("8x1", 2.0), ("4x2", 1.0), ("2x4", 3.0)]
+    records = [record(8, seconds, split="both", mesh=shape) for shape, seconds in mesh_seconds]
+    drawing = over_devices.draw_meshes(read(records))
     assert drawing.panels[0].layers[-1]["encoding"]["x"]["sort"] == ["8x1", "4x2", "2x4"]
     filled = [row["mesh"] for row in rows(drawing, "point") if row["fill"] != theme.GROUND]
     assert filled == ["4x2"] and any("2.00x" in row["tip"] for row in rows(drawing, "point"))
 
 
-def test_the_losses_are_those_of_the_fastest_mode_that_is_not_written_by_hand(read):
+def test_losses_are_drawn_for_the_fastest_ad_mode(read):
     times = {"jacfwd": 4.0, "jacrev": 6.0, "analytic": 1.0}
-    made = [
+    records = [
         record(d, seconds / d, mode=mode, floor_seconds=1e-3)
         for mode, seconds in times.items()
         for d in (1, 2)
     ]
-    shown = texts(costs.draw_losses(read(made)))
+    shown = texts(costs.draw_losses(read(records)))
     assert "jacfwd (vmap), shard_map" in shown and "analytic" not in shown and "jacrev" not in shown
 
 
 @pytest.mark.contract
-def test_two_hundred_curves_still_make_a_legible_figure(read):
+def test_two_hundred_curves_are_reduced_to_a_legible_figure(read):
     kinds = [
         (m, a, b)
         for m in ("jacfwd", "jacrev", "linearize")
         for a in ("shard_map", "pmap")
         for b in ("vmap", "whole")
     ]
-    of = [(d, p) for d in (1, 2) for p in range(1, 18)]
-    records = [record(d, 8.0 / d, mode=m, api=a, batch=b, points=12 * p) for d, p in of for m, a, b in kinds]
+    devices_and_points = [(d, p) for d in (1, 2) for p in range(1, 18)]
+    records = [
+        record(d, 8.0 / d, mode=m, api=a, batch=b, points=12 * p)
+        for d, p in devices_and_points
+        for m, a, b in kinds
+    ]
     strong = over_devices.draw_scaling("strong", read(records))
     assert "points=204" in texts(strong) and "points=192" not in texts(strong)
     assert "fastest on the most devices is drawn" in strong.caption and len(strong.legend) == 6
 
 
-def test_a_split_over_both_is_said_to_stand_with_its_fastest_mesh(read):
+def test_caption_states_that_the_fastest_mesh_is_drawn(read):
     records = [record(d, 8.0 / d, split="both", mesh=f"{d}x1") for d in (1, 2, 4)]
     strong = over_devices.draw_scaling("strong", read(records))
     assert "the mesh that is fastest" in strong.caption
     assert "both split, the fastest mesh" in strong.legend[0].name
 
 
-def test_a_series_that_does_not_begin_at_one_device_is_drawn_with_its_baseline_at_the_axis(read):
+def test_axis_title_names_a_baseline_other_than_one_device(read):
     drawing = over_devices.draw_scaling(
-        "strong", read(several(("jacfwd", 2, (2, 4, 8)), ("jacrev", 2, (1, 2, 4))))
+        "strong", read(scaling_records(("jacfwd", 2, (2, 4, 8)), ("jacrev", 2, (1, 2, 4))))
     )
-    assert titles(drawing) == [
+    assert y_titles(drawing) == [
         "speed-up relative to 2 devices", "efficiency relative to 2 devices", "speed-up", "efficiency",
     ]  # fmt: skip
     assert "against the same program on 2 devices or one device." in drawing.caption
 
 
-def test_the_problem_that_the_caption_names_is_the_one_that_is_drawn(read):
+def test_problem_named_in_the_caption_is_the_one_drawn(read):
     drawing = over_devices.draw_scaling(
-        "strong", read(several(("jacfwd", 0, (1, 2, 4)), ("jacfwd", 2, (1, 2))))
+        "strong", read(scaling_records(("jacfwd", 0, (1, 2, 4)), ("jacfwd", 2, (1, 2))))
     )
     assert "m=256" in texts(drawing) and "m=4096" not in texts(drawing)
     assert (
@@ -473,16 +478,16 @@ def test_the_problem_that_the_caption_names_is_the_one_that_is_drawn(read):
     )
 
 
-def test_no_committed_figure_is_older_than_the_code_that_draws_it_or_its_records():
-    """Where this fails: scripts/figures draws them anew."""
+def test_committed_figures_are_up_to_date_with_their_code_and_records():
+    """If this fails, run scripts/figures, which draws the figures again."""
     path = TOP / "scripts" / "benchmarks" / "figures.py"
     spec = importlib.util.spec_from_file_location("drawing_of_docs", path)
-    drawing = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(drawing)
-    noted = json.loads(drawing.DRAWN.read_text())
-    assert noted and set(noted) <= set(drawing.FIGURES)
-    for name, (study, _) in drawing.FIGURES.items():
-        assert (name in noted) == (drawing.DATA / study).is_dir(), name
+    figures_script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(figures_script)
+    digests = json.loads(figures_script.DRAWN.read_text())
+    assert digests and set(digests) <= set(figures_script.FIGURES)
+    for name, (study, _) in figures_script.FIGURES.items():
+        assert (name in digests) == (figures_script.DATA / study).is_dir(), name
         assert (TOP / "docs" / f"{name}.png").is_file(), name
-    for name, digest in noted.items():
-        assert digest == drawing.digest(drawing.FIGURES[name][0]), f"docs/{name}.png"
+    for name, digest in digests.items():
+        assert digest == figures_script.digest(figures_script.FIGURES[name][0]), f"docs/{name}.png"

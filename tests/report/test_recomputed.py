@@ -1,6 +1,6 @@
-"""Every number in the tables of a page is what NumPy makes of the JSON lines: times, intervals, ratios, speed-ups, efficiencies.
+"""Tests that recompute the numbers in the tables of a report with NumPy from the JSON lines of the records.
 
-Intervals of several processes and of ratios are resampled, so that only that of one process is computed again.
+The intervals of several processes and of ratios are resampled, so only the intervals of single processes are recomputed.
 """
 
 import json
@@ -19,14 +19,14 @@ NUMBER = r"([\d.]+(?:e-?\d+)?)"
 
 @pytest.fixture(scope="module")
 def lines():
-    """The newest line of each process of a real folder: (key, setting) -> lines."""
+    """Return a dict from the key of a case to its records (parsed lines), the newest of each process, of a real folder."""
     newest = {}
     for path in FOLDER.glob("*.jsonl"):
         for line in map(json.loads, path.read_text().splitlines()):
             if line["status"] == "ok" and line["kind"] == "case":
-                of = line["key"], line["environment"]["digest"], line["replicate"]
-                if of not in newest or newest[of]["started_at"] < line["started_at"]:
-                    newest[of] = line
+                process = line["key"], line["environment"]["digest"], line["replicate"]
+                if process not in newest or newest[process]["started_at"] < line["started_at"]:
+                    newest[process] = line
     cases = {}
     for line in newest.values():
         cases.setdefault(line["key"], []).append(line)
@@ -38,29 +38,30 @@ FOLDER = TOP / "tests" / "golden" / "redesign" / "results" / "everything"
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory):
-    """The tables of its page: anchor -> rows as (anchor of the row, mapping from column to text)."""
+    """Return the tables of the page: a dict from anchor to rows (anchor of the row, dict from column to text)."""
+
     folder = tmp_path_factory.mktemp("recomputed") / "everything"
     folder.mkdir()
     for path in FOLDER.iterdir():
         if path.is_file():
             (folder / path.name).write_bytes(path.read_bytes())
     text = write_report.write_report(folder).read_text()
-    found = {}
+    result = {}
     for anchor, body in re.findall(r'<table data-anchor="([^"]+)">(.*?)</table>', text, re.DOTALL):
         columns = re.findall(r'<th scope="col">([^<]*)</th>', body)
         rows = re.findall(r'<tr id="([^"]+)"><th scope="row"><a[^>]*>([^<]*)</a></th>(.*?)</tr>', body)
-        found[anchor] = [
+        result[anchor] = [
             (
-                of,
+                row_anchor,
                 dict(
                     zip(
                         columns, map(plain, [first, *re.findall(r"<td[^>]*>([^<]*)</td>", rest)]), strict=True
                     )
                 ),
             )
-            for of, first, rest in rows
+            for row_anchor, first, rest in rows
         ]
-    return found
+    return result
 
 
 def plain(text):
@@ -68,18 +69,18 @@ def plain(text):
 
 
 def median(lines):
-    """The median of the medians of the processes."""
+    """Return the median of the medians of the processes."""
     return float(np.median([np.median(line["seconds"]) for line in lines]))
 
 
 def seconds(text):
-    """The time and the interval in a cell, as far as there is one."""
+    """Return the time and, if present, the ends of its interval in a cell, in seconds."""
     value, unit, low, high = re.match(rf"{NUMBER} (\w+)(?: \({NUMBER} to {NUMBER}\))?", text).groups()
     return [float(number) * UNITS[unit] for number in (value, low, high) if number]
 
 
 def rank_interval(samples):
-    """The 95 % interval of a median from order statistics: the widest pair of ranks whose tails hold at most 5 %."""
+    """Return the 95 % interval of a median: the order statistics whose two tails together have at most 5 % probability."""
     ordered, n = np.sort(samples), len(samples)
     pascal = np.array([1.0])
     for _ in range(n):
@@ -93,74 +94,78 @@ def key_of(anchor):
     return anchor.split("-")[1]
 
 
-def test_every_time_is_the_median_of_the_samples(tables, lines):
+def test_every_time_is_the_median_of_its_samples(tables, lines):
     assert len(tables["measured"]) == len(lines) > 30
     for anchor, row in tables["measured"]:
         assert seconds(row["time"])[0] == pytest.approx(median(lines[key_of(anchor)]), rel=6e-3), row
         assert int(row["samples"]) == sum(len(line["seconds"]) for line in lines[key_of(anchor)])
 
 
-def test_the_interval_of_one_process_lies_at_ranks_of_its_samples(tables, lines):
+def test_interval_of_one_process_is_made_of_order_statistics(tables, lines):
     checked = 0
     for anchor, row in tables["measured"]:
-        of = lines[key_of(anchor)]
-        if len(of) == 1:
+        processes = lines[key_of(anchor)]
+        if len(processes) == 1:
             _, low, high = seconds(row["time"])
-            assert (low, high) == pytest.approx(rank_interval(of[0]["seconds"]), rel=6e-3, abs=6e-9), row
+            assert (low, high) == pytest.approx(rank_interval(processes[0]["seconds"]), rel=6e-3, abs=6e-9), (
+                row
+            )
             checked += 1
     assert checked > 20
 
 
-def without(case, *names):
+def without_fields(case, *names):
     return json.dumps({name: value for name, value in case.items() if name not in names}, sort_keys=True)
 
 
 def value_of(cell):
-    """The number at the beginning of a cell; None where it is not determined."""
-    found = re.match(NUMBER, cell)
-    return float(found[1]) if found else None
+    """Return the number at the beginning of a cell, or None if it has none."""
+    match = re.match(NUMBER, cell)
+    return float(match[1]) if match else None
 
 
 def test_speedup_and_efficiency_are_ratios_of_medians(tables, lines):
     checked = 0
     for anchor, row in tables["measured"]:
-        for kind, cell, efficiency in pairs(row):
+        for kind, cell, efficiency in speedups_and_efficiencies(row):
             case = lines[key_of(anchor)][0]["case"]
-            own, base = median(lines[key_of(anchor)]), baseline(case, kind, lines)
-            more = case["devices"] / base["devices"]
-            expected = base["seconds"] / own * (more if kind == "weak" else 1)
-            for number, value in ((cell, expected), (efficiency, expected / more)):
+            seconds_of_case, base = median(lines[key_of(anchor)]), baseline(case, kind, lines)
+            device_ratio = case["devices"] / base["devices"]
+            expected = base["seconds"] / seconds_of_case * (device_ratio if kind == "weak" else 1)
+            for number, value in ((cell, expected), (efficiency, expected / device_ratio)):
                 if value_of(number) is not None:
                     assert value_of(number) == pytest.approx(value, rel=6e-3, abs=6e-3), (row, kind)
                     checked += 1
     assert checked > 30
 
 
-def pairs(row):
-    """The speed-up and the efficiency of each kind of scaling in a row."""
-    found = []
+def speedups_and_efficiencies(row):
+    """Return (kind of scaling, speed-up, efficiency) for each kind in a row, as text."""
+    result = []
     for speedup, efficiency in zip(row["speed-up"].split(", "), row["efficiency"].split(", "), strict=True):
         weak = speedup.startswith("weak ")
         if speedup:
             words = (speedup.removeprefix("weak "), efficiency.removeprefix("weak "))
-            found.append(("weak" if weak else "strong", *words))
-    return found
+            result.append(("weak" if weak else "strong", *words))
+    return result
 
 
 def baseline(case, kind, lines):
-    """The time of the same program on the fewest devices, for weak scaling with the points of one device."""
+    """Return the smallest device count of the same program and its time; weak scaling keeps the points per device."""
     points = ("points",) if kind == "weak" else ()
-    same = {}
-    for of in lines.values():
-        other = of[0]["case"]
-        alike = without(other, "devices", "mesh", *points) == without(case, "devices", "mesh", *points)
-        per_device = other["points"] * case["devices"] == case["points"] * other["devices"]
-        if alike and (kind == "strong" or per_device):
-            same.setdefault(other["devices"], []).append(median(of))
-    return {"devices": min(same), "seconds": min(same[min(same)])}
+    seconds_by_devices = {}
+    for processes in lines.values():
+        other = processes[0]["case"]
+        same_program = without_fields(other, "devices", "mesh", *points) == without_fields(
+            case, "devices", "mesh", *points
+        )
+        same_points_per_device = other["points"] * case["devices"] == case["points"] * other["devices"]
+        if same_program and (kind == "strong" or same_points_per_device):
+            seconds_by_devices.setdefault(other["devices"], []).append(median(processes))
+    return {"devices": min(seconds_by_devices), "seconds": min(seconds_by_devices[min(seconds_by_devices)])}
 
 
-def test_the_speedup_over_one_program_has_the_fastest_plain_program_above(tables, lines):
+def test_speedup_over_one_device_is_against_the_fastest_jit_program(tables, lines):
     names = (
         "workload",
         "target",
@@ -178,23 +183,23 @@ def test_the_speedup_over_one_program_has_the_fastest_plain_program_above(tables
         case = lines[key_of(anchor)][0]["case"]
         if (shown := value_of(row["one-device program"])) is None:
             continue
-        plain_programs = [
-            median(of)
-            for of in lines.values()
-            for other in [of[0]["case"]]
-            if other["api"] == "jit" and other["devices"] == 1 and other["mode"] not in HAND
+        jit_seconds = [
+            median(processes)
+            for processes in lines.values()
+            for other in [processes[0]["case"]]
+            if other["api"] == "jit" and other["devices"] == 1 and other["mode"] not in NO_AD_MODES
             and all(other[name] == case[name] for name in names)
         ]  # fmt: skip
-        assert shown == pytest.approx(min(plain_programs) / median(lines[key_of(anchor)]), rel=6e-3, abs=6e-3)
+        assert shown == pytest.approx(min(jit_seconds) / median(lines[key_of(anchor)]), rel=6e-3, abs=6e-3)
         checked += 1
     assert checked > 3
 
 
-HAND = ("analytic", "analytic_vmap", "value")
+NO_AD_MODES = ("analytic", "analytic_vmap", "value")
 
 
-def test_the_ratio_of_the_answer_is_that_of_two_medians(tables, lines):
-    times = sorted(median(of) for of in lines.values())
+def test_ratio_in_the_answer_is_that_of_two_medians(tables, lines):
+    times = sorted(median(processes) for processes in lines.values())
     checked = 0
     for _, row in tables["fastest"] + tables["each"]:
         first = seconds(row["time"])[0]

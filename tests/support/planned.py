@@ -1,4 +1,4 @@
-"""Made-up plans: records with the times that somebody predicted, for machines that there are not."""
+"""Made-up plans: records with predicted times for fictitious machines."""
 
 from scaling.core.case import Case
 from scaling.core.formatting import format_bytes
@@ -6,7 +6,7 @@ from scaling.core.record import Record
 
 
 def predicted(seconds, low=None, high=None, by="program"):
-    """A time with its interval; all of it computing."""
+    """Return a predicted time with its interval; all of the time is computation."""
     low, high = low or seconds / 2, high or seconds * 2
     return {
         "seconds": seconds, "low": low, "high": high, "call": 0.0, "compute": seconds, "communication": 0.0, "waiting": 0.0,
@@ -15,10 +15,9 @@ def predicted(seconds, low=None, high=None, by="program"):
 
 
 def around(hardware="mine", kind="A processor", setting="planned"):
-    """The environment of a plan."""
     setting = f"{setting} for {hardware}"
-    told = {"name": hardware, "digest": f"of {hardware}"}
-    return {"digest": setting, "setting": setting, "platform": "gpu", "device_kind": kind, "hardware": told}
+    spec = {"name": hardware, "digest": f"of {hardware}"}
+    return {"digest": setting, "setting": setting, "platform": "gpu", "device_kind": kind, "hardware": spec}
 
 
 def plan(
@@ -30,18 +29,18 @@ def plan(
     started="2026-01-01T00:00:00Z",
     **fields,
 ):
-    """The record of a case that was planned; fields are those of the case. Without seconds it could not be predicted."""
+    """Return the record of a planned case; `fields` are fields of the case. If `seconds` is None, it has no prediction."""
     by, low, high = fields.pop("by", "program"), fields.pop("low", None), fields.pop("high", None)
     peak, capacity = fields.pop("peak_bytes", None), fields.pop("capacity_bytes", None)
-    told = None if seconds is None else predicted(seconds, low, high, by)
+    prediction = None if seconds is None else predicted(seconds, low, high, by)
     return Record(
-        case_of(devices, **fields), "planned", around(hardware, kind, setting), predicted=told, started_at=started,
+        case_of(devices, **fields), "planned", around(hardware, kind, setting), predicted=prediction, started_at=started,
         peak_bytes=peak, capacity_bytes=capacity,
     )  # fmt: skip
 
 
 def too_large(needs, has=10**9, devices=1, **fields):
-    """The record of a case that does not fit."""
+    """Return the record of a case that needs more memory than a device has."""
     text = f"needs {format_bytes(needs)}, a device has {format_bytes(has)}"
     return Record(
         case_of(devices, **fields), "skipped", around(), reason="too_large", text=text, peak_bytes=needs, capacity_bytes=has,
@@ -50,7 +49,7 @@ def too_large(needs, has=10**9, devices=1, **fields):
 
 
 def case_of(devices=1, **fields):
-    """The case of tests/test_curves.py."""
+    """Return the case that tests/support/records.py uses, with other fields."""
     case = {
         "workload": "linear",
         "target": "jacobian",

@@ -1,4 +1,4 @@
-"""Records whose times are chosen by hand."""
+"""Records whose times are given by the test."""
 
 import dataclasses
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 from scaling.core.case import Case
 from scaling.core.record import Record
 
-STEADY = 9  # samples: enough for every interval
+STEADY = 9  # number of samples, enough for every interval
 
 
 def record(
     devices=1, seconds=1.0, status="ok", digest="one", cores=None, samples=STEADY, work=(1e6, 1e3), **fields
 ):
-    """A record with the same time in every sample, on as many cores as devices."""
-    of_case = {f.name for f in dataclasses.fields(Case)}
+    """Return a record with `seconds` in every sample, or with `seconds` as its samples, by default with one core per device."""
+    case_fields = {f.name for f in dataclasses.fields(Case)}
     case: dict[str, Any] = {
         "workload": "linear",
         "target": "jacobian",
@@ -21,31 +21,32 @@ def record(
         "points": 12,
         "wrt": "W",
     }
-    case |= {"devices": devices} | {name: fields.pop(name) for name in list(fields) if name in of_case}
+    case |= {"devices": devices} | {name: fields.pop(name) for name in list(fields) if name in case_fields}
     cores = list(range(devices)) if cores is None else cores
     environment = {"digest": digest, "platform": "cpu", "cores": cores}
-    timed = [seconds] * samples if isinstance(seconds, float) else list(seconds)
+    times = [seconds] * samples if isinstance(seconds, float) else list(seconds)
     flops, compulsory_bytes = work[0], int(work[1]) if work[1] and "argument_bytes" not in fields else None
     return Record(
-        case=Case(**case), status=status, environment=environment, seconds=timed if status == "ok" else [], flops=flops,
+        case=Case(**case), status=status, environment=environment, seconds=times if status == "ok" else [], flops=flops,
         **{"compulsory_bytes": compulsory_bytes} | fields,
     )  # fmt: skip
 
 
-def only(found):
-    assert len(found) == 1
-    return found[0]
+def only(items):
+    assert len(items) == 1
+    return items[0]
 
 
 def weak(work=((1e6, 1e3),) * 3, **fields):
-    sized = zip((1, 2, 4), (8.0, 10.0, 16.0), work, strict=True)
+    rows = zip((1, 2, 4), (8.0, 10.0, 16.0), work, strict=True)
     return [
-        record(devices, seconds, points=6 * devices, work=each, **fields) for devices, seconds, each in sized
+        record(devices, seconds, points=6 * devices, work=per_device, **fields)
+        for devices, seconds, per_device in rows
     ]
 
 
 def processes(*rows, **fields):
-    """The records of (mode, seconds) in three processes each."""
+    """Return the records of rows (mode, seconds), with three processes each."""
     return [
         record(seconds=s, mode=m, replicate=i, **{"turns": [STEADY]} | fields)
         for m, s in rows

@@ -20,7 +20,7 @@ grids:
 
 
 def write(folder, study=STUDY):
-    """A study of one's own, and a folder of made-up ceilings; the words that plan it for this CPU."""
+    """Write a user's study and a folder of made-up machine peaks; return the arguments that plan the study for this CPU."""
     conf = folder / "my_conf" / "study"
     conf.mkdir(parents=True)
     (conf / "mine.yaml").write_text(study)
@@ -40,7 +40,7 @@ def write(folder, study=STUDY):
 
 
 def plans(folder):
-    """Every record of a plan, and nothing damaged beside them."""
+    """Return the records of the plan in a folder, which has no other records and no damaged lines."""
     loaded = load(folder / "out")
     assert not loaded.damaged and not loaded.records
     return loaded.plans

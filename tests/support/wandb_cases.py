@@ -1,4 +1,4 @@
-"""Made-up records for the cases of the studies in conf/study, to publish without running them."""
+"""Made-up records for the cases of the studies in conf/study, so that they can be published without being run."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,7 +15,7 @@ from tests.support import made_up, planned
 
 CONF = Path(scaling.__file__).parents[1] / "conf"
 STUDIES = sorted(path.stem for path in (CONF / "study").glob("*.yaml"))
-# What the user has to name: a function of their own, and a number of devices where the study has those of any machine.
+# What the user must give: a function, or device counts if the study does not fix them.
 OVERRIDES: dict[str, dict[str, Any]] = {
     "function": {"workload": "mine", "sizes": {"value": 3, "a.b/c": 2}},
     "plan": {"devices": [1, 4]},
@@ -33,7 +33,7 @@ def workload(case):
 
 
 def cases_of(name: str) -> list[Case]:
-    """Return every case of a study, as its workload completes it."""
+    """Return every case of a study, completed by its workload."""
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
@@ -48,8 +48,8 @@ def cases_of(name: str) -> list[Case]:
     )
 
 
-def shape_of(case: Case) -> tuple[frozenset[str], frozenset[str]]:
-    """Return which fields of a case are set, and which sizes it has: what decides the shape of its run's config."""
+def config_shape(case: Case) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the fields that are set and the sizes of a case, which determine the keys of the config of its run."""
     return frozenset(non_default_fields(case)) - {"devices", "mesh"}, frozenset(case.sizes)
 
 
@@ -57,29 +57,29 @@ def without_devices(case: Case) -> Case:
     return replace(case, devices=1, mesh=None)
 
 
-def thinned(cases: list[Case], known: Iterable[Any]) -> list[Case]:
-    """Return the cases of one curve for each shape of config that is not known; of the first curve if all are."""
+def select_curves(cases: list[Case], known: Iterable[Any]) -> list[Case]:
+    """Return the cases of one curve per config shape that is not in `known`, or of the first curve if all are."""
     seen = set(known)
     curves = {}
     for case in cases:
-        if shape_of(case) not in seen:
-            seen.add(shape_of(case))
+        if config_shape(case) not in seen:
+            seen.add(config_shape(case))
             curves[without_devices(case)] = None
     curves = curves or {without_devices(cases[0]): None}
     return [case for case in cases if without_devices(case) in curves]
 
 
 def records_of(cases: list[Case]) -> list[Record]:
-    """Return two replicates of every case, the ceilings of a machine, and a failed, a skipped and a planned record."""
-    draw = np.random.default_rng(0)
-    made = [
-        made_up.timed(draw, case, 0.01 / case.devices, replicate) for case in cases for replicate in (0, 1)
+    """Return two replicates of every case, machine peaks, and a failed, a skipped and a planned record."""
+    rng = np.random.default_rng(0)
+    records = [
+        made_up.timed(rng, case, 0.01 / case.devices, replicate) for case in cases for replicate in (0, 1)
     ]
-    made += made_up.machine(draw, 1)
+    records += made_up.machine(rng, 1)
     failed, skipped, plan = (replace(cases[0], data_seed=seed) for seed in (91, 92, 93))
-    made.append(made_up.failure(failed, text=made_up.NASTY))
-    made.append(made_up.failure(skipped, "not_defined", "it has no meaning", "skipped"))
-    made.append(
+    records.append(made_up.failure(failed, text=made_up.NASTY))
+    records.append(made_up.failure(skipped, "not_defined", "it has no meaning", "skipped"))
+    records.append(
         Record(
             plan,
             "planned",
@@ -88,4 +88,4 @@ def records_of(cases: list[Case]) -> list[Record]:
             started_at="2026-01-01T00:00:00Z",
         )
     )
-    return made
+    return records

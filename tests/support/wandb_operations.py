@@ -1,4 +1,4 @@
-"""What W&B's GraphQL is asked, as seen of client 0.31, and what a server of this machine answers: one method an operation."""
+"""The GraphQL operations of W&B as seen from client 0.31, and the answers of a test server: one method per operation."""
 
 import base64
 import json
@@ -10,39 +10,39 @@ TIME = "2026-01-01T00:00:00"
 
 
 @dataclass
-class Stored:
-    """A run as the server has it."""
+class StoredRun:
+    """A run as the server stores it."""
 
     name: str
     project: str
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
-    lines: dict[int, str] = field(default_factory=dict)  # of its history, by their offset
+    lines: dict[int, str] = field(default_factory=dict)  # lines of the history by offset
     files: dict[str, bytes] = field(default_factory=dict)
-    told: dict[str, Any] = field(default_factory=dict)  # displayName, groupName, jobType, tags
+    metadata: dict[str, Any] = field(default_factory=dict)  # displayName, groupName, jobType, tags
     state: str = "running"
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Its history without what the client adds."""
+        """Return the rows of the history without the fields that the client adds."""
         rows = [json.loads(self.lines[offset]) for offset in sorted(self.lines)]
         return [{name: value for name, value in row.items() if not name.startswith("_")} for row in rows]
 
     @property
     def values(self) -> dict[str, Any]:
-        """Its config without what the client adds."""
-        return {name: each["value"] for name, each in self.config.items() if name != "_wandb"}
+        """Return the config without the fields that the client adds."""
+        return {name: entry["value"] for name, entry in self.config.items() if name != "_wandb"}
 
     @property
     def tags(self) -> list[str]:
-        return self.told.get("tags") or []
+        return self.metadata.get("tags") or []
 
     def node(self) -> dict[str, Any]:
-        """What a listing says of it."""
+        """Return the run as it appears in a listing."""
         return {
-            "id": f"id-{self.name}", "name": self.name, "displayName": self.told.get("displayName"), "sweepName": None,
-            "tags": self.tags, "state": self.state, "config": json.dumps(self.config), "group": self.told.get("groupName"),
-            "jobType": self.told.get("jobType"), "commit": None, "readOnly": False, "createdAt": TIME,
+            "id": f"id-{self.name}", "name": self.name, "displayName": self.metadata.get("displayName"), "sweepName": None,
+            "tags": self.tags, "state": self.state, "config": json.dumps(self.config), "group": self.metadata.get("groupName"),
+            "jobType": self.metadata.get("jobType"), "commit": None, "readOnly": False, "createdAt": TIME,
             "heartbeatAt": TIME, "description": None, "notes": None, "systemMetrics": "{}",
             "summaryMetrics": json.dumps(self.summary), "historyLineCount": len(self.lines),
             "user": {"name": ENTITY, "username": ENTITY}, "historyKeys": {
@@ -51,134 +51,143 @@ class Stored:
         }  # fmt: skip
 
     def bucket(self) -> dict[str, Any]:
-        """What a client hears that makes it or goes on with it."""
-        place = {"id": "p", "name": self.project, "entity": {"id": "e", "name": ENTITY}}
+        """Return the run as a client receives it when it creates or resumes the run."""
+        project = {"id": "p", "name": self.project, "entity": {"id": "e", "name": ENTITY}}
         tail = [self.lines[offset] for offset in sorted(self.lines)[-1:]]
         return self.node() | {
-            "project": place, "logLineCount": 0, "eventsLineCount": 0, "historyTail": json.dumps(tail or ['{"_step": 0}']),
+            "project": project, "logLineCount": 0, "eventsLineCount": 0, "historyTail": json.dumps(tail or ['{"_step": 0}']),
             "eventsTail": "[]", "wandbConfig": '{"t": {}}',
         }  # fmt: skip
 
 
 class Operations:
-    """All that a server keeps, and its answers: `do_NAME` for the operation of that name."""
+    """The data of a server and its answers: method `do_NAME` for the operation NAME."""
 
     url: str
 
     def __init__(self) -> None:
-        self.runs: dict[str, Stored] = {}
+        self.runs: dict[str, StoredRun] = {}
         self.artifacts: dict[str, dict[str, Any]] = {}
         self.views: dict[str, dict[str, Any]] = {}
         self.projects: set[str] = set()
-        self.deleted: set[str] = set()  # ids of runs that may not be used again
+        self.deleted: set[str] = set()  # ids of runs that must not be used again
 
-    def do_UpsertBucket(self, told: dict[str, Any]) -> Any:
-        name = told.get("name") or str(told["id"]).removeprefix("id-")
+    def do_UpsertBucket(self, variables: dict[str, Any]) -> Any:
+        name = variables.get("name") or str(variables["id"]).removeprefix("id-")
         if name in self.deleted:
             raise ValueError(f"run {name} was previously created and deleted; try a new run name")
         new = name not in self.runs
-        run = self.runs.setdefault(name, Stored(name, told.get("project") or ""))
+        run = self.runs.setdefault(name, StoredRun(name, variables.get("project") or ""))
         self.projects.add(run.project)
-        if told.get("config"):
-            run.config = json.loads(told["config"])
-        if told.get("summaryMetrics"):
-            run.summary = json.loads(told["summaryMetrics"])
-        display = told.get("displayName") or told.get("display_name")
-        fields = {"displayName": display, "groupName": told.get("groupName"), "jobType": told.get("jobType")}
-        run.told |= {k: v for k, v in fields.items() if v is not None}
-        if told.get("tags") is not None:
-            run.told["tags"] = told["tags"]
+        if variables.get("config"):
+            run.config = json.loads(variables["config"])
+        if variables.get("summaryMetrics"):
+            run.summary = json.loads(variables["summaryMetrics"])
+        display = variables.get("displayName") or variables.get("display_name")
+        fields = {"displayName": display} | {k: variables.get(k) for k in ("groupName", "jobType")}
+        run.metadata |= {k: v for k, v in fields.items() if v is not None}
+        if variables.get("tags") is not None:
+            run.metadata["tags"] = variables["tags"]
         return {"upsertBucket": {"bucket": run.bucket(), "inserted": new}}
 
-    def do_RunResumeStatus(self, told: dict[str, Any]) -> Any:
-        run = self.runs.get(told["name"])
-        return {"model": {"id": "p", "name": told["project"], "entity": {"id": "e", "name": ENTITY},
+    def do_RunResumeStatus(self, variables: dict[str, Any]) -> Any:
+        run = self.runs.get(variables["name"])
+        return {"model": {"id": "p", "name": variables["project"], "entity": {"id": "e", "name": ENTITY},
                           "bucket": run.bucket() if run else None}}  # fmt: skip
 
-    def do_Runs(self, told: dict[str, Any]) -> Any:
-        if told["project"] not in self.projects:
+    def do_Runs(self, variables: dict[str, Any]) -> Any:
+        if variables["project"] not in self.projects:
             return {"project": None}
-        wanted = json.loads(told.get("filters") or "{}")
-        runs = [run for run in self.runs.values() if run.project == told["project"] and _fits(run, wanted)]
-        begin = int(told.get("cursor") or 0)
-        some = runs[begin : begin + int(told.get("perPage") or 50)]
-        end = begin + len(some)
+        filters = json.loads(variables.get("filters") or "{}")
+        runs = [
+            run
+            for run in self.runs.values()
+            if run.project == variables["project"] and _matches_filters(run, filters)
+        ]
+        begin = int(variables.get("cursor") or 0)
+        selected = runs[begin : begin + int(variables.get("perPage") or 50)]
+        end = begin + len(selected)
         page = {"endCursor": str(end), "hasNextPage": end < len(runs)}
-        edges = [{"node": run.node(), "cursor": str(begin + i + 1)} for i, run in enumerate(some)]
-        found = {"edges": edges, "pageInfo": page}
-        return {"project": {"internalId": "1", "runCount": len(runs), "readOnly": False, "runs": found}}
+        edges = [{"node": run.node(), "cursor": str(begin + i + 1)} for i, run in enumerate(selected)]
+        listing = {"edges": edges, "pageInfo": page}
+        return {"project": {"internalId": "1", "runCount": len(runs), "readOnly": False, "runs": listing}}
 
-    def do_Run(self, told: dict[str, Any]) -> Any:
-        run = self.runs.get(told["name"])
+    def do_Run(self, variables: dict[str, Any]) -> Any:
+        run = self.runs.get(variables["name"])
         return {"project": {"run": run.node() if run else None}}
 
-    def do_RunFullHistory(self, told: dict[str, Any]) -> Any:
-        run = self.runs[told["name"]]
+    def do_RunFullHistory(self, variables: dict[str, Any]) -> Any:
+        run = self.runs[variables["name"]]
         return {"project": {"run": {"history": [run.lines[offset] for offset in sorted(run.lines)]}}}
 
-    def do_RunFiles(self, told: dict[str, Any]) -> Any:
-        run = self.runs[told["name"]]
-        wanted = told.get("fileNames") or list(run.files)
+    def do_RunFiles(self, variables: dict[str, Any]) -> Any:
+        run = self.runs[variables["name"]]
+        names = variables.get("fileNames") or list(run.files)
         nodes = [
             {"id": name, "name": name, "url": f"{self.url}/kept/{run.name}/{name}", "directUrl": "", "mimetype": "",
-             "sizeBytes": len(run.files[name]), "updatedAt": None, "md5": ""} for name in run.files if name in wanted
+             "sizeBytes": len(run.files[name]), "updatedAt": None, "md5": ""} for name in run.files if name in names
         ]  # fmt: skip
         page = {"endCursor": None, "hasNextPage": False}
         files = {"edges": [{"node": node, "cursor": ""} for node in nodes], "pageInfo": page}
         return {"project": {"internalId": "1", "run": {"fileCount": len(nodes), "files": files}}}
 
-    def do_CreateRunFiles(self, told: dict[str, Any]) -> Any:
+    def do_CreateRunFiles(self, variables: dict[str, Any]) -> Any:
         files = [
-            {"name": name, "uploadUrl": f"{self.url}/kept/{told['run']}/{name}"} for name in told["files"]
+            {"name": name, "uploadUrl": f"{self.url}/kept/{variables['run']}/{name}"}
+            for name in variables["files"]
         ]
-        return {"createRunFiles": {"runID": told["run"], "uploadHeaders": [], "files": files}}
+        return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
 
-    def do_CreateArtifact(self, told: dict[str, Any]) -> Any:
-        put = told["input"]
+    def do_CreateArtifact(self, variables: dict[str, Any]) -> Any:
+        properties = variables["input"]
         name = f"a{len(self.artifacts)}"
-        same = [k for k, v in self.artifacts.items() if v["state"] == "COMMITTED" and v["digest"] == put["digest"]
-                and v["artifactCollectionName"] == put["artifactCollectionName"]]  # fmt: skip
-        name = same[0] if same else name
-        self.artifacts.setdefault(name, put | {"id": name, "state": "PENDING", "files": {}, "users": []})
-        self.artifacts[name]["users"].append(put.get("runName"))
+        existing = [k for k, v in self.artifacts.items() if v["state"] == "COMMITTED" and v["digest"] == properties["digest"]
+                and v["artifactCollectionName"] == properties["artifactCollectionName"]]  # fmt: skip
+        name = existing[0] if existing else name
+        self.artifacts.setdefault(
+            name, properties | {"id": name, "state": "PENDING", "files": {}, "users": []}
+        )
+        self.artifacts[name]["users"].append(properties.get("runName"))
         return {"createArtifact": {"artifact": {
             "id": name, "state": self.artifacts[name]["state"], "artifactSequence": {"id": "s", "latestArtifact": None}
         }}}  # fmt: skip
 
-    def do_CreateArtifactManifest(self, told: dict[str, Any]) -> Any:
-        upload = self._upload(f"manifest/{told['artifactID']}")
+    def do_CreateArtifactManifest(self, variables: dict[str, Any]) -> Any:
+        upload = self._upload(f"manifest/{variables['artifactID']}")
         return {
-            "createArtifactManifest": {"artifactManifest": {"id": f"m-{told['artifactID']}", "file": upload}}
+            "createArtifactManifest": {
+                "artifactManifest": {"id": f"m-{variables['artifactID']}", "file": upload}
+            }
         }
 
-    def do_CreateArtifactFiles(self, told: dict[str, Any]) -> Any:
+    def do_CreateArtifactFiles(self, variables: dict[str, Any]) -> Any:
         edges = []
-        for each in told["input"]["artifactFiles"]:
-            upload = self._upload(f"{each['artifactID']}/{each['name']}")
+        for file in variables["input"]["artifactFiles"]:
+            upload = self._upload(f"{file['artifactID']}/{file['name']}")
             edges.append({"node": upload | {"storagePath": "x", "uploadMultipartUrls": None, "artifact": {"id": "a"},
-                                            "displayName": each["name"]}})  # fmt: skip
+                                            "displayName": file["name"]}})  # fmt: skip
         return {"createArtifactFiles": {"files": {"edges": edges}}}
 
-    def do_CommitArtifact(self, told: dict[str, Any]) -> Any:
-        found = self.artifacts[told["artifactID"]]
-        found["state"] = "COMMITTED"
-        return {"commitArtifact": {"artifact": {"id": found["id"], "digest": found["digest"]}}}
+    def do_CommitArtifact(self, variables: dict[str, Any]) -> Any:
+        artifact = self.artifacts[variables["artifactID"]]
+        artifact["state"] = "COMMITTED"
+        return {"commitArtifact": {"artifact": {"id": artifact["id"], "digest": artifact["digest"]}}}
 
-    def do_RunOutputArtifacts(self, told: dict[str, Any]) -> Any:
-        project = {"id": "p", "internalId": "1", "name": told["project"], "entity": {"name": ENTITY}}
+    def do_RunOutputArtifacts(self, variables: dict[str, Any]) -> Any:
+        project = {"id": "p", "internalId": "1", "name": variables["project"], "entity": {"name": ENTITY}}
         nodes = [
             {
-                "id": kept["id"], "artifactSequence": {"name": kept["artifactCollectionName"], "project": project},
-                "versionIndex": 0, "artifactType": {"name": kept["artifactTypeName"]}, "description": None, "metadata": None,
-                "ttlDurationSeconds": -1, "ttlIsInherited": True, "tags": [], "historyStep": None, "state": kept["state"],
-                "size": 1, "digest": kept["digest"], "commitHash": None, "fileCount": 1, "createdAt": TIME, "updatedAt": None,
+                "id": artifact["id"], "artifactSequence": {"name": artifact["artifactCollectionName"], "project": project},
+                "versionIndex": 0, "artifactType": {"name": artifact["artifactTypeName"]}, "description": None, "metadata": None,
+                "ttlDurationSeconds": -1, "ttlIsInherited": True, "tags": [], "historyStep": None, "state": artifact["state"],
+                "size": 1, "digest": artifact["digest"], "commitHash": None, "fileCount": 1, "createdAt": TIME, "updatedAt": None,
                 "aliases": [],
             }
-            for kept in self.artifacts.values() if told["run"] in kept["users"]
+            for artifact in self.artifacts.values() if variables["run"] in artifact["users"]
         ]  # fmt: skip
         page = {"endCursor": None, "hasNextPage": False}
-        found = {"totalCount": len(nodes), "pageInfo": page, "edges": [{"node": node} for node in nodes]}
-        return {"project": {"run": {"artifacts": found}}}
+        listing = {"totalCount": len(nodes), "pageInfo": page, "edges": [{"node": node} for node in nodes]}
+        return {"project": {"run": {"artifacts": listing}}}
 
     def do_ArtifactType(self, _told: dict[str, Any]) -> Any:
         return {"project": {"artifact": None}}
@@ -198,56 +207,59 @@ class Operations:
         page = {"__typename": "PageInfo", "endCursor": None, "hasNextPage": False}
         return {"models": {"pageInfo": page, "edges": [{"cursor": "", "node": node} for node in nodes]}}
 
-    def do_UpsertView2(self, told: dict[str, Any]) -> Any:
-        new = not told.get("id")
-        name = told.get("id") or base64.b64encode(f"View:{len(self.views)}".encode()).decode()
-        self.views[name] = self.views.get(name, {}) | told | {"id": name}
-        kept = self.views[name]
-        project = {"id": "p", "name": kept["projectName"], "entityName": kept["entityName"]}
-        view = {k: kept.get(k) for k in ("id", "type", "name", "displayName", "description", "spec")}
+    def do_UpsertView2(self, variables: dict[str, Any]) -> Any:
+        new = not variables.get("id")
+        name = variables.get("id") or base64.b64encode(f"View:{len(self.views)}".encode()).decode()
+        self.views[name] = self.views.get(name, {}) | variables | {"id": name}
+        stored = self.views[name]
+        project = {"id": "p", "name": stored["projectName"], "entityName": stored["entityName"]}
+        view = {k: stored.get(k) for k in ("id", "type", "name", "displayName", "description", "spec")}
         return {"upsertView": {"view": view | {"project": project, "updatedAt": TIME}, "inserted": new}}
 
     do_upsertView = do_UpsertView2
 
-    def do_View(self, told: dict[str, Any]) -> Any:
-        found = [
-            v for v in self.views.values() if v["type"] == told["viewType"] and v["name"] == told["viewName"]
+    def do_View(self, variables: dict[str, Any]) -> Any:
+        views = [
+            v
+            for v in self.views.values()
+            if v["type"] == variables["viewType"] and v["name"] == variables["viewName"]
         ]
-        nodes = [{k: view[k] for k in ("id", "displayName", "spec")} for view in found]
+        nodes = [{k: view[k] for k in ("id", "displayName", "spec")} for view in views]
         return {"project": {"allViews": {"edges": [{"node": node} for node in nodes]}}}
 
-    def do_ProjectInternalId(self, told: dict[str, Any]) -> Any:
-        return {"project": {"internalId": "1"} if told["projectName"] in self.projects else None}
+    def do_ProjectInternalId(self, variables: dict[str, Any]) -> Any:
+        return {"project": {"internalId": "1"} if variables["projectName"] in self.projects else None}
 
-    def do_ProjectViews(self, told: dict[str, Any]) -> Any:
-        found = [view for view in self.views.values() if view["type"] == told.get("viewType", "runs")]
+    def do_ProjectViews(self, variables: dict[str, Any]) -> Any:
+        views = [view for view in self.views.values() if view["type"] == variables.get("viewType", "runs")]
         user = {"username": ENTITY, "photoUrl": "", "email": ""}
         times = {"updatedAt": TIME, "createdAt": TIME}
-        kept = ("id", "name", "displayName", "description", "spec")
+        fields = ("id", "name", "displayName", "description", "spec")
         edges = [
-            {"node": {k: view.get(k) for k in kept} | times | {"user": user}, "cursor": ""} for view in found
+            {"node": {k: view.get(k) for k in fields} | times | {"user": user}, "cursor": ""}
+            for view in views
         ]
         page = {"endCursor": None, "hasNextPage": False}
         return {"project": {"allViews": {"edges": edges, "pageInfo": page}}}
 
-    def do_SpecificReport(self, told: dict[str, Any]) -> Any:
-        view = self.views[told["reportId"]]
+    def do_SpecificReport(self, variables: dict[str, Any]) -> Any:
+        view = self.views[variables["reportId"]]
         project = {"id": "p", "name": view["projectName"], "entityName": view["entityName"]}
-        kept = {k: view.get(k) for k in ("id", "name", "displayName", "description", "spec")}
+        fields = {k: view.get(k) for k in ("id", "name", "displayName", "description", "spec")}
         times = {"updatedAt": TIME, "createdAt": TIME}
-        return {"view": kept | times | {"project": project}}
+        return {"view": fields | times | {"project": project}}
 
-    def _upload(self, place: str) -> dict[str, Any]:
+    def _upload(self, path: str) -> dict[str, Any]:
         return {
             "id": "f",
-            "uploadUrl": f"{self.url}/artifacts/{place}",
+            "uploadUrl": f"{self.url}/artifacts/{path}",
             "uploadHeaders": [],
             "name": "n",
             "displayName": "n",
         }
 
 
-def _fits(run: Stored, wanted: dict[str, Any]) -> bool:
-    """Whether a run is as a filter wants it: equality only."""
+def _matches_filters(run: StoredRun, filters: dict[str, Any]) -> bool:
+    """Return whether a run equals the filters, which are equalities only."""
     values = run.node() | {f"config.{name}": value for name, value in run.values.items()}
-    return all(values.get(name.removesuffix(".value")) == value for name, value in wanted.items())
+    return all(values.get(name.removesuffix(".value")) == value for name, value in filters.items())

@@ -1,7 +1,7 @@
-"""As much of W&B's server as the project uses, on this machine: it keeps what it is sent and gives it back.
+"""A local stand-in for the W&B server, as far as the project uses it: it stores what it receives and returns it.
 
-Runs with their config, history, summary and files; artifacts; views (workspaces and reports). It can be told to misbehave, see
-`Server.trouble`. Knows the wire, as seen of client 0.31, and nothing of the project. The real server was not looked at.
+It stores runs with their config, history, summary and files; artifacts; and views (workspaces and reports). `Server.fault` makes it
+misbehave. It implements the protocol as seen from client 0.31 and knows nothing of the project; the real server was not examined.
 """
 
 import base64
@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.support.wandb_operations import ENTITY, Operations, Stored
+from tests.support.wandb_operations import ENTITY, Operations, StoredRun
 from tests.support.wandb_study import clear_environment
 
-__all__ = ["ENTITY", "KEY", "Server", "Stored", "serving"]
+__all__ = ["ENTITY", "KEY", "Server", "StoredRun", "run_server"]
 
 KEY = "planted0secret0" * 3  # wandb wants at least 40 characters
 
 
 class Server(Operations, http.server.ThreadingHTTPServer):
-    """The server and all that it keeps. `trouble`: from a path to None, a status, "close" or seconds to dawdle."""
+    """The server and its data. `fault` maps an operation or path to None, an HTTP status, "close", or a delay in seconds."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -33,10 +33,10 @@ class Server(Operations, http.server.ThreadingHTTPServer):
         http.server.ThreadingHTTPServer.__init__(self, ("127.0.0.1", 0), Handler)
         Operations.__init__(self)
         self.uploads: dict[str, bytes] = {}
-        self.asked: list[str] = []
-        self.bodies: list[bytes] = []  # of every request that had one
+        self.operations: list[str] = []
+        self.bodies: list[bytes] = []  # of all requests with a body
         self.unknown: list[str] = []
-        self.trouble: Callable[[str], Any] = lambda _path: None
+        self.fault: Callable[[str], Any] = lambda _path: None
         self.key = KEY
         self.lock = threading.RLock()
 
@@ -45,20 +45,20 @@ class Server(Operations, http.server.ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def handle_error(self, *_: Any) -> None:
-        """A client that went away is no news."""
+        """Ignore clients that closed the connection."""
 
-    def of(self, job_type: str, current: bool = True) -> list[Stored]:
-        """The runs of a kind; current: without those that were superseded."""
+    def runs_of_type(self, job_type: str, current: bool = True) -> list[StoredRun]:
+        """Return the runs of a job type; if `current`, without superseded runs."""
         return [
             run
             for run in self.runs.values()
-            if run.told.get("jobType") == job_type and not (current and "superseded" in run.tags)
+            if run.metadata.get("jobType") == job_type and not (current and "superseded" in run.tags)
         ]
 
-    # What is sent beside GraphQL.
+    # Requests other than GraphQL.
 
-    def stream(self, name: str, body: dict[str, Any]) -> None:
-        """A part of a run's history and summary; what comes again at the same offset is not doubled."""
+    def append_history(self, name: str, body: dict[str, Any]) -> None:
+        """Store a part of the history and summary of a run; lines that arrive again at the same offset replace the earlier."""
         run = self.runs[name]
         for file, part in (body.get("files") or {}).items():
             if file == "wandb-history.jsonl":
@@ -68,8 +68,8 @@ class Server(Operations, http.server.ThreadingHTTPServer):
         if body.get("complete"):
             run.state = "finished" if not body.get("exitcode") else "failed"
 
-    def keep(self, path: str, content: bytes) -> None:
-        """An uploaded file, of a run or of an artifact."""
+    def store_file(self, path: str, content: bytes) -> None:
+        """Store an uploaded file of a run or of an artifact."""
         _, kind, owner, name = path.split("/", 3)
         if kind == "kept":
             self.runs[owner].files[name] = content
@@ -80,8 +80,8 @@ class Server(Operations, http.server.ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def serving(patch, folder: Path) -> Iterator[Server]:
-    """A server that the environment names and whose key it holds; it was asked nothing that it does not know."""
+def run_server(patch, folder: Path) -> Iterator[Server]:
+    """Run a server that the environment points to, with its key; at the end, fail if there was an unknown operation."""
     clear_environment(patch, folder)
     server = Server()
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
@@ -94,7 +94,7 @@ def serving(patch, folder: Path) -> Iterator[Server]:
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """One request."""
+    """The handler of one request."""
 
     server: Server
     protocol_version = "HTTP/1.0"
@@ -104,66 +104,66 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         owner, name = self.path.removeprefix("/kept/").split("/", 1)
-        found = self.server.runs.get(owner)
-        if found is None or name not in found.files:
-            return self._answer(404, b"{}")
-        return self._answer(200, found.files[name])
+        run = self.server.runs.get(owner)
+        if run is None or name not in run.files:
+            return self._respond(404, b"{}")
+        return self._respond(200, run.files[name])
 
     def do_PUT(self) -> None:
         content = self._body()
-        if self._misbehaves():
+        if self._apply_fault():
             return
         with self.server.lock:
-            self.server.keep(self.path, content)
-        self._answer(200, b"{}")
+            self.server.store_file(self.path, content)
+        self._respond(200, b"{}")
 
     def do_POST(self) -> None:
         body = json.loads(self._body())
-        if self._misbehaves(_operation(body) if self.path.endswith("/graphql") else self.path):
+        if self._apply_fault(_operation(body) if self.path.endswith("/graphql") else self.path):
             return
         with self.server.lock:
             if self.path.endswith("/graphql"):
                 value = self._data(_operation(body), body.get("variables") or {})
             else:
-                self.server.stream(self.path.split("/")[-2], body)
+                self.server.append_history(self.path.split("/")[-2], body)
                 value = {}
-        self._answer(200, json.dumps(value).encode())
+        self._respond(200, json.dumps(value).encode())
 
     def _body(self) -> bytes:
         content = self.rfile.read(int(self.headers["Content-Length"]))
         self.server.bodies.append(content)
         return content
 
-    def _data(self, operation: str, told: dict[str, Any]) -> dict[str, Any]:
-        self.server.asked.append(operation)
+    def _data(self, operation: str, variables: dict[str, Any]) -> dict[str, Any]:
+        self.server.operations.append(operation)
         method = getattr(self.server, f"do_{operation}", None)
         if method is None:
             self.server.unknown.append(operation)
             return {"data": {}}
         try:
-            return {"data": method(told)}
+            return {"data": method(variables)}
         except ValueError as error:
             return {"data": None, "errors": [{"message": str(error)}]}
 
-    def _misbehaves(self, what: str | None = None) -> bool:
-        """Do what the server was told to do wrong; whether that was the answer."""
+    def _apply_fault(self, operation: str | None = None) -> bool:
+        """Apply the fault of the server, if any, to this request and return whether that ended the request."""
         key = self.headers.get("Authorization", "")
-        if self.path.endswith("/graphql") and self.server.key and not _holds(key, self.server.key):
-            self._answer(401, b'{"errors": [{"message": "user is not logged in"}]}')
+        if self.path.endswith("/graphql") and self.server.key and not _has_key(key, self.server.key):
+            self._respond(401, b'{"errors": [{"message": "user is not logged in"}]}')
             return True
-        trouble = self.server.trouble(what or self.path)
-        if isinstance(trouble, float):
-            time.sleep(trouble)
+        fault = self.server.fault(operation or self.path)
+        if isinstance(fault, float):
+            time.sleep(fault)
             return False
-        if trouble == "close":
+        if fault == "close":
             self.close_connection = True
             self.connection.close()
             return True
-        if trouble is not None:
-            self._answer(trouble, b'{"errors": [{"message": "internal error"}]}')
-        return trouble is not None
+        if fault is not None:
+            self._respond(fault, b'{"errors": [{"message": "internal error"}]}')
+        return fault is not None
 
-    def _answer(self, status: int, body: bytes) -> None:
+    def _respond(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -175,7 +175,6 @@ def _operation(body: dict[str, Any]) -> str:
     return (re.search(r"(?:query|mutation)\s+(\w+)", body["query"]) or ["", "?"])[1]
 
 
-def _holds(authorization: str, key: str) -> bool:
-
+def _has_key(authorization: str, key: str) -> bool:
     kind, _, value = authorization.partition(" ")
     return kind == "Basic" and base64.b64decode(value).decode().partition(":")[2] == key

@@ -1,4 +1,4 @@
-"""A made-up results folder to publish, and what the tests of publishing ask of it."""
+"""A made-up results folder to publish, and helpers that compare it with what was published."""
 
 import json
 import os
@@ -18,23 +18,23 @@ SECONDS = {1: 0.040, 2: 0.022, 4: 0.013}
 
 
 def record(mode: str, devices: int, **fields) -> Record:
-    """A record of one case; the median of its samples is that of SECONDS."""
-    made_on: dict = {
+    """Return a record of one case with times near SECONDS."""
+    environment: dict = {
         "digest": "e1",
         "platform": "cpu",
         "device_kind": "A Processor",
         "cores": list(range(devices)),
     }
-    made_on |= {"versions": {"jax": "0.10.2", "numpy": "2.3.1"}, "hosts": ["node-7"]}
+    environment |= {"versions": {"jax": "0.10.2", "numpy": "2.3.1"}, "hosts": ["node-7"]}
     sizes, points = fields.pop("sizes", {"m": 48}), fields.pop("points", 32)
     target = fields.pop("target", "grad_map")
     case = Case("rbf", target=target, sizes=sizes, points=points, mode=mode, devices=devices)
     samples = [SECONDS[devices] * (1 + 0.001 * i) for i in range(8)]
-    return Record(case, **{"status": "ok", "environment": made_on, "seconds": samples} | fields)
+    return Record(case, **{"status": "ok", "environment": environment, "seconds": samples} | fields)
 
 
-def results(folder: Path, study: str = "made-up", scaling: tuple[str, ...] = ("strong",)) -> Path:
-    """Two curves of three points, one failure with its reason, and a figure."""
+def write_results(folder: Path, study: str = "made-up", scaling: tuple[str, ...] = ("strong",)) -> Path:
+    """Write a folder with two curves of three device counts, one failure with its reason, and a figure."""
     folder.mkdir()
     store.write_json(folder / "study.json", {"study": study, "scaling": list(scaling)})
     writer = store.Writer(folder)
@@ -51,26 +51,28 @@ def results(folder: Path, study: str = "made-up", scaling: tuple[str, ...] = ("s
     return folder
 
 
-def weak(folder: Path, counts: tuple[int, ...], flops: float = 1e6, more: float = 0.0) -> Path:
-    """A series that grows its points with its devices; more: by how many operations per device each device adds."""
+def write_weak_results(
+    folder: Path, counts: tuple[int, ...], flops: float = 1e6, growth: float = 0.0
+) -> Path:
+    """Write a folder whose points grow with the devices; each device adds `growth` operations per device."""
     folder.mkdir()
     store.write_json(folder / "study.json", {"study": "made-up", "scaling": ["weak"]})
     writer = store.Writer(folder)
     for devices in counts:
-        work = {"flops": flops + more * devices, "compulsory_bytes": 200000}
+        work = {"flops": flops + growth * devices, "compulsory_bytes": 200000}
         writer.append(record("jacfwd", devices, points=32 * devices, **work))
     return folder
 
 
 def runs_of(folder: Path) -> list[TrackedRun]:
-    """Return the runs that a folder makes, that of the study last."""
+    """Return the W&B runs of a folder, the run of the study last."""
     loaded = store.load(folder)
-    found = findings.read(folder, loaded=loaded)
-    return study_runs(folder, found, make_plots(found), loaded.records)
+    study = findings.read(folder, loaded=loaded)
+    return study_runs(folder, study, make_plots(study), loaded.records)
 
 
 def read_back(folder: Path, run: TrackedRun) -> list[dict]:
-    """What W&B's own reader finds in the offline copy of a run."""
+    """Return the records in the offline copy of a run, as read by W&B."""
     (path,) = (folder / "wandb").glob(f"offline-run-*-{run.digest}-*/*.wandb")
     command = [str(Path(sys.executable).with_name("wandb")), "leet", "inspect", "--json", str(path)]
     return [
@@ -79,27 +81,28 @@ def read_back(folder: Path, run: TrackedRun) -> list[dict]:
     ]
 
 
-def copies(folder: Path) -> list[str]:
-    """The folders of runs that wandb left beside the records."""
+def offline_copies(folder: Path) -> list[str]:
+    """Return the names of the folders of offline runs in a results folder."""
     return sorted(path.name for path in (folder / "wandb").glob("*run-*"))
 
 
-def brought(server: Any, folder: Path) -> bool:
-    """Whether the server has, of what is not superseded, exactly what the records say, once."""
-    planned = runs_of(folder)
+def is_published(server: Any, folder: Path) -> bool:
+    """Return whether the runs on the server that are not superseded match the records exactly, each once."""
+    expected = runs_of(folder)
     current = [run for run in server.runs.values() if "superseded" not in run.tags]
-    there = {run.values["series"]: run for run in current}
-    return len(there) == len(planned) == len(current) and all(
-        there[run.series].values == run.config
-        and run.summary.items() <= there[run.series].summary.items()
-        and [row for row in there[run.series].rows if "_type" not in str(row)] == run.rows
-        and (there[run.series].told["displayName"], there[run.series].state) == (run.name, "finished")
-        for run in planned
+    by_series = {run.values["series"]: run for run in current}
+    return len(by_series) == len(expected) == len(current) and all(
+        by_series[run.series].values == run.config
+        and run.summary.items() <= by_series[run.series].summary.items()
+        and [row for row in by_series[run.series].rows if "_type" not in str(row)] == run.rows
+        and (by_series[run.series].metadata["displayName"], by_series[run.series].state)
+        == (run.name, "finished")
+        for run in expected
     )
 
 
 def clear_environment(patch, folder: Path) -> None:
-    """No key, no netrc and no settings but those of a test."""
+    """Remove the W&B settings of the user, such as the key and the netrc file, from the environment."""
     for name in list(os.environ):
         if name.startswith("WANDB_"):
             patch.delenv(name)

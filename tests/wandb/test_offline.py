@@ -1,4 +1,4 @@
-"""Laws of publishing without a server: copies that W&B's own reader takes, nothing twice, no path and no secret, honest words."""
+"""Tests of publishing without a server: offline copies are readable by W&B, unique, and contain no local paths or secrets."""
 
 import os
 import resource
@@ -17,7 +17,7 @@ from scaling.wandb.publish import publish as published
 from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_study
 from tests.support.wandb_server import KEY
-from tests.support.wandb_study import copies, read_back, record, results, runs_of
+from tests.support.wandb_study import offline_copies, read_back, record, runs_of, write_results
 
 pytestmark = pytest.mark.wandb
 
@@ -31,18 +31,18 @@ def environment(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    """A folder that was published offline, with a key in the environment, and the outcome."""
-    folder = results(tmp_path_factory.mktemp("offline") / "made")
+def published_folder(tmp_path_factory):
+    """Return a folder that was published offline with a key in the environment, and the outcome."""
+    folder = write_results(tmp_path_factory.mktemp("offline") / "made")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("WANDB_API_KEY", KEY)
         return folder, published(folder, OFFLINE)
 
 
 @pytest.fixture
-def copy(made, tmp_path):
-    """A copy of the published folder, to be changed."""
-    return Path(shutil.copytree(made[0], tmp_path / "made", symlinks=True))
+def copy(published_folder, tmp_path):
+    """Return a copy of the published folder that the test may change."""
+    return Path(shutil.copytree(published_folder[0], tmp_path / "made", symlinks=True))
 
 
 def states(outcome) -> dict[str, int]:
@@ -50,19 +50,19 @@ def states(outcome) -> dict[str, int]:
     return {state: values.count(state) for state in sorted(set(values))}
 
 
-def test_every_row_and_all_of_the_config_is_read_back_by_the_reader_of_wandb(made):
-    folder, outcome = made
+def test_rows_and_config_of_offline_copies_are_readable_by_wandb(published_folder):
+    folder, outcome = published_folder
     assert states(outcome) == {"kept": 4} and outcome.succeeded and outcome.mode == "offline"
     for run in runs_of(folder):
         lines = read_back(folder, run)
-        about = next(line["run"] for line in lines if line["type"] == "run")
-        assert run.config.items() <= about["config"]["update"].items()
-        assert (about["display_name"], about["run_group"], about["job_type"]) == (
+        description = next(line["run"] for line in lines if line["type"] == "run")
+        assert run.config.items() <= description["config"]["update"].items()
+        assert (description["display_name"], description["run_group"], description["job_type"]) == (
             run.name,
             "made-up",
             run.job_type,
         )
-        assert sorted(about["tags"]) == sorted(["smoke", *run.tags]) and lines[-1]["type"] == "exit"
+        assert sorted(description["tags"]) == sorted(["smoke", *run.tags]) and lines[-1]["type"] == "exit"
         summary = {
             k: v for line in lines if line["type"] == "summary" for k, v in line["summary"]["update"].items()
         }
@@ -72,8 +72,8 @@ def test_every_row_and_all_of_the_config_is_read_back_by_the_reader_of_wandb(mad
         assert shown[: len(run.rows)] == run.rows and len(shown) == len(run.rows) + bool(run.tables)
 
 
-def test_the_copy_of_the_study_holds_its_tables_its_figures_and_the_artifact_of_the_records(made):
-    folder, _ = made
+def test_offline_copy_of_the_study_has_its_tables_figures_and_records(published_folder):
+    folder, _ = published_folder
     run = runs_of(folder)[-1]
     for name, (_, rows) in run.tables.items():
         (path,) = (folder / "wandb").glob(f"offline-run-*-{run.digest}-*/files/media/table/{name}_*.json")
@@ -84,28 +84,32 @@ def test_the_copy_of_the_study_holds_its_tables_its_figures_and_the_artifact_of_
     assert "".join(f"{line}\n" for line in run.lines) in staged
 
 
-def test_publishing_again_to_the_same_place_adds_no_run(copy):
-    before = copies(copy)
+def test_second_offline_publish_adds_no_run(copy):
+    before = offline_copies(copy)
     outcome = published(copy, OFFLINE)
-    assert states(outcome) == {"there before": 4} and copies(copy) == before and len(outcome.lines) == 1
+    assert states(outcome) == {"there before": 4}
+    assert offline_copies(copy) == before
+    assert len(outcome.lines) == 1
 
 
-def test_copies_that_were_thrown_away_or_torn_are_written_again_and_not_doubled(copy):
-    torn, gone, *_ = (copy / "wandb" / name for name in copies(copy))
-    (log,) = torn.glob("*.wandb")
+def test_deleted_and_truncated_copies_are_written_again_once(copy):
+    truncated, deleted, *_ = (copy / "wandb" / name for name in offline_copies(copy))
+    (log,) = truncated.glob("*.wandb")
     log.write_bytes(log.read_bytes()[:-20])
-    shutil.rmtree(gone)
-    assert states(published(copy, OFFLINE)) == {"kept": 2, "there before": 2} and len(copies(copy)) == 4
+    shutil.rmtree(deleted)
+    assert states(published(copy, OFFLINE)) == {"kept": 2, "there before": 2}
+    assert len(offline_copies(copy)) == 4
     assert all(read_back(copy, run)[-1]["type"] == "exit" for run in runs_of(copy))
 
 
-def test_changed_rows_make_a_new_copy_and_leave_the_others_alone(copy):
+def test_changed_rows_make_new_copies_only_of_their_runs(copy):
     store.Writer(copy).append(record("jacrev", 4, replicate=1, seconds=[0.011] * 8))
-    assert states(published(copy, OFFLINE)) == {"kept": 2, "there before": 2}  # the method and the study
+    # Only the run of the method and that of the study change.
+    assert states(published(copy, OFFLINE)) == {"kept": 2, "there before": 2}
 
 
-def test_nothing_that_is_written_holds_a_path_of_this_machine_or_a_key(made):
-    folder, _ = made
+def test_written_files_contain_no_local_path_or_key(published_folder):
+    folder, _ = published_folder
     private = [str(folder), str(Path.cwd()), str(Path.home()), str(ROOT), sys.prefix, KEY]
     files = [path for path in folder.rglob("*") if path.is_file()]
     assert any(path.suffix == ".wandb" for path in files) and (folder / "wandb.json") in files
@@ -114,7 +118,7 @@ def test_nothing_that_is_written_holds_a_path_of_this_machine_or_a_key(made):
 
 
 def test_wandb_mode_disabled_sends_and_writes_nothing(tmp_path, monkeypatch):
-    folder = results(tmp_path / "made")
+    folder = write_results(tmp_path / "made")
     monkeypatch.setenv("WANDB_MODE", "disabled")
     outcome = published(folder, TrackingSettings.from_config({"mode": "online"}))
     assert not (folder / "wandb").exists() and not (folder / "wandb.json").exists() and outcome.succeeded
@@ -129,40 +133,43 @@ MISSING = "raise ModuleNotFoundError(\"No module named 'wandb'\", name='wandb')"
     [("import time\ntime.sleep(1000)", "fell silent"), ("import os\nos._exit(3)", "died"),
      (MISSING, "No module named 'wandb'")],
 )  # fmt: skip
-def test_a_wandb_that_hangs_dies_or_is_not_there_is_one_line_and_no_exception(
+def test_wandb_that_hangs_crashes_or_is_missing_gives_one_line_and_no_exception(
     tmp_path, monkeypatch, text, reason
 ):
-    folder, package = results(tmp_path / "made"), tmp_path / "fake" / "wandb"
+    folder, package = write_results(tmp_path / "made"), tmp_path / "fake" / "wandb"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     for name in ("_START_SECONDS", "_GRACE_SECONDS"):
         monkeypatch.setattr(process, name, 4.0)
-    began = time.monotonic()
+    start = time.monotonic()
     outcome = published(folder, TrackingSettings(mode="offline", timeout=0.5))
-    assert time.monotonic() - began < 60  # the hanging one would take a thousand
+    assert time.monotonic() - start < 60  # the hanging package sleeps for 1000 s
     (line,) = outcome.lines
     assert reason in line and states(outcome) == {"lost": 4} and not outcome.succeeded
     assert f"`scaling publish {folder}` tries again" in line
 
 
-def test_a_full_disk_is_one_line_and_leaves_the_records_and_no_torn_copy(tmp_path):
-    folder = results(tmp_path / "made")
+def test_full_disk_gives_one_line_and_leaves_no_incomplete_copy(tmp_path):
+    folder = write_results(tmp_path / "made")
     before = {path: path.read_bytes() for path in folder.glob("*.jsonl")}
     command = [str(Path(sys.executable).with_name("scaling")), "publish", str(folder), "--mode", "offline"]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
 
-    def full() -> None:  # no file may grow beyond this: the log of a run does
+    def limit_file_size() -> None:  # the log of a run is larger than this limit
         resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048))
 
-    done = subprocess.run(command, capture_output=True, text=True, env=kept, preexec_fn=full, check=False)
-    lines = [line for line in done.stdout.splitlines() if line]
-    assert done.returncode == 1 and len(lines) == 1 and "nothing was sent" in lines[0] and done.stderr == ""
-    assert {path: path.read_bytes() for path in folder.glob("*.jsonl")} == before and copies(folder) == []
+    result = subprocess.run(
+        command, capture_output=True, text=True, env=env, preexec_fn=limit_file_size, check=False
+    )
+    lines = [line for line in result.stdout.splitlines() if line]
+    assert (result.returncode, result.stderr, len(lines)) == (1, "", 1) and "nothing was sent" in lines[0]
+    assert {path: path.read_bytes() for path in folder.glob("*.jsonl")} == before
+    assert offline_copies(folder) == []
 
 
-def test_a_folder_that_cannot_be_published_is_one_line_and_no_exception(tmp_path, monkeypatch):
-    folder = results(tmp_path / "made")
+def test_folder_that_cannot_be_published_gives_one_line_and_no_exception(tmp_path, monkeypatch):
+    folder = write_results(tmp_path / "made")
     (folder / "wandb").write_text("a file where the directory should be")
     outcome = published(folder, OFFLINE)
     assert states(outcome) == {"lost": 4} and len(outcome.lines) == 1
@@ -171,8 +178,8 @@ def test_a_folder_that_cannot_be_published_is_one_line_and_no_exception(tmp_path
     assert "division by zero" in published(folder, OFFLINE).lines[0]
 
 
-def test_a_folder_that_is_being_published_is_not_published_beside_that(tmp_path, monkeypatch):
-    folder = results(tmp_path / "made")
+def test_folder_is_not_published_by_two_processes_at_once(tmp_path, monkeypatch):
+    folder = write_results(tmp_path / "made")
     monkeypatch.setattr(publish, "_LOCK_SECONDS", 0.1)
     with store.locked(folder, ".wandb.lock"):
         outcome = published(folder, OFFLINE)

@@ -1,4 +1,4 @@
-"""Laws of publishing to a server, by the real client: exactly the rows of the records, once, whatever the server does."""
+"""Tests of publishing to a server with the real client: the server gets exactly the rows of the records, once, despite errors."""
 
 import dataclasses
 import itertools
@@ -20,8 +20,8 @@ from scaling.core import store
 from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_server
-from tests.support.wandb_server import ENTITY, KEY, serving
-from tests.support.wandb_study import brought, copies, record, results, runs_of
+from tests.support.wandb_server import ENTITY, KEY, run_server
+from tests.support.wandb_study import is_published, offline_copies, record, runs_of, write_results
 
 pytestmark = pytest.mark.wandb
 
@@ -32,13 +32,13 @@ QUICK = dataclasses.replace(SETTINGS, timeout=2)
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
-    with serving(monkeypatch, tmp_path) as running:
+    with run_server(monkeypatch, tmp_path) as running:
         yield running
 
 
 @pytest.fixture
 def folder(tmp_path):
-    return results(tmp_path / "made")
+    return write_results(tmp_path / "made")
 
 
 def states(outcome) -> dict[str, int]:
@@ -46,43 +46,43 @@ def states(outcome) -> dict[str, int]:
     return {state: values.count(state) for state in sorted(set(values))}
 
 
-def test_the_server_has_exactly_the_rows_of_the_records_and_the_same_publish_adds_nothing(server, folder):
+def test_server_gets_exactly_the_rows_of_the_records_and_a_second_publish_adds_none(server, folder):
     outcome = publish(folder, SETTINGS)
-    assert outcome.succeeded and states(outcome) == {"published": 4} and brought(server, folder)
+    assert outcome.succeeded and states(outcome) == {"published": 4} and is_published(server, folder)
     page = f"{server.url}/{ENTITY}/ad-scaling"
     assert outcome.lines == (f"W&B: published to {page}, read back and equal: runs 4 new",)
     before = json.dumps({name: run.node() for name, run in server.runs.items()})
     again = publish(folder, SETTINGS)
     assert again.succeeded and states(again) == {"unchanged": 4} and "runs 4 as before" in again.lines[0]
     assert json.dumps({name: run.node() for name, run in server.runs.items()}) == before
-    assert copies(folder) == []  # the server has them: nothing is left on the disk
+    assert offline_copies(folder) == []  # all runs are on the server, so no offline copy remains
 
 
-def test_another_machine_adds_nothing(server, folder, tmp_path):
+def test_publishing_the_same_records_from_another_machine_adds_nothing(server, folder, tmp_path):
     publish(folder, SETTINGS)
     other = shutil.copytree(
         folder, tmp_path / "elsewhere", ignore=shutil.ignore_patterns("wandb*", ".wandb*")
     )
-    assert states(publish(other, SETTINGS)) == {"unchanged": 4} and brought(server, other)
+    assert states(publish(other, SETTINGS)) == {"unchanged": 4} and is_published(server, other)
 
 
-def test_what_changed_is_a_new_run_and_the_old_one_is_tagged(server, folder):
+def test_changed_rows_make_new_runs_and_tag_the_old_ones_superseded(server, folder):
     publish(folder, SETTINGS)
-    old = {run.digest for run in runs_of(folder)}
+    old_digests = {run.digest for run in runs_of(folder)}
     store.Writer(folder).append(record("jacrev", 4, replicate=1, seconds=[0.011] * 8))
     outcome = publish(folder, SETTINGS)
-    assert states(outcome) == {"published": 2, "unchanged": 2} and brought(server, folder)
+    assert states(outcome) == {"published": 2, "unchanged": 2} and is_published(server, folder)
     assert "runs 2 new, 2 as before, 2 superseded" in outcome.lines[0]
-    new = {run.digest for run in runs_of(folder)}
+    new_digests = {run.digest for run in runs_of(folder)}
     tagged = {run.values["digest"] for run in server.runs.values() if "superseded" in run.tags}
-    assert tagged == old - new
-    assert all("_wandb" in run.config for run in server.runs.values())  # what it draws over stays said
+    assert tagged == old_digests - new_digests
+    assert all("_wandb" in run.config for run in server.runs.values())  # the x axes of its metrics are kept
     assert states(publish(folder, SETTINGS)) == {"unchanged": 4} and len(server.runs) == 6
 
 
-def test_the_study_brings_its_figures_its_tables_and_its_records(server, folder):
+def test_run_of_the_study_has_its_figures_tables_and_records(server, folder):
     publish(folder, SETTINGS)
-    (run,) = server.of("study")
+    (run,) = server.runs_of_type("study")
     image = next(content for name, content in run.files.items() if name.endswith(".png"))
     assert image == (folder / "report" / "speedup.png").read_bytes()
     for name, (_, rows) in runs_of(folder)[-1].tables.items():
@@ -90,52 +90,52 @@ def test_the_study_brings_its_figures_its_tables_and_its_records(server, folder)
             content for path, content in run.files.items() if path.startswith(f"media/table/{name}_")
         ]
         assert json.loads(content)["data"] == rows
-    (kept,) = [kept for kept in server.artifacts.values() if kept["artifactTypeName"] == "records"]
-    assert (
-        kept["state"] == "COMMITTED"
-        and kept["files"]["records.jsonl"] == next(folder.glob("*.jsonl")).read_bytes()
-    )
+    (artifact,) = [
+        artifact for artifact in server.artifacts.values() if artifact["artifactTypeName"] == "records"
+    ]
+    assert artifact["state"] == "COMMITTED"
+    assert artifact["files"]["records.jsonl"] == next(folder.glob("*.jsonl")).read_bytes()
 
 
-def failing(trouble):
-    """Every seventh request goes wrong this way, the first one among them, and so do uploads and history."""
+def fail_periodically(fault):
+    """Return a function that makes every seventh request fail, the first included."""
     count = itertools.count()
-    return lambda _path: trouble if next(count) % 7 == 0 else None
+    return lambda _path: fault if next(count) % 7 == 0 else None
 
 
-@pytest.mark.parametrize("trouble", [500, "close", 0.5])
-def test_a_server_that_fails_now_and_then_changes_nothing_of_what_arrives(server, folder, trouble):
-    server.trouble = failing(trouble)
+@pytest.mark.parametrize("fault", [500, "close", 0.5])
+def test_intermittent_server_errors_do_not_change_what_arrives(server, folder, fault):
+    server.fault = fail_periodically(fault)
     assert publish(folder, dataclasses.replace(SETTINGS, timeout=20)).succeeded
-    assert len(server.runs) == 4 and brought(server, folder)
+    assert len(server.runs) == 4 and is_published(server, folder)
 
 
-def test_a_server_that_breaks_down_in_the_middle_costs_nothing_that_the_next_publish_does_not_bring(
-    server, folder
-):
-    server.trouble = lambda _path: "close" if len(server.runs) >= 2 else None
+def test_next_publish_completes_one_interrupted_by_a_server_failure(server, folder):
+    server.fault = lambda _path: "close" if len(server.runs) >= 2 else None
     outcome = publish(folder, QUICK)
-    assert not outcome.succeeded and len(copies(folder)) == states(outcome).get("kept", 0) > 0
+    assert not outcome.succeeded and len(offline_copies(folder)) == states(outcome).get("kept", 0) > 0
     assert f"`scaling publish {folder}` tries again" in outcome.lines[-1]
-    server.trouble = lambda _path: None
-    assert publish(folder, SETTINGS).succeeded and brought(server, folder) and copies(folder) == []
+    server.fault = lambda _path: None
+    assert (
+        publish(folder, SETTINGS).succeeded and is_published(server, folder) and offline_copies(folder) == []
+    )
     assert states(publish(folder, SETTINGS)) == {"unchanged": 4}
 
 
-LOST = [("file_stream", 4), ("/kept", 1), ("/artifacts", 1)]
+LOST_REQUESTS = [("file_stream", 4), ("/kept", 1), ("/artifacts", 1)]
 
 
-@pytest.mark.parametrize(("lost", "differ"), LOST, ids=["rows", "files", "records"])
-def test_what_never_arrives_is_no_success_is_tagged_and_is_sent_again(server, folder, lost, differ):
-    server.trouble = lambda path: 403 if lost in path else None
+@pytest.mark.parametrize(("path_part", "differ"), LOST_REQUESTS, ids=["rows", "files", "records"])
+def test_lost_data_fails_the_publish_is_tagged_and_is_sent_again(server, folder, path_part, differ):
+    server.fault = lambda path: 403 if path_part in path else None
     outcome = publish(folder, QUICK)
-    assert not outcome.succeeded and states(outcome)["differs"] == differ and copies(folder) == []
+    assert not outcome.succeeded and states(outcome)["differs"] == differ and offline_copies(folder) == []
     assert len([run for run in server.runs.values() if "superseded" not in run.tags]) == 4 - differ
-    server.trouble = lambda _path: None
-    assert publish(folder, SETTINGS).succeeded and brought(server, folder)
+    server.fault = lambda _path: None
+    assert publish(folder, SETTINGS).succeeded and is_published(server, folder)
 
 
-def another_row(body):
+def change_times(body):
     part = (body.get("files") or {}).get("wandb-history.jsonl")
     if part:
         rows = [json.loads(line) for line in part["content"]]
@@ -144,43 +144,45 @@ def another_row(body):
         ]
 
 
-def no_end(body):
+def drop_completion(body):
     body.pop("complete", None)
 
 
-@pytest.mark.parametrize(("change", "differ"), [(another_row, 2), (no_end, 4)])
-def test_what_was_changed_on_the_way_is_noticed_and_sent_again(server, folder, change, differ):
-    honest = server.stream
+@pytest.mark.parametrize(("change", "differ"), [(change_times, 2), (drop_completion, 4)])
+def test_altered_data_is_detected_and_sent_again(server, folder, change, differ):
+    original = server.append_history
 
-    def lie(name, body):
+    def tampered(name, body):
         change(body)
-        honest(name, body)
+        original(name, body)
 
-    server.stream = lie
+    server.append_history = tampered
     outcome = publish(folder, dataclasses.replace(SETTINGS, timeout=1))
     assert states(outcome)["differs"] == differ and not outcome.succeeded
-    server.stream = honest
-    assert publish(folder, SETTINGS).succeeded and brought(server, folder)
+    server.append_history = original
+    assert publish(folder, SETTINGS).succeeded and is_published(server, folder)
 
 
-def test_a_run_that_arrived_late_is_found_by_the_next_publish_and_shown(server, folder):
-    server.trouble = lambda path: 3.0 if path.endswith("file_stream") else None
+def test_run_that_arrives_late_is_recognized_by_the_next_publish(server, folder):
+    server.fault = lambda path: 3.0 if path.endswith("file_stream") else None
     publish(folder, dataclasses.replace(SETTINGS, timeout=1.5))
-    server.trouble = lambda _path: None
+    server.fault = lambda _path: None
     time.sleep(3)
-    assert publish(folder, SETTINGS).succeeded and brought(server, folder)
+    assert publish(folder, SETTINGS).succeeded and is_published(server, folder)
 
 
 def children(process: subprocess.Popen) -> list[int]:
-    """Return the processes that a process started."""
+    """Return the process ids of the children of a process."""
     return [
         int(word) for word in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     ]
 
 
-@pytest.mark.parametrize(("begun", "everything"), [(1, True), (2, False)])
-def test_a_killed_publish_is_completed_by_the_next_without_duplicates(server, folder, begun, everything):
-    server.trouble = lambda path: 0.3 if path.endswith("file_stream") else 0.05
+@pytest.mark.parametrize(("runs_before_kill", "kill_children"), [(1, True), (2, False)])
+def test_killed_publish_is_completed_by_the_next_without_duplicates(
+    server, folder, runs_before_kill, kill_children
+):
+    server.fault = lambda path: 0.3 if path.endswith("file_stream") else 0.05
     command = [
         str(Path(sys.executable).with_name("scaling")),
         "publish",
@@ -190,125 +192,126 @@ def test_a_killed_publish_is_completed_by_the_next_without_duplicates(server, fo
         str(folder),
     ]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    while len(server.runs) < begun:
+    while len(server.runs) < runs_before_kill:
         assert process.poll() is None
         time.sleep(0.01)
-    for one in [process.pid, *(children(process) if everything else [])]:
-        os.kill(one, signal.SIGKILL)
+    for pid in [process.pid, *(children(process) if kill_children else [])]:
+        os.kill(pid, signal.SIGKILL)
     process.wait()
-    server.trouble = lambda _path: None
-    assert publish(folder, dataclasses.replace(SETTINGS, timeout=20)).succeeded and brought(server, folder)
-    assert {run.told["displayName"] for run in server.runs.values()} == {run.name for run in runs_of(folder)}
-    assert states(publish(folder, SETTINGS)) == {"unchanged": 4} and copies(folder) == []
+    server.fault = lambda _path: None
+    assert publish(folder, dataclasses.replace(SETTINGS, timeout=20)).succeeded
+    assert is_published(server, folder)
+    assert {run.metadata["displayName"] for run in server.runs.values()} == {
+        run.name for run in runs_of(folder)
+    }
+    assert states(publish(folder, SETTINGS)) == {"unchanged": 4} and offline_copies(folder) == []
 
 
-def test_one_run_that_the_server_refuses_does_not_stop_the_others(server, folder):
-    refused, as_ever = runs_of(folder)[1].digest, server.do_UpsertBucket
+def test_run_rejected_by_the_server_does_not_stop_the_others(server, folder):
+    rejected, original = runs_of(folder)[1].digest, server.do_UpsertBucket
 
-    def upsert(told):
-        if (told.get("name") or "").startswith(refused):
+    def upsert(variables):
+        if (variables.get("name") or "").startswith(rejected):
             raise ValueError("over the quota")
-        return as_ever(told)
+        return original(variables)
 
     server.do_UpsertBucket = upsert
     outcome = publish(folder, SETTINGS)
     assert states(outcome) == {"published": 3, "refused": 1} and "over the quota" in outcome.lines[-1]
-    server.do_UpsertBucket = as_ever
-    assert publish(folder, SETTINGS).succeeded and brought(server, folder)
+    server.do_UpsertBucket = original
+    assert publish(folder, SETTINGS).succeeded and is_published(server, folder)
 
 
-def test_a_wrong_key_is_said_and_everything_is_kept_offline(server, folder):
+def test_wrong_key_is_reported_and_all_runs_are_kept_offline(server, folder):
     server.key = "another" * 8
     outcome = publish(folder, SETTINGS)
     assert not outcome.succeeded and states(outcome) == {"kept": 4}
     assert "credentials" in " ".join(outcome.lines) and KEY not in " ".join(outcome.lines)
 
 
-def test_without_a_key_everything_is_kept_offline_and_it_is_well_unless_online_was_asked_for(
-    server, folder, monkeypatch
-):
+def test_publish_without_a_key_is_offline_and_fails_only_if_online_was_requested(server, folder, monkeypatch):
     monkeypatch.delenv("WANDB_API_KEY")
     outcome = publish(folder, SETTINGS)
-    assert (
-        outcome.succeeded
-        and outcome.mode == "offline"
-        and states(outcome) == {"kept": 4}
-        and server.runs == {}
-    )
+    assert outcome.succeeded
+    assert outcome.mode == "offline"
+    assert states(outcome) == {"kept": 4}
+    assert server.runs == {}
     assert not publish(folder, dataclasses.replace(SETTINGS, mode="online")).succeeded
 
 
-def test_a_server_that_cannot_be_reached_costs_its_timeout_and_everything_is_kept_offline(
-    server, folder, monkeypatch
-):
+def test_unreachable_server_costs_the_timeout_and_all_runs_are_kept_offline(server, folder, monkeypatch):
     monkeypatch.setenv("WANDB_BASE_URL", NOWHERE)
-    begun = time.monotonic()
+    start = time.monotonic()
     outcome = publish(folder, TrackingSettings(timeout=2))
-    assert time.monotonic() - begun < 60  # the client would go on for hours
-    assert states(outcome) == {"kept": 4} and not outcome.succeeded and len(copies(folder)) == 4
+    assert time.monotonic() - start < 60  # the client would retry for hours
+    assert states(outcome) == {"kept": 4} and not outcome.succeeded and len(offline_copies(folder)) == 4
     kept, reason = outcome.lines
     assert f"kept 4 runs offline in {folder / 'wandb'}" in kept and NOWHERE in reason
 
 
-def test_what_was_published_is_not_kept_offline_as_well(server, folder):
+def test_published_runs_are_not_kept_offline_as_well(server, folder):
     publish(folder, SETTINGS)
     outcome = publish(folder, dataclasses.replace(SETTINGS, mode="offline"))
-    assert states(outcome) == {"there before": 4} and copies(folder) == []
-    server.trouble = lambda _path: "close"
+    assert states(outcome) == {"there before": 4} and offline_copies(folder) == []
+    server.fault = lambda _path: "close"
     outcome = publish(folder, dataclasses.replace(SETTINGS, timeout=1))
-    assert not outcome.succeeded and states(outcome) == {"there before": 4} and copies(folder) == []
+    assert not outcome.succeeded
+    assert states(outcome) == {"there before": 4}
+    assert offline_copies(folder) == []
 
 
 def sync(folder: Path) -> None:
-    """Send the offline copies with W&B's own command."""
+    """Send the offline copies with `wandb sync`."""
     command = [
         str(Path(sys.executable).with_name("wandb")),
         "sync",
-        *(f"wandb/{name}" for name in copies(folder)),
+        *(f"wandb/{name}" for name in offline_copies(folder)),
     ]
     subprocess.run(command, cwd=folder, capture_output=True, check=True)
 
 
-def test_offline_copies_are_taken_by_wandb_sync_and_not_sent_again_after_that(server, folder):
+def test_offline_copies_can_be_sent_by_wandb_sync_and_are_not_sent_twice(server, folder):
     assert states(publish(folder, dataclasses.replace(SETTINGS, mode="offline"))) == {"kept": 4}
     sync(folder)
-    assert brought(server, folder)
-    found = [kept["state"] for kept in server.artifacts.values() if kept["artifactTypeName"] == "records"]
-    assert found == ["COMMITTED"]
+    assert is_published(server, folder)
+    artifact_states = [
+        artifact["state"]
+        for artifact in server.artifacts.values()
+        if artifact["artifactTypeName"] == "records"
+    ]
+    assert artifact_states == ["COMMITTED"]
     assert states(publish(folder, SETTINGS)) == {"unchanged": 4} and len(server.runs) == 4
 
 
-def test_copies_of_what_was_published_are_removed_and_one_that_is_synced_nevertheless_doubles_no_rows(
-    server, folder, tmp_path
-):
+def test_offline_copies_of_published_runs_are_removed_and_syncing_one_adds_no_rows(server, folder, tmp_path):
     publish(folder, dataclasses.replace(SETTINGS, mode="offline"))
     elsewhere = shutil.copytree(folder, tmp_path / "elsewhere", symlinks=True)
-    assert publish(folder, SETTINGS).succeeded and copies(folder) == []
+    assert publish(folder, SETTINGS).succeeded and offline_copies(folder) == []
     sync(elsewhere)
-    assert publish(folder, SETTINGS).succeeded and brought(server, folder)
+    assert publish(folder, SETTINGS).succeeded and is_published(server, folder)
 
 
-def test_nothing_that_is_sent_holds_a_path_of_this_machine_or_a_key(server, folder):
+def test_stored_data_contains_no_local_path_or_key(server, folder):
     publish(folder, SETTINGS)
-    told = [str(folder), str(Path.cwd()), str(Path.home()), sys.prefix, KEY]
+    private = [str(folder), str(Path.cwd()), str(Path.home()), sys.prefix, KEY]
     sent = [json.dumps(run.node()) for run in server.runs.values()] + [
         json.dumps(run.rows) for run in server.runs.values()
     ]
     sent += [
         content.decode(errors="replace") for run in server.runs.values() for content in run.files.values()
     ]
-    sent += [(folder / "wandb.json").read_text(), *(str(kept) for kept in server.artifacts.values())]
-    assert [word for word in told for text in sent if word in text] == []
+    sent += [(folder / "wandb.json").read_text(), *(str(artifact) for artifact in server.artifacts.values())]
+    assert [word for word in private for text in sent if word in text] == []
 
 
-def test_no_request_holds_a_path_the_host_a_remote_of_git_or_a_key(server, folder):
+def test_requests_contain_no_local_path_host_name_git_remote_or_key(server, folder):
     remote = "https://someone:hunter22@git.example.org/secret/project.git"
-    for words in (["init", "-q"], ["remote", "add", "origin", remote]):
-        subprocess.run(["git", *words], cwd=folder.parent, check=True, capture_output=True)
+    for arguments in (["init", "-q"], ["remote", "add", "origin", remote]):
+        subprocess.run(["git", *arguments], cwd=folder.parent, check=True, capture_output=True)
     assert publish(folder, TrackingSettings(entity=ENTITY, timeout=10)).succeeded
     sent = b"\n".join(server.bodies).decode(errors="replace")
     assert "records.jsonl" in sent and "figures/speedup" in sent
-    told = [
+    private = [
         str(folder),
         str(Path.cwd()),
         str(Path.home()),
@@ -318,14 +321,14 @@ def test_no_request_holds_a_path_the_host_a_remote_of_git_or_a_key(server, folde
         "hunter22",
         "git.example",
     ]
-    assert [word for word in told if word in sent] == []
+    assert [word for word in private if word in sent] == []
     assert not re.search(rf"\b{re.escape(socket.gethostname())}\b", sent)
 
 
-def test_the_server_of_these_tests_keeps_every_page_of_a_long_listing(server):
+def test_server_serves_long_listings_in_pages(server):
     server.projects.add("p")
     for number in range(5):
-        server.runs[str(number)] = wandb_server.Stored(str(number), "p", told={"groupName": "g"})
+        server.runs[str(number)] = wandb_server.StoredRun(str(number), "p", metadata={"groupName": "g"})
     first = server.do_Runs({"project": "p", "perPage": 3, "filters": '{"group": "g"}'})["project"]["runs"]
     rest = server.do_Runs({"project": "p", "perPage": 3, "cursor": first["pageInfo"]["endCursor"]})[
         "project"

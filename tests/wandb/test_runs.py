@@ -1,4 +1,4 @@
-"""Laws of the projection onto W&B: which runs a folder makes, what is drawn, and when a changed one is another."""
+"""Tests of the W&B runs of a results folder: which runs there are, their content, and when a changed run gets a new digest."""
 
 import json
 import math
@@ -14,49 +14,49 @@ from scaling.core import store
 from scaling.wandb import runs
 from scaling.wandb.plots import make_plots
 from tests.support import made_up, wandb_study
-from tests.support.wandb_study import SECONDS, record, results, runs_of, weak
+from tests.support.wandb_study import SECONDS, record, runs_of, write_results, write_weak_results
 
 ROOT = Path(scaling.__file__).parents[1]
 
 
 @pytest.fixture
 def folder(tmp_path):
-    return results(tmp_path / "made")
+    return write_results(tmp_path / "made")
 
 
-def drawn(run, stem: str) -> dict[str, list]:
-    """The values of each metric whose name begins like this."""
+def metric_values(run, stem: str) -> dict[str, list]:
+    """Return the values of each metric whose name begins with `stem`."""
     names = {name for row in run.rows for name in row if name.startswith(stem)}
     return {name: [row[name] for row in run.rows if name in row] for name in sorted(names)}
 
 
-def test_there_is_one_run_for_each_workload_and_method_and_one_for_the_study(tmp_path):
+def test_each_workload_and_method_has_a_run_and_the_study_has_one(tmp_path):
     records = list(made_up.study(300))
-    planned = runs_of(made_up.write(tmp_path / "made", records))
-    pairs = {(each.case.workload, each.case.mode) for each in records if each.case.kind == "case"}
-    methods = [run for run in planned if run.job_type == "method"]
+    all_runs = runs_of(made_up.write(tmp_path / "made", records))
+    pairs = {(row.case.workload, row.case.mode) for row in records if row.case.kind == "case"}
+    methods = [run for run in all_runs if run.job_type == "method"]
     assert {(run.config["workload"], run.config["mode"]) for run in methods} == pairs
-    assert len(methods) == len(pairs) == len(planned) - 1 and planned[-1].job_type == "study"
-    assert len({run.series for run in planned}) == len(planned)
+    assert len(methods) == len(pairs) == len(all_runs) - 1 and all_runs[-1].job_type == "study"
+    assert len({run.series for run in all_runs}) == len(all_runs)
 
 
-def test_the_rows_of_a_run_are_the_points_of_its_curves_with_their_intervals(folder):
-    found = findings.read(folder)
-    for run, curve in zip(runs_of(folder), found.curves, strict=False):
+def test_rows_of_a_run_are_the_values_of_its_curve_with_their_intervals(folder):
+    study = findings.read(folder)
+    for run, curve in zip(runs_of(folder), study.curves, strict=False):
         assert run.config["mode"] == curve.case.mode
         points = curve.points
         for stem, field in (("time/", "seconds"), ("speedup/", "speedup")):
             low, high = (field + "_low", field + "_high") if field == "speedup" else ("low", "high")
-            values = list(drawn(run, stem).values())  # the metric, its high end and its low end
-            for got, name in zip(values, (field, high, low), strict=True):
+            values = list(metric_values(run, stem).values())  # the metric, its high end and its low end
+            for actual, name in zip(values, (field, high, low), strict=True):
                 expected = [getattr(point, name) for point in points if getattr(point, name) is not None]
-                assert got == pytest.approx(expected, rel=1e-5)
+                assert actual == pytest.approx(expected, rel=1e-5)
         assert [row["devices"] for row in run.rows] == [point.devices for point in points]
-    assert drawn(runs_of(folder)[-1], "ideal/") == {"ideal/from_1": [1, 2, 4]}
+    assert metric_values(runs_of(folder)[-1], "ideal/") == {"ideal/from_1": [1, 2, 4]}
 
 
-def test_time_against_size_is_drawn_over_the_size_and_apart_for_each_number_of_devices(tmp_path):
-    folder = results(tmp_path / "made")
+def test_time_over_size_is_plotted_separately_for_each_device_count(tmp_path):
+    folder = write_results(tmp_path / "made")
     for m in (96, 192):
         store.Writer(folder).append(record("jacfwd", 2, sizes={"m": m}))
     (run,) = (run for run in runs_of(folder) if run.config.get("mode") == "jacfwd")
@@ -66,8 +66,8 @@ def test_time_against_size_is_drawn_over_the_size_and_apart_for_each_number_of_d
     assert "2 devices" in plot.title and plot.x_title == "m" and all(plot.metric in row for row in rows)
 
 
-def test_plots_of_two_problems_never_share_a_metric(tmp_path):
-    folder = results(tmp_path / "made")
+def test_plots_of_different_problems_never_share_a_metric(tmp_path):
+    folder = write_results(tmp_path / "made")
     for target in ("a b", "a_b"):
         for devices in SECONDS:
             store.Writer(folder).append(record("jacfwd", devices, target=target))
@@ -75,7 +75,7 @@ def test_plots_of_two_problems_never_share_a_metric(tmp_path):
     assert len({plot.metric for plot in plots}) == len(plots) == 6
 
 
-def test_a_run_can_be_filtered_by_what_its_cases_share_and_by_where_they_ran(folder):
+def test_config_of_a_run_has_the_common_fields_of_its_cases_and_its_environment(folder):
     run = next(run for run in runs_of(folder) if run.config.get("mode") == "jacrev")
     expected = {
         "mode": "jacrev", "size_m": 48, "points": 32, "study": "made-up", "environment": "e1", "host": "node-7",
@@ -86,12 +86,12 @@ def test_a_run_can_be_filtered_by_what_its_cases_share_and_by_where_they_ran(fol
     assert run.summary == {"cases": 3, "ok": 3}
 
 
-def test_a_method_that_only_failed_has_a_run_with_the_tag_failures(folder):
+def test_method_with_only_failures_has_a_run_tagged_failures(folder):
     run = next(run for run in runs_of(folder) if run.config.get("mode") == "linearize")
     assert run.rows == [] and run.summary == {"cases": 1, "failed": 1} and run.tags[-1] == "failures"
 
 
-def test_the_run_of_the_study_holds_the_fastest_modes_the_failures_the_figures_and_every_record(folder):
+def test_run_of_the_study_has_fastest_modes_failures_figures_and_records(folder):
     run = runs_of(folder)[-1]
     assert run.summary == {"cases": 7, "ok": 6, "failed": 1}
     columns, rows = run.tables["failures"]
@@ -102,13 +102,13 @@ def test_the_run_of_the_study_holds_the_fastest_modes_the_failures_the_figures_a
     assert run.lines == tuple((next(folder.glob("*.jsonl"))).read_text().splitlines())
 
 
-def test_a_torn_figure_is_no_figure(folder):
+def test_incomplete_image_is_omitted(folder):
     picture = folder / "report" / "speedup.png"
     picture.write_bytes(picture.read_bytes()[:-20])
     assert runs_of(folder)[-1].images == {}
 
 
-def test_two_environments_are_two_runs_that_say_so(folder):
+def test_each_environment_has_its_own_run_and_name(folder):
     other = {
         "digest": "e2",
         "platform": "gpu",
@@ -122,16 +122,16 @@ def test_two_environments_are_two_runs_that_say_so(folder):
     assert sorted(names) == [f"rbf jacfwd (vmap) [environment {name}]" for name in ("e1", "e2")]
 
 
-def test_a_weak_curve_is_drawn_as_weak_and_a_series_whose_work_grows_is_not(tmp_path):
+def test_only_series_with_constant_work_per_device_are_plotted_as_weak_scaling(tmp_path):
     kinds = []
-    for more in (0.0, 1e5):
-        folder = weak(tmp_path / str(more), (1, 2, 4), more=more)
+    for growth in (0.0, 1e5):
+        folder = write_weak_results(tmp_path / str(growth), (1, 2, 4), growth=growth)
         plots = make_plots(findings.read(folder))
         kinds.append({plot.kind for plot in plots if plot.x == "devices" and plot.width > 1})
     assert kinds == [{"weak"}, set()]
 
 
-def test_the_digest_of_a_run_changes_with_its_rows_and_with_nothing_else(folder):
+def test_digest_of_a_run_changes_only_with_its_rows(folder):
     before = {run.name: run for run in runs_of(folder)}
     store.Writer(folder).append(record("jacrev", 4, replicate=1, seconds=[0.011] * 8))
     after = {run.name: run for run in runs_of(folder)}
@@ -143,10 +143,10 @@ def test_the_digest_of_a_run_changes_with_its_rows_and_with_nothing_else(folder)
 @pytest.mark.parametrize(
     "value", [math.nan, math.inf, {}, [1, {"a": None}], "\ud800 alone", 10**30, 0.1 + 0.2, None]
 )
-def test_every_value_of_a_run_is_strict_json_and_the_last_bits_of_a_number_are_left_out(value):
-    kept = runs._encode_fields({"a": value, "\udcff": 1})
-    assert json.loads(json.dumps(kept, allow_nan=False)) == kept and "\udcff" not in kept
-    assert json.dumps(kept, ensure_ascii=False).encode()
+def test_values_of_a_run_are_strict_json_and_numbers_are_rounded(value):
+    encoded = runs._encode_fields({"a": value, "\udcff": 1})
+    assert json.loads(json.dumps(encoded, allow_nan=False)) == encoded and "\udcff" not in encoded
+    assert json.dumps(encoded, ensure_ascii=False).encode()
     assert (
         runs._encode_fields({"a": 0.1 + 0.2})
         == runs._encode_fields({"a": 0.3})
@@ -154,15 +154,17 @@ def test_every_value_of_a_run_is_strict_json_and_the_last_bits_of_a_number_are_l
     )
 
 
-def test_importing_what_publishes_starts_neither_jax_nor_wandb():
-    ask = (
+def test_importing_publish_imports_neither_jax_nor_wandb():
+    code = (
         "import sys, scaling.wandb.publish; print([name for name in ('jax', 'wandb') if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, cwd=ROOT)
-    assert done.stdout.strip() == "[]"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert result.stdout.strip() == "[]"
 
 
-def test_the_same_records_make_the_same_runs_whatever_else_is_in_the_folder(folder):
+def test_runs_do_not_depend_on_other_files_in_the_folder(folder):
     before = runs_of(folder)
     (folder / "wandb").mkdir()
-    assert runs_of(folder) == before and wandb_study.copies(folder) == []
+    assert runs_of(folder) == before and wandb_study.offline_copies(folder) == []

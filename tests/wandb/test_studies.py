@@ -1,4 +1,4 @@
-"""Laws of publishing the studies of conf/study: all of them arrive as they were sent, and a second publish adds nothing."""
+"""Tests of publishing the studies of conf/study: all runs arrive unchanged, and a second publish adds nothing."""
 
 import functools
 
@@ -7,9 +7,9 @@ import pytest
 from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 from tests.support import made_up, wandb_cases
-from tests.support.wandb_cases import STUDIES, cases_of, records_of, shape_of, thinned
-from tests.support.wandb_server import ENTITY, serving
-from tests.support.wandb_study import brought, results, runs_of
+from tests.support.wandb_cases import STUDIES, cases_of, config_shape, records_of, select_curves
+from tests.support.wandb_server import ENTITY, run_server
+from tests.support.wandb_study import is_published, runs_of, write_results
 
 pytestmark = pytest.mark.wandb
 
@@ -18,13 +18,13 @@ SETTINGS = TrackingSettings(entity=ENTITY, timeout=20, dashboard=False)
 
 @pytest.fixture
 def server(monkeypatch, tmp_path):
-    with serving(monkeypatch, tmp_path) as running:
+    with run_server(monkeypatch, tmp_path) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
 def cases_of_studies(tmp_path_factory):
-    """The cases of every study; a user's own function for the study that has none."""
+    """Return a function from the name of a study to its cases, with a user function for the study that requires one."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "mine.py").write_text(wandb_cases.USER_WORKLOAD)
     with pytest.MonkeyPatch.context() as patch:
@@ -34,33 +34,33 @@ def cases_of_studies(tmp_path_factory):
 
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_is_published_and_a_second_publish_adds_nothing(server, tmp_path, cases_of_studies, name):
-    """One curve for each shape of config that no earlier study has."""
+    """Publish one curve for each shape of config that no earlier study has."""
     earlier = STUDIES[: STUDIES.index(name)]
-    known = {shape_of(case) for other in earlier for case in cases_of_studies(other)}
-    cases = thinned(cases_of_studies(name), known)
+    known = {config_shape(case) for other in earlier for case in cases_of_studies(other)}
+    cases = select_curves(cases_of_studies(name), known)
     folder = made_up.write(tmp_path / name, records_of(cases), name)
     runs = runs_of(folder)
     assert len(runs) > 1
     outcome = publish(folder, SETTINGS)
     assert outcome.succeeded and set(outcome.states.values()) == {"published"}, outcome.lines
-    assert brought(server, folder)
+    assert is_published(server, folder)
     again = publish(folder, SETTINGS)
     assert again.succeeded and set(again.states.values()) == {"unchanged"}, again.lines
-    assert len(server.runs) == len(runs) and brought(server, folder)
+    assert len(server.runs) == len(runs) and is_published(server, folder)
 
 
 @pytest.mark.parametrize("study", ['it\'s {a} "study"', "ü \U0001f600", "a/b.c=d", "x" * 200, "\udcff"])
-def test_a_study_of_any_name_is_published_once(server, tmp_path, study):
-    folder = results(tmp_path / "made", study=study)
+def test_studies_with_unusual_names_are_published_once(server, tmp_path, study):
+    folder = write_results(tmp_path / "made", study=study)
     assert publish(folder, SETTINGS).succeeded
     again = publish(folder, SETTINGS)
-    assert set(again.states.values()) == {"unchanged"} and brought(server, folder)
+    assert set(again.states.values()) == {"unchanged"} and is_published(server, folder)
 
 
-def test_the_thinned_cases_hold_every_shape_of_config_of_every_study(cases_of_studies):
-    kept, known = set(), set()
+def test_published_subset_has_every_shape_of_config(cases_of_studies):
+    published, known = set(), set()
     for name in STUDIES:
         cases = cases_of_studies(name)
-        kept |= {shape_of(case) for case in thinned(cases, known)}
-        known |= {shape_of(case) for case in cases}
-    assert kept == known and any(not sizes for _, sizes in known)
+        published |= {config_shape(case) for case in select_curves(cases, known)}
+        known |= {config_shape(case) for case in cases}
+    assert published == known and any(not sizes for _, sizes in known)

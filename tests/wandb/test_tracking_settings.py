@@ -1,4 +1,4 @@
-"""Laws of the settings of tracking: what is refused."""
+"""Tests of the tracking settings: invalid values are rejected, and the config file states the defaults."""
 
 import dataclasses
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.support import wandb_study
 from tests.support.wandb_server import KEY
 
 ROOT = Path(scaling.__file__).parents[1]
-BAD = [
+INVALID_CONFIGS = [
     {"projekt": "x"}, {"project": "a/b"}, {"project": None}, {"entity": ""}, {"timeout": 0}, {"timeout": "20"},
     {"every": -1}, {"every": True}, {"dashboard": "yes"}, {"tags": "one"}, {"mode": "onlin"}, {"mode": None},
 ]  # fmt: skip
@@ -24,13 +24,13 @@ def environment(monkeypatch, tmp_path):
     wandb_study.clear_environment(monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize("config", BAD)
-def test_a_bad_setting_is_refused_by_its_name(config):
+@pytest.mark.parametrize("config", INVALID_CONFIGS)
+def test_invalid_setting_is_rejected_by_name(config):
     with pytest.raises(Refusal, match=next(iter(config))):
         TrackingSettings.from_config(config)
 
 
-def test_an_unknown_mode_in_the_environment_is_refused_and_a_known_one_overrides_the_config(monkeypatch):
+def test_wandb_mode_overrides_the_config_and_must_be_known(monkeypatch):
     monkeypatch.setenv("WANDB_MODE", "offline")
     assert TrackingSettings.from_config({"name": "wandb", "mode": "online"}).mode == "offline"
     monkeypatch.setenv("WANDB_MODE", "offlin")
@@ -38,13 +38,13 @@ def test_an_unknown_mode_in_the_environment_is_refused_and_a_known_one_overrides
         TrackingSettings.from_config({})
 
 
-def test_a_key_in_a_config_is_refused_without_repeating_it():
+def test_api_key_in_a_config_is_rejected_without_printing_it():
     with pytest.raises(Refusal, match="WANDB_API_KEY") as refusal:
         TrackingSettings.from_config({"api_key": KEY})
     assert KEY not in str(refusal.value)
 
 
-def test_the_config_file_states_the_defaults():
+def test_config_file_states_the_defaults():
     config = yaml.safe_load((ROOT / "conf" / "tracking" / "wandb.yaml").read_text())
     assert TrackingSettings.from_config(config) == TrackingSettings()
     assert set(config) == {"name"} | {field.name for field in dataclasses.fields(TrackingSettings)}
