@@ -449,12 +449,12 @@ def test_colored_seeds_give_every_nonzero_in_every_split(problem, mode, split, m
 
 
 @pytest.mark.parametrize(
-    "more",
+    "division",
     [{"chunk": 2}, {"block": 2}, {"storage": "host", "block": 2}, {"chunk": AUTO, "memory_limit": 6000}],
 )
 @pytest.mark.parametrize(("problem", "mode"), [("stencil", "jacfwd"), ("arrowhead", "mixed")])
-def test_colored_seeds_work_with_chunks_blocks_and_host_storage(problem, mode, more):
-    run_and_check(PROBLEMS[problem] | {"mode": mode, "seeds": "colored", "api": "jit"} | more)
+def test_colored_seeds_work_with_chunks_blocks_and_host_storage(problem, mode, division):
+    run_and_check(PROBLEMS[problem] | {"mode": mode, "seeds": "colored", "api": "jit"} | division)
 
 
 def test_mixed_mode_needs_few_colored_seeds_for_an_arrowhead():
@@ -478,11 +478,11 @@ def test_a_coloring_that_lacks_an_entry_gives_a_wrong_answer(batch, monkeypatch)
 
     def find_incomplete_coloring(*arguments):
         coloring = find_coloring(*arguments)
-        kept = np.arange(coloring.pattern.rows.size) != 7
+        is_kept = np.arange(coloring.pattern.rows.size) != 7
         pattern = dataclasses.replace(
-            coloring.pattern, rows=coloring.pattern.rows[kept], cols=coloring.pattern.cols[kept]
+            coloring.pattern, rows=coloring.pattern.rows[is_kept], cols=coloring.pattern.cols[is_kept]
         )
-        return dataclasses.replace(coloring, pattern=pattern, by_row=coloring.by_row[kept])
+        return dataclasses.replace(coloring, pattern=pattern, by_row=coloring.by_row[is_kept])
 
     monkeypatch.setattr(sparsity, "find_coloring", find_incomplete_coloring)
     record = run(PROBLEMS["stencil"] | {"points": batch, "mode": "jacfwd", "seeds": "colored", "api": "jit"})
@@ -525,9 +525,9 @@ def test_the_size_of_a_result_on_the_host_is_that_of_its_array(dtype, reduce, sp
     assert host_offload.result_bytes(case, built, sizes) == call().nbytes
 
 
-@pytest.mark.parametrize("more", [{}, {"dtype": "float32"}, {"storage": "host", "block": 2}])
+@pytest.mark.parametrize("changes", [{}, {"dtype": "float32"}, {"storage": "host", "block": 2}])
 @pytest.mark.parametrize("devices", [1, 2])
-def test_the_record_has_the_compulsory_bytes_of_one_device(more, devices):
+def test_the_record_has_the_compulsory_bytes_of_one_device(changes, devices):
     """They are the inputs, read once, and the result, written once, in any number of blocks."""
     fields = {
         "workload": "rbf",
@@ -536,6 +536,6 @@ def test_the_record_has_the_compulsory_bytes_of_one_device(more, devices):
         "sizes": {"d": 3, "m": 11},
         "api": "shard_map",
     }
-    record = run(fields | {"devices": devices} | more)
+    record = run(fields | {"devices": devices} | changes)
     numbers = 12 * 3 // devices + 11 * 3 + 12 * 3 // devices  # points, shared input, and gradients
-    assert record.status == "ok" and record.compulsory_bytes == numbers * (4 if more.get("dtype") else 8)
+    assert record.status == "ok" and record.compulsory_bytes == numbers * (4 if changes.get("dtype") else 8)

@@ -73,31 +73,31 @@ def tree_function(params, x):
 
 
 def sum_of_squares(function):
-    return lambda **named: jnp.sum(
-        jnp.concatenate([a.reshape(-1) for a in jax.tree.leaves(function(**named))]) ** 2
+    return lambda **arrays: jnp.sum(
+        jnp.concatenate([a.reshape(-1) for a in jax.tree.leaves(function(**arrays))]) ** 2
     )
 
 
 def jacobian_pytree(function, point_inputs, argument):
     """Return a function that computes the derivatives of a batch as the pytree that `jax.jacrev` returns."""
 
-    def derivative(**named):
-        axes = tuple(0 if name in point_inputs else None for name in named)
+    def derivative(**arrays):
+        axes = tuple(0 if name in point_inputs else None for name in arrays)
 
         def at_point(*args):
-            return jax.jacrev(lambda z: function(**dict(zip(named, args, strict=True)) | {argument: z}))(
-                dict(zip(named, args, strict=True))[argument]
+            return jax.jacrev(lambda z: function(**dict(zip(arrays, args, strict=True)) | {argument: z}))(
+                dict(zip(arrays, args, strict=True))[argument]
             )
 
-        return jax.vmap(at_point, axes)(*named.values())
+        return jax.vmap(at_point, axes)(*arrays.values())
 
     return derivative
 
 
 def over_batch(function, shared):
-    return lambda **named: jax.vmap(
-        lambda x: function(x=x, **{name: named[name] for name in shared})
-    )(named["x"])  # fmt: skip
+    return lambda **arrays: jax.vmap(
+        lambda x: function(x=x, **{name: arrays[name] for name in shared})
+    )(arrays["x"])  # fmt: skip
 
 
 @pytest.fixture
@@ -372,7 +372,7 @@ def test_inputs_may_have_the_names_of_internal_arguments(define):
 
 
 def workload_with(**fields):
-    return lambda case: Workload(**{"function": lambda **named: 1.0, "points": {"x": X}} | fields)
+    return lambda case: Workload(**{"function": lambda **arrays: 1.0, "points": {"x": X}} | fields)
 
 
 REJECTED = {

@@ -83,17 +83,17 @@ def test_rounding_of_entries_changes_a_reduction_by_at_most_its_bound(reduction,
         for _ in range(40):
             J, x = draw_jacobians(generator, kind)
             floor = generator.choice([0.0, 50.0], POINTS)
-            least = np.maximum(np.abs(J), floor[:, None, None])
+            magnitude = np.maximum(np.abs(J), floor[:, None, None])
             axes = 2 if reduction is None else (1, 2)
             s = (
-                least
+                magnitude
                 if reduction in ("outputs", "inputs", "vector", "points")
-                else least.max(axis=axes, keepdims=True)
+                else magnitude.max(axis=axes, keepdims=True)
             )
-            off = entry * s * generator.choice([-1.0, 1.0], J.shape) * generator.choice([0.5, 1.0])
-            aligned = entry * s * np.where(J < 0, -1.0, 1.0)  # the worst case
+            random_error = entry * s * generator.choice([-1.0, 1.0], J.shape) * generator.choice([0.5, 1.0])
+            aligned_error = entry * s * np.where(J < 0, -1.0, 1.0)  # the worst case
             want, size = reduce(reduction, Jacobians(J), rounding, floor, x)
-            for perturbed in (J + off, J + aligned):
+            for perturbed in (J + random_error, J + aligned_error):
                 got, _ = reduce(reduction, Jacobians(perturbed), rounding, floor, x)
                 assert (np.abs(got - want) <= entry * size * (1 + 1e-6)).all()
 

@@ -23,9 +23,9 @@ class Clock:
         self.now += next(self.seconds)
 
 
-def take_samples(call, sampling=STEADY, **more):
+def take_samples(call, sampling=STEADY, **options):
     """Take turns until the stopping rule is met and return the samples."""
-    return next(samples for samples in timing.sample_turns(call, sampling, **more) if samples.stop_reason)
+    return next(samples for samples in timing.sample_turns(call, sampling, **options) if samples.stop_reason)
 
 
 def test_sampling_a_steady_call_stops_by_width_after_the_fewest_samples(monkeypatch):

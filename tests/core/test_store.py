@@ -289,7 +289,7 @@ def test_the_latest_ok_record_is_preferred_to_later_failures(make_record):
         assert store.latest(order) == [second]
 
 
-def test_without_a_good_record_the_last_failure_counts(make_record):
+def test_without_an_ok_record_the_latest_failure_is_returned(make_record):
     early = make_record("failed", reason="error", started_at="2026-11-21T08:00", attempt=1)
     late = make_record("failed", reason="killed", started_at="2026-11-21T09:00", attempt=2)
     assert store.latest([late, early]) == store.latest([early, late]) == [late]
@@ -297,7 +297,7 @@ def test_without_a_good_record_the_last_failure_counts(make_record):
     assert store.latest([late, skipped, early]) == [skipped]
 
 
-def test_other_environments_and_replicates_are_other_measurements(make_record):
+def test_other_environments_and_replicates_are_separate_measurements(make_record):
     records = [make_record(), make_record(digest="f" * 12), make_record(replicate=1), make_record(points=9)]
     assert store.latest(records) == records
 

@@ -124,7 +124,7 @@ def test_only_gpus_in_cuda_visible_devices_are_read_in_its_order(install, visibl
     assert clocks() == expected
 
 
-def test_an_inaccessible_gpu_is_not_numbered_as_in_cuda(install):
+def test_an_inaccessible_gpu_has_no_index_which_agrees_with_cuda(install):
     install(Nvml(inaccessible=[1]), "1")
     assert clocks() == [2]
 

@@ -189,10 +189,10 @@ def test_the_operations_of_a_rowwise_kernel_equal_the_formula():
 @pytest.mark.parametrize("api", ["shard_map", "pmap"])
 @pytest.mark.parametrize(("problem", "mode"), [(LAYER, "jacfwd"), (LAYER, "jacrev"), (ROWS, "jacrev")])
 def test_operations_are_per_device(problem, mode, api):
-    one, two = (count_case(**problem, mode=mode, api=api, devices=devices) for devices in (1, 2))
-    assert one == count_case(**problem, mode=mode)
-    assert two == OperationCounts(one.flops // 2, one.transcendentals // 2)
-    assert two == count_case(**problem | {"points": 4}, mode=mode)
+    on_one, on_two = (count_case(**problem, mode=mode, api=api, devices=devices) for devices in (1, 2))
+    assert on_one == count_case(**problem, mode=mode)
+    assert on_two == OperationCounts(on_one.flops // 2, on_one.transcendentals // 2)
+    assert on_two == count_case(**problem | {"points": 4}, mode=mode)
 
 
 @pytest.mark.parametrize("api", ["shard_map", "pmap"])
