@@ -40,7 +40,7 @@ def zero_input(*shape):
 
 
 def use_workload(built, monkeypatch):
-    """Return this workload as the workload of every case."""
+    """Let `workload.build` return this workload for every case."""
     process_cache.clear("expected result")
     monkeypatch.setattr(workload, "build", lambda case, *_: built)
 

@@ -106,7 +106,7 @@ def modes_of(problem: str) -> tuple[str, ...]:
     ids=str,
 )
 def test_explicit_and_automatic_mesh_axes_give_the_same_result(fields, axis_type, monkeypatch):
-    """The functions of JAX have different defaults."""
+    """The JAX functions that create a mesh have different default axis types."""
     mesh_with_type = lambda devices, names: Mesh(devices, names, axis_types=(axis_type,) * len(names))  # noqa: E731
     monkeypatch.setattr(layout, "Mesh", mesh_with_type)
     run_and_check({"mode": "jacfwd"} | PROBLEMS["residual by both"] | fields)

@@ -140,7 +140,7 @@ def test_sparse_entries_are_reduced_like_the_dense_jacobian(reduction):
     rows, cols = np.nonzero(generator.random((OUTPUTS, INPUTS)) < 0.4)
     pattern = Pattern(rows.astype(np.int32), cols.astype(np.int32), OUTPUTS, INPUTS)
     entries, x = generator.standard_normal((POINTS, len(rows))), generator.standard_normal((POINTS, INPUTS))
-    rounding = Rounding(3, 5)  # `entry` is zero: zeros contribute to second-order terms only
+    rounding = Rounding(3, 5)  # entry=0: no second-order terms, to which dense zeros contribute
     sparse = reduce(reduction, Jacobians(entries, pattern), rounding, x=x)
     dense = reduce(reduction, Jacobians(patterns.to_dense(pattern, entries)), rounding, x=x)
     for from_sparse, from_dense in zip(sparse, dense, strict=True):

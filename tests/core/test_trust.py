@@ -109,7 +109,7 @@ def test_the_outputs_of_a_call_are_ready_after_waiting():
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_a_program_with_constant_folded_inputs_is_a_wrong_answer(monkeypatch, name):
-    """Its result belongs to the inputs at compilation, and a case is checked with other inputs."""
+    """It ignores its arguments and returns the result for the inputs with which it was compiled."""
     case, other_case = case_of(name), case_of(name, data_seed=1)
     built = workload.build(other_case)
     folded = layout.place_inputs(other_case, built, layout.lay_out(other_case, built, jax.devices()[:1]))

@@ -43,13 +43,13 @@ def read_costs(function, *arguments):
 
 
 def on_devices(function, devices=2):
-    """Return the function mapped over shards of the first axis."""
+    """Return the function applied by each device to its shard of the first axis."""
     mesh = Mesh(np.array(jax.devices()[:devices]), ("shard",))
     return jax.shard_map(function, mesh=mesh, in_specs=P("shard"), out_specs=P("shard"), check_vma=False)
 
 
 def twice_sine(x):
-    """Need two operations and a sine per element."""
+    """Compute two operations and one sine per element."""
     return jnp.sin(x) * x + x
 
 

@@ -23,7 +23,6 @@ KINDS = ("scattered", "full rows", "full columns", "both", "banded", "empty rows
 
 @pytest.fixture(autouse=True)
 def clear_caches():
-    """Each test begins without patterns and colourings of another."""
     process_cache.clear()
     sparsity._import_asdex.cache_clear()
 
