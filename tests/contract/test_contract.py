@@ -1,4 +1,4 @@
-"""The contract: every way to compute a derivative gives the reference's answer at every point, and sends what it must.
+"""Tests of the contract: every method of computing a derivative gives the reference at every point.
 
 The product of problems, modes, batches, splits, apis and device counts is covered pairwise, by the rows of pairs.json.
 """
@@ -17,11 +17,11 @@ from scaling.core.record import SKIPPED, Record
 from scaling.study import applicability, completion
 from tests.support import pairs
 from tests.support.devices import HERE, ONCE
-from tests.support.problems import AXES, PROBLEMS, case_of, runs, twice
+from tests.support.problems import AXES, PROBLEMS, can_run, case_of, has_second_derivatives
 
-ROWS, IMPOSSIBLE = pairs.read()
-EAGER = [row for row in ROWS if not row[-1]]  # not compiled; they take the longest
-BY_DEFAULT = ROWS[:56] + EAGER[:4]  # those that hold the most pairs come first
+ROWS, IMPOSSIBLE = pairs.read_rows()
+EAGER = [row for row in ROWS if not row[-1]]  # not compiled, the slowest
+BY_DEFAULT = ROWS[:56] + EAGER[:4]  # sorted by the number of pairs that they add
 
 
 def run(case: Case) -> Record:
@@ -33,12 +33,10 @@ def run(case: Case) -> Record:
     [pytest.param(row, marks=() if row in BY_DEFAULT else pytest.mark.contract) for row in ROWS],
     ids=lambda row: "-".join(str(value) for value in row),
 )
-def test_every_way_gives_the_reference_at_every_point_and_sends_what_it_must(row):
+def test_every_method_gives_the_reference_and_communicates_only_for_split_data(row):
     record = run(case_of(row))
     if record.status == "skipped":
-        few_bits = (
-            record.case.dtype == "bfloat16"
-        )  # where sums of many terms, or of such that cancel, have no digit
+        few_bits = record.case.dtype == "bfloat16"  # a long sum or a sum that cancels has no correct digit
         assert record.reason == "no_digits" and (few_bits or record.case.mode == "finite_difference")
         return
     assert record.status == "ok", record.text
@@ -50,30 +48,30 @@ def test_every_way_gives_the_reference_at_every_point_and_sends_what_it_must(row
     )
 
 
-def test_the_rows_hold_every_pair_of_values_that_can_run():
-    held = set().union(*map(pairs.pairs_of, ROWS))
-    assert held | IMPOSSIBLE == pairs.all_pairs(AXES) and not held & IMPOSSIBLE
+def test_the_rows_contain_every_pair_of_values_that_can_run():
+    contained = set().union(*map(pairs.pairs_of, ROWS))
+    assert contained | IMPOSSIBLE == pairs.all_pairs(AXES) and not contained & IMPOSSIBLE
 
 
-def test_the_rows_that_run_by_default_hold_every_value():
+def test_the_default_rows_contain_every_value_of_every_axis():
     for i, values in enumerate(AXES.values()):
         assert {row[i] for row in BY_DEFAULT} == set(values)
 
 
 @pytest.mark.contract
-def test_no_row_that_holds_a_pair_that_is_called_impossible_can_run():
-    holding = [row for row in itertools.product(*AXES.values()) if IMPOSSIBLE & pairs.pairs_of(row)]
-    assert not [row for row in random.Random(7).sample(holding, 4000) if runs(row)]
+def test_no_row_with_an_impossible_pair_can_run():
+    candidates = [row for row in itertools.product(*AXES.values()) if IMPOSSIBLE & pairs.pairs_of(row)]
+    assert not [row for row in random.Random(7).sample(candidates, 4000) if can_run(row)]
 
 
 @pytest.mark.contract
-def test_why_a_case_cannot_run_comes_from_the_closed_list():
+def test_the_reasons_to_skip_a_case_are_from_the_closed_list():
     reasons = set()
     for row in random.Random(5).sample(list(itertools.product(*AXES.values())), 3000):
         case = case_of(row)
         built = workload.build(case)
-        if why := applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)):
-            reasons.add(why[0])
+        if reason := applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)):
+            reasons.add(reason[0])
     assert reasons == {"not_defined", "not_offered", "indivisible"} <= set(SKIPPED)
 
 
@@ -83,10 +81,10 @@ def test_why_a_case_cannot_run_comes_from_the_closed_list():
     [
         (name, mode)
         for name in PROBLEMS
-        for mode in (HESSIAN if twice(name) else ("jacfwd", "jacrev", "linearize"))
+        for mode in (HESSIAN if has_second_derivatives(name) else ("jacfwd", "jacrev", "linearize"))
     ],
 )
-def test_a_slice_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, monkeypatch):
+def test_a_linear_map_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, monkeypatch):
     right = modes.MODES[mode].linear_map
 
     def wrong(f, x):
@@ -102,8 +100,8 @@ def test_a_slice_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, monkeypa
 @pytest.mark.thin(5, "contract")
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
-def test_one_wrong_point_is_found_wherever_it_is(name, reference):
-    mode = "fwd_over_rev" if twice(name) else "jacfwd"
+def test_a_single_wrong_point_is_detected_at_any_position(name, reference):
+    mode = "fwd_over_rev" if has_second_derivatives(name) else "jacfwd"
     case = completion.complete(Case(**PROBLEMS[name] | {"api": "jit", "dtype": "float64", "mode": mode}))
     built = workload.build(case)
     program = layout.lay_out(case, built, jax.devices()[:1])
@@ -113,8 +111,8 @@ def test_one_wrong_point_is_found_wherever_it_is(name, reference):
     assert check.verdict(case, built, program.sizes, got, "cpu").reason is None
     for point in {0, case.points // 2, case.points - 1}:
         wrong = got.copy()
-        at = abs(wrong[point]).argmax()
-        wrong[point].flat[at] += 1e-4 * (abs(wrong[point].flat[at]) or 1)
+        largest = abs(wrong[point]).argmax()
+        wrong[point].flat[largest] += 1e-4 * (abs(wrong[point].flat[largest]) or 1)
         assert check.verdict(case, built, program.sizes, wrong, "cpu").reason == "wrong_answer", point
 
 
@@ -124,13 +122,13 @@ def test_one_wrong_point_is_found_wherever_it_is(name, reference):
 @pytest.mark.parametrize(
     ("name", "mode"),
     [
-        ("rbf of fewer", "jacrev"),
+        ("rbf with 8 support points", "jacrev"),
         ("linear by W", "jacfwd"),
         ("residual by both", "linearize"),
-        ("residual's Hessian", "rev_over_fwd"),
+        ("residual Hessian", "rev_over_fwd"),
     ],
 )
-def test_seeds_taken_in_chunks_with_a_remainder_give_the_same_numbers(name, mode, api, split):
+def test_chunks_of_seeds_with_a_remainder_give_the_reference(name, mode, api, split):
     fields = PROBLEMS[name] | {"mode": mode, "api": api, "split": split, "devices": 2, "dtype": "float64"}
     record = run(completion.complete(Case(**fields | {"chunk": 3})))
     assert record.status == "ok", record.text
@@ -139,11 +137,11 @@ def test_seeds_taken_in_chunks_with_a_remainder_give_the_same_numbers(name, mode
 
 @pytest.mark.thin(4, "contract")
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_a_point_has_the_same_numbers_however_the_points_are_cut(name):
+def test_the_inputs_of_a_point_do_not_depend_on_the_range_of_points(name):
     case = completion.complete(Case(**PROBLEMS[name] | {"mode": "value"}))
     built = workload.build(case)
     whole = inputs.exact_inputs(case, built, 0, case.points)
     for start, stop in ((0, case.points // 2), (case.points // 2, case.points)):
-        part = inputs.exact_inputs(case, built, start, stop)
+        inputs_of_range = inputs.exact_inputs(case, built, start, stop)
         for input_name in built.points:
-            assert (part[input_name] == whole[input_name][start:stop]).all()
+            assert (inputs_of_range[input_name] == whole[input_name][start:stop]).all()

@@ -1,4 +1,4 @@
-"""A case is a frozen value whose key means the same for ever."""
+"""Tests of Case: validation, equality, labels, and keys that never change."""
 
 import pickle
 
@@ -23,7 +23,7 @@ FULL = Case(
     chunk=8, formulation="plain", cache="cold", seeds="colored", reduce="gram", block=9, memory_limit=10**9, storage="host",
     remat="dots_saveable", forward="W", mesh="1x2", overlap=True,
 )  # fmt: skip
-OTHER = {
+CHANGED = {
     "workload": "rbf", "target": "grad", "variant": "true", "sizes": {"p": 6, "o": 3}, "points": 8, "wrt": "W",
     "mode": "linearize", "batch": "vmap", "split": "points", "api": "shard_map", "devices": 3, "dtype": "bfloat16",
     "precision": "high", 
@@ -34,25 +34,25 @@ OTHER = {
 
 
 @pytest.mark.parametrize("name", [name for name in FIELDS if name != "workload"])
-def test_a_default_written_out_does_not_change_the_key(name):
+def test_writing_out_a_default_does_not_change_the_key(name):
     plain = Case("linear")
     assert from_dict({"workload": "linear", name: to_dict(plain)[name]}).key == plain.key
 
 
 @pytest.mark.parametrize("name", FIELDS)
 def test_every_field_is_part_of_the_key(name):
-    changed = from_dict(to_dict(FULL) | {name: OTHER[name]})
+    changed = from_dict(to_dict(FULL) | {name: CHANGED[name]})
     assert changed.key != FULL.key
     assert changed != FULL
 
 
-def test_the_order_of_sizes_is_no_part_of_the_key():
-    one, other = Case("linear", sizes={"p": 5, "o": 3}), Case("linear", sizes={"o": 3, "p": 5})
-    assert one.key == other.key
-    assert (one, hash(one)) == (other, hash(other))
+def test_the_key_does_not_depend_on_the_order_of_sizes():
+    case, swapped = Case("linear", sizes={"p": 5, "o": 3}), Case("linear", sizes={"o": 3, "p": 5})
+    assert case.key == swapped.key
+    assert (case, hash(case)) == (swapped, hash(swapped))
 
 
-def test_keys_never_drift():
+def test_keys_are_those_of_earlier_versions():
     assert Case("rbf").key == "0fcc1b7fd02aedd7"
     assert (
         Case("linear", sizes={"p": 64, "o": 5}, points=6, mode="jacrev", devices=2, dtype="float64").key
@@ -60,18 +60,18 @@ def test_keys_never_drift():
     )
 
 
-def test_swapped_sizes_are_another_case():
+def test_swapped_sizes_give_a_different_key():
     assert Case("linear", sizes={"p": 5, "o": 3}).key != Case("linear", sizes={"p": 3, "o": 5}).key
 
 
-def test_a_case_survives_its_dict_and_a_pickle():
+def test_a_case_round_trips_through_a_dict_and_a_pickle():
     assert from_dict(to_dict(FULL)) == FULL
     assert pickle.loads(pickle.dumps(FULL)) == FULL
     assert set(to_dict(FULL)) == set(FIELDS)
     assert type(to_dict(FULL)["sizes"]) is dict
 
 
-def test_a_case_cannot_be_changed_by_who_made_it_or_who_reads_it():
+def test_a_case_is_immutable_and_copies_its_sizes():
     sizes = {"p": 5}
     case = Case("linear", sizes=sizes)
     before = case.key
@@ -84,80 +84,82 @@ def test_a_case_cannot_be_changed_by_who_made_it_or_who_reads_it():
         case.points = 8
 
 
-def test_every_alias_stands_for_a_mode_and_a_batch_and_hides_neither():
+def test_every_alias_names_a_mode_and_a_batch_and_is_not_itself_a_mode():
     assert not set(ALIASES) & set(MODES)
     assert all(mode in MODES and batch in BATCHES for mode, batch in ALIASES.values())
 
 
 @pytest.mark.parametrize("field", ["points", "devices", "sizes.p"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, "8", True, None, [8], float("inf"), float("nan")], ids=repr)
-def test_a_count_that_is_no_positive_integer_is_refused_by_name_and_value(field, value):
+def test_a_count_that_is_not_a_positive_integer_is_rejected_by_name_and_value(field, value):
     fields = {"sizes": {"p": value}} if field == "sizes.p" else {field: value}
-    with pytest.raises(Refusal) as refused:
+    with pytest.raises(Refusal) as error:
         from_dict({"workload": "linear", **fields})
-    words = str(refused.value)
-    assert field in words and repr(value) in words and "positive integer" in words and "\n" not in words
+    message = str(error.value)
+    assert (
+        field in message and repr(value) in message and "positive integer" in message and "\n" not in message
+    )
 
 
 @pytest.mark.parametrize("value", [-1, 1.5, "0", True, None], ids=repr)
-def test_a_data_seed_that_is_no_natural_number_is_refused(value):
+def test_a_data_seed_that_is_negative_or_not_an_integer_is_rejected(value):
     with pytest.raises(Refusal, match="data_seed must be an integer, zero or more, not"):
         Case("linear", data_seed=value)
 
 
 @pytest.mark.parametrize("field", sorted(CHOICES))
 @pytest.mark.parametrize("value", ["", "nosuch", None, 3, True, ["jacfwd"], {}], ids=repr)
-def test_a_name_outside_a_closed_list_is_refused_with_the_whole_list(field, value):
-    with pytest.raises(Refusal) as refused:
+def test_a_name_outside_a_closed_list_is_rejected_with_the_whole_list(field, value):
+    with pytest.raises(Refusal) as error:
         from_dict({"workload": "linear", field: value})
-    words = str(refused.value)
-    assert f"unknown {field} {value!r}" in words and "\n" not in words
-    assert all(known in words for known in CHOICES[field])
+    message = str(error.value)
+    assert f"unknown {field} {value!r}" in message and "\n" not in message
+    assert all(choice in message for choice in CHOICES[field])
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "meant"),
+    ("field", "value", "suggestion"),
     [("mode", "jacfw", "jacfwd"), ("mode", "jac_rev", "jacrev"), ("api", "shardmap", "shard_map"), ("split", "point", "points"),
      ("dtype", "flaot32", "float32"), ("precision", "hihgest", "highest"), ("batch", "vmapped", "vmap")],
 )  # fmt: skip
-def test_a_slip_of_the_pen_is_told_what_was_meant(field, value, meant):
-    with pytest.raises(Refusal, match=f"did you mean '{meant}'"):
+def test_a_misspelled_value_is_rejected_with_a_suggestion(field, value, suggestion):
+    with pytest.raises(Refusal, match=f"did you mean '{suggestion}'"):
         from_dict({"workload": "linear", field: value})
 
 
-def test_an_unknown_field_is_refused_with_the_fields_there_are():
+def test_an_unknown_field_is_rejected_with_a_suggestion():
     with pytest.raises(Refusal, match=r"unknown field 'devises'.*did you mean 'devices'"):
         from_dict({"workload": "linear", "devises": 2})
 
 
 @pytest.mark.parametrize("field", ["workload", "target", "variant", "wrt"])
 @pytest.mark.parametrize("value", ["", 3, True, ["x"]], ids=repr)
-def test_a_name_that_is_no_name_is_refused(field, value):
+def test_a_name_that_is_empty_or_not_a_string_is_rejected(field, value):
     with pytest.raises(Refusal, match=f"{field} must be a name, not"):
         from_dict({"workload": "linear", field: value})
 
 
 @pytest.mark.parametrize("value", [None, 1, "true"], ids=repr)
-def test_jit_is_true_or_false_and_nothing_like_it(value):
+def test_jit_must_be_a_boolean(value):
     with pytest.raises(Refusal, match="jit must be true or false, not"):
         Case("linear", jit=value)
 
 
 @pytest.mark.parametrize("value", [None, 8, [8], "p=8"], ids=repr)
-def test_sizes_are_a_mapping(value):
+def test_sizes_must_be_a_mapping(value):
     with pytest.raises(Refusal, match="sizes must be a mapping such as"):
         Case("linear", sizes=value)
 
 
-def test_a_label_tells_any_two_cases_apart_by_the_fields_that_differ():
+def test_cases_that_differ_in_a_field_have_different_labels():
     for name in FIELDS:
         if name != "data_seed":
-            assert label(from_dict(to_dict(FULL) | {name: OTHER[name]})) != label(FULL), name
+            assert label(from_dict(to_dict(FULL) | {name: CHANGED[name]})) != label(FULL), name
     assert "devices" not in label(FULL, leave_out=["devices"])
     assert "\n" not in label(FULL)
 
 
-def test_cases_that_differ_by_the_seed_of_their_inputs_have_labels_that_differ():
+def test_a_label_contains_a_data_seed_that_is_not_the_default():
     assert (
         label(Case("rbf", points=6))
         != label(Case("rbf", points=6, data_seed=3))

@@ -1,4 +1,4 @@
-"""The check of functions without a closed form: which errors it finds, and which right derivatives it must not refuse."""
+"""Tests of the check of functions without a closed form: errors are detected, correct derivatives pass."""
 
 from types import SimpleNamespace
 
@@ -21,21 +21,21 @@ pytestmark = pytest.mark.thin(20, "contract")
 WEIGHTS = np.random.default_rng(3).standard_normal((4096, 8))
 
 
-def offer(made, monkeypatch):
-    """Have the workload `mine` found."""
+def use_workload(built, monkeypatch):
+    """Register a workload under the name `mine`."""
     module = workload.module
-    mine = SimpleNamespace(workload=lambda case: made)
-    monkeypatch.setattr(workload, "module", lambda name: mine if name == "mine" else module(name))
+    module_of_mine = SimpleNamespace(workload=lambda case: built)
+    monkeypatch.setattr(workload, "module", lambda name: module_of_mine if name == "mine" else module(name))
 
 
 @pytest.fixture
-def examine(monkeypatch):
-    """Return a function that gives a workload and a case their result, in the shape that the check wants."""
+def compute_result(monkeypatch):
+    """Return a function that computes a case of a workload and returns the arguments of `check.verdict`."""
 
-    def examined(made, **fields):
-        offer(made, monkeypatch)
+    def compute(built, **fields):
+        use_workload(built, monkeypatch)
         case = completion.complete(
-            Case("mine", **{"api": "jit", "points": 3, "wrt": made.wrt or None} | fields)
+            Case("mine", **{"api": "jit", "points": 3, "wrt": built.wrt or None} | fields)
         )
         built = workload.build(case)
         with jax.enable_x64(case.dtype == "float64"):
@@ -43,34 +43,36 @@ def examine(monkeypatch):
             got = program.collect(program.function(*layout.place_inputs(case, built, program))).copy()
         return case, built, program.sizes, got
 
-    return examined
+    return compute
 
 
-def record_of(made, monkeypatch, **fields):
-    """Return the record of a whole attempt at a workload."""
-    offer(made, monkeypatch)
+def measure(built, monkeypatch, **fields):
+    """Return the record of a case of this workload."""
+    use_workload(built, monkeypatch)
     case = completion.complete(Case("mine", **{"api": "jit", "points": 3} | fields))
     return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
 
 
-def gradient(n):
+def gradient_workload(n):
     return Workload(
         lambda x: jnp.sum(jnp.sin(x) * jnp.asarray(np.resize(WEIGHTS, n), x.dtype)), {"x": normal(n)}, wrt="x"
     )
 
 
-def wide(n):
+def wide_workload(n):
     weights = np.resize(WEIGHTS, (8, n)) / np.sqrt(n)
     return Workload(lambda x: jnp.sin(jnp.asarray(weights, x.dtype) @ x), {"x": normal(n)}, wrt="x")
 
 
-@pytest.mark.parametrize("share", ["all entries", "a sample"])
+@pytest.mark.parametrize("coverage", ["all entries", "a sample"])
 @pytest.mark.parametrize("n", [1, 64, 1024, 16384])
-@pytest.mark.parametrize("made", [gradient, wide])
-def test_a_thousandth_is_found_at_every_size(made, n, share, examine, monkeypatch):
-    if share == "a sample":
+@pytest.mark.parametrize("make_workload", [gradient_workload, wide_workload])
+def test_an_error_of_a_thousandth_is_detected_at_every_size(
+    make_workload, n, coverage, compute_result, monkeypatch
+):
+    if coverage == "a sample":
         monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
-    case, built, sizes, got = examine(made(n), mode="jacrev")
+    case, built, sizes, got = compute_result(make_workload(n), mode="jacrev")
     assert check.verdict(case, built, sizes, got, "cpu").reason is None
     wrong = {"scale": got * 1.001, "one point": got.copy(), "entry": got.copy(), "second half": got.copy()}
     wrong["one point"][1] *= 1.001
@@ -80,37 +82,37 @@ def test_a_thousandth_is_found_at_every_size(made, n, share, examine, monkeypatc
         assert check.verdict(case, built, sizes, result, "cpu").reason == "wrong_answer", kind
 
 
-def test_an_output_a_hundred_thousandth_as_large_as_the_others_hides_nothing(examine):
+def test_errors_of_outputs_much_smaller_than_the_others_are_detected(compute_result):
     scale = np.array([1.0, 1e-5, 1e-8])
-    made = Workload(
+    built = Workload(
         lambda x: jnp.stack([jnp.sum(jnp.sin(x)), jnp.sum(x**2), x[0] * x[3]]) * scale,
         {"x": normal(5)},
         wrt="x",
     )
-    case, built, sizes, got = examine(made)
+    case, built, sizes, got = compute_result(built)
     assert check.verdict(case, built, sizes, got, "cpu").reason is None
     for row in (1, 2):
-        for change in (0.0, 1.001):
+        for factor in (0.0, 1.001):
             wrong = got.copy()
-            wrong[:, row] *= change
-            assert check.verdict(case, built, sizes, wrong, "cpu").reason == "wrong_answer", (row, change)
+            wrong[:, row] *= factor
+            assert check.verdict(case, built, sizes, wrong, "cpu").reason == "wrong_answer", (row, factor)
 
 
 @pytest.mark.parametrize("offset", [1e8, 1e11])
 @pytest.mark.parametrize("factor, reason", [(1.0, None), (1.05, "wrong_answer")])
-def test_a_large_value_hides_no_rule_that_both_dtypes_share(factor, reason, offset, monkeypatch):
+def test_a_large_value_does_not_hide_a_wrong_rule_used_in_both_dtypes(factor, reason, offset, monkeypatch):
     @jax.custom_jvp
     def sine(x):
         return jnp.sin(x)
 
     sine.defjvp(lambda x, v: (sine(*x), factor * jnp.cos(*x) * v[0]))
-    made = Workload(lambda x: offset + sine(x), {"x": normal(4)}, wrt="x")
-    assert record_of(made, monkeypatch, dtype="float64").reason == reason
+    built = Workload(lambda x: offset + sine(x), {"x": normal(4)}, wrt="x")
+    assert measure(built, monkeypatch, dtype="float64").reason == reason
 
 
-@pytest.mark.parametrize("share", ["all entries", "a sample"])
-def test_a_rule_for_reverse_mode_alone_is_checked_too(share, monkeypatch):
-    if share == "a sample":
+@pytest.mark.parametrize("coverage", ["all entries", "a sample"])
+def test_a_rule_for_reverse_mode_only_is_checked(coverage, monkeypatch):
+    if coverage == "a sample":
         monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
     for factor, reason in ((1.0, None), (1.01, "wrong_answer")):
 
@@ -119,31 +121,31 @@ def test_a_rule_for_reverse_mode_alone_is_checked_too(share, monkeypatch):
             return jnp.sin(x)
 
         sine.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct, factor=factor: (factor * ct * jnp.cos(x),))
-        made = Workload(lambda x, sine=sine: sine(x) * x[0], {"x": normal(4)}, wrt="x")
-        assert record_of(made, monkeypatch, mode="jacrev").reason == reason
+        built = Workload(lambda x, sine=sine: sine(x) * x[0], {"x": normal(4)}, wrt="x")
+        assert measure(built, monkeypatch, mode="jacrev").reason == reason
 
 
 @pytest.mark.parametrize("factor", [1.2, 1.4])
-def test_bfloat16_is_ok_only_where_a_fifth_would_be_found(factor, examine):
+def test_bfloat16_passes_only_if_an_error_of_a_fifth_would_be_detected(factor, compute_result):
     for n in (1, 2, 3, 8, 200):
-        made = Workload(lambda x: jnp.sin(x) * x, {"x": uniform(n, low=0.2)}, wrt="x")
-        case, built, sizes, got = examine(made, dtype="bfloat16")
+        built = Workload(lambda x: jnp.sin(x) * x, {"x": uniform(n, low=0.2)}, wrt="x")
+        case, built, sizes, got = compute_result(built, dtype="bfloat16")
         right, wrong = (
             check.verdict(case, built, sizes, result, "cpu").reason for result in (got, got * factor)
         )
         assert right in (None, "no_digits") and wrong in ("wrong_answer", "no_digits")
 
 
-def test_a_result_without_a_digit_is_skipped_and_not_called_wrong(monkeypatch):
-    made = Workload(lambda x: jnp.sum(jnp.sin(x)), {"x": normal(2000)}, wrt="x")
-    record = record_of(made, monkeypatch, dtype="bfloat16", mode="jacrev", reduce="inputs")
+def test_a_result_without_correct_digits_is_skipped_and_not_a_wrong_answer(monkeypatch):
+    built = Workload(lambda x: jnp.sum(jnp.sin(x)), {"x": normal(2000)}, wrt="x")
+    record = measure(built, monkeypatch, dtype="bfloat16", mode="jacrev", reduce="inputs")
     assert (record.status, record.reason) == ("skipped", "no_digits") and "bfloat16" in record.text
 
 
 INDEX = np.array([2, 0, 1])
 
 
-def picks(x):
+def indexed(x):
     return jnp.sin(x[INDEX]) * x[0]
 
 
@@ -152,11 +154,9 @@ def triangle(x):
     return (x[:3, None] * x[None, :3])[rows, cols]
 
 
-@pytest.mark.parametrize("function", [picks, triangle])
-def test_functions_that_index_with_64_bit_integers_are_checked_in_every_case_of_a_process(
-    function, monkeypatch
-):
-    made = Workload(function, {"x": normal(4)}, wrt="x")
+@pytest.mark.parametrize("function", [indexed, triangle])
+def test_functions_that_index_with_64_bit_integers_are_checked_in_every_layout(function, monkeypatch):
+    built = Workload(function, {"x": normal(4)}, wrt="x")
     for fields in (
         {"api": "pmap"},
         {"jit": False},
@@ -164,7 +164,7 @@ def test_functions_that_index_with_64_bit_integers_are_checked_in_every_case_of_
         {"api": "shard_map", "devices": 2, "points": 4},
         {},
     ):
-        record = record_of(made, monkeypatch, **fields)
+        record = measure(built, monkeypatch, **fields)
         assert record.status == "ok", (fields, record.text)
 
 
@@ -172,45 +172,45 @@ def dropout(x):
     return jnp.where(jax.random.bernoulli(jax.random.key(3), 0.5, x.shape), 2 * jnp.sin(x), 0)
 
 
-def carries(x):
+def float32_carry(x):
     return jax.lax.fori_loop(0, 3, lambda _, c: c * x[0].astype(jnp.float32), jnp.ones(2, jnp.float32))
 
 
-DIFFERENT = {
+DTYPE_DEPENDENT = {
     "random bits": (dropout, {"ok"}),
     "a cast to float32": (lambda x: jnp.sin(x.astype(jnp.float32)) * 2, {"ok"}),
-    "a carry of a fixed dtype": (carries, {"ok"}),
+    "a carry of a fixed dtype": (float32_carry, {"ok"}),
     "bfloat16 inside": (lambda x: jnp.sin(x.astype(jnp.bfloat16)).astype(jnp.float32), {"ok", "skipped"}),
     "float16 inside": (lambda x: jnp.tanh(x.astype(jnp.float16)).astype(x.dtype), {"ok", "skipped"}),
 }
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", DIFFERENT)
-def test_functions_that_are_others_in_float64_are_not_called_wrong(name, dtype, monkeypatch):
-    function, statuses = DIFFERENT[name]
+@pytest.mark.parametrize("name", DTYPE_DEPENDENT)
+def test_functions_that_differ_in_float64_are_not_wrong_answers(name, dtype, monkeypatch):
+    function, statuses = DTYPE_DEPENDENT[name]
     if (name, dtype) == ("a carry of a fixed dtype", "float64"):
         pytest.skip("the function has no meaning there")
-    record = record_of(
+    record = measure(
         Workload(function, {"x": uniform(4, low=0.5)}, wrt="x"), monkeypatch, mode="jacfwd", dtype=dtype
     )
     assert record.status in statuses, record.text
     assert record.reason in (None, "no_digits")
 
 
-def test_a_wrong_rule_of_a_function_with_random_bits_is_not_accepted(monkeypatch):
+def test_a_wrong_rule_of_a_function_with_random_bits_is_a_wrong_answer(monkeypatch):
     @jax.custom_jvp
     def sine(x):
         return jnp.sin(x)
 
     sine.defjvp(lambda x, v: (sine(*x), 1.05 * jnp.cos(*x) * v[0]))
-    made = Workload(lambda x: dropout(x) + sine(x), {"x": normal(6)}, wrt="x")
-    assert record_of(made, monkeypatch).reason == "wrong_answer"
+    built = Workload(lambda x: dropout(x) + sine(x), {"x": normal(6)}, wrt="x")
+    assert measure(built, monkeypatch).reason == "wrong_answer"
 
 
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
-def test_kinks_are_no_errors_wherever_the_points_lie(mode, monkeypatch):
-    grid = np.linspace(-2, 2, 9)  # zero among them
+def test_points_at_which_a_function_is_not_differentiable_are_not_errors(mode, monkeypatch):
+    grid = np.linspace(-2, 2, 9)  # includes zero, where they are not differentiable
 
     def points(generator, rows):
         return np.tile(grid, (len(rows), 1))
@@ -221,64 +221,64 @@ def test_kinks_are_no_errors_wherever_the_points_lie(mode, monkeypatch):
         lambda x: jnp.maximum(x, x[::-1]),
         lambda x: jnp.sort(x),
     ):
-        made = Workload(function, {"x": workload.InputSpec((9,), points)}, wrt="x")
-        record = record_of(made, monkeypatch, mode=mode)
+        built = Workload(function, {"x": workload.InputSpec((9,), points)}, wrt="x")
+        record = measure(built, monkeypatch, mode=mode)
         assert record.status == "ok", record.text
 
 
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
-def test_saturated_outputs_are_judged_by_what_their_value_leaves(mode, monkeypatch):
-    made = Workload(
+def test_the_tolerance_of_saturated_outputs_follows_their_cancellation(mode, monkeypatch):
+    built = Workload(
         lambda x: jnp.tanh(jnp.array([0.1, 1.0, 3.0, 5.0, 7.0, 9.0]) * x), {"x": uniform(6, low=0.9)}, wrt="x"
     )
-    record = record_of(made, monkeypatch, mode=mode, points=20)
+    record = measure(built, monkeypatch, mode=mode, points=20)
     assert record.status == "ok", record.text
 
 
-def test_what_was_compared_is_on_record(monkeypatch, examine):
-    case, built, sizes, got = examine(wide(64), points=5)
+def test_the_record_has_the_share_of_entries_and_points_that_was_compared(monkeypatch, compute_result):
+    case, built, sizes, got = compute_result(wide_workload(64), points=5)
     assert check.verdict(case, built, sizes, got, "cpu").checked == {"entries": 1.0, "points": 1.0}
     monkeypatch.setattr(references, "BUDGET_SECONDS", 1e-9)
-    found = check.verdict(case, built, sizes, got, "cpu").checked
-    assert 0 < found["entries"] < 1 and found["points"] == 0.0
-    assert record_of(wide(64), monkeypatch).checked["entries"] < 1
+    checked = check.verdict(case, built, sizes, got, "cpu").checked
+    assert 0 < checked["entries"] < 1 and checked["points"] == 0.0
+    assert measure(wide_workload(64), monkeypatch).checked["entries"] < 1
 
 
 @pytest.mark.parametrize("reduce", ["outputs", "inputs", "vector", "norm", "gram", "points"])
-def test_samples_find_what_is_wrong_with_a_reduction(reduce, monkeypatch, examine):
+def test_sampled_checks_detect_an_error_in_a_reduction(reduce, monkeypatch, compute_result):
     monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)
-    made = Workload(
+    built = Workload(
         lambda x, w: jnp.sin(x[:3] * jnp.sum(w)) * w[0] + w[1] * x[1:],
         {"x": normal(4)},
         {"w": normal(3)},
         wrt="w+x",
     )
-    made = made if reduce != "points" else Workload(made.function, made.points, made.shared, wrt="w")
-    case, built, sizes, got = examine(made, reduce=reduce, points=6)
+    built = built if reduce != "points" else Workload(built.function, built.points, built.shared, wrt="w")
+    case, built, sizes, got = compute_result(built, reduce=reduce, points=6)
     assert check.verdict(case, built, sizes, got, "cpu").reason is None
     wrong = got.copy()
     wrong[-1].flat[np.abs(wrong[-1]).argmax()] *= 1.001
     assert check.verdict(case, built, sizes, wrong, "cpu").reason == "wrong_answer"
 
 
-def test_a_result_that_is_wrong_after_the_first_call_is_found(monkeypatch):
-    right = layout.lay_out
+def test_a_result_that_is_wrong_after_the_first_call_is_detected(monkeypatch):
+    lay_out = layout.lay_out
     calls = []
 
-    def program(*arguments, **options):
+    def lay_out_wrong(*arguments, **options):
         import dataclasses
 
-        made = right(*arguments, **options)
+        program = lay_out(*arguments, **options)
 
-        def later(result):
+        def collect(result):
             calls.append(1)
-            return made.collect(result) * (1.0 if len(calls) == 1 else 1.01)
+            return program.collect(result) * (1.0 if len(calls) == 1 else 1.01)
 
-        return dataclasses.replace(made, collect=later)
+        return dataclasses.replace(program, collect=collect)
 
-    monkeypatch.setattr(layout, "lay_out", program)
-    monkeypatch.setattr("scaling.core.compile_case.program", program, raising=False)
-    record = record_of(gradient(8), monkeypatch)
+    monkeypatch.setattr(layout, "lay_out", lay_out_wrong)
+    monkeypatch.setattr("scaling.core.compile_case.program", lay_out_wrong, raising=False)
+    record = measure(gradient_workload(8), monkeypatch)
     assert (
         (record.reason, record.seconds) == ("wrong_answer", [])
         and "later call" in record.text
@@ -286,9 +286,9 @@ def test_a_result_that_is_wrong_after_the_first_call_is_found(monkeypatch):
     )
 
 
-def test_the_caches_of_jax_hold_nothing_of_the_other_dtype_after_a_reference():
-    function = jax.jit(picks)
+def test_evaluating_a_reference_leaves_no_other_dtype_in_the_caches_of_jax():
+    function = jax.jit(indexed)
     before = function(jnp.ones(4, jnp.float32))
     with evaluation.evaluation_context("float64"):
-        assert jax.jit(jax.vmap(picks))(np.ones((2, 4))).dtype == np.float64
-    assert np.array_equal(before, jax.jit(jax.vmap(picks))(np.ones((2, 4), np.float32))[0])
+        assert jax.jit(jax.vmap(indexed))(np.ones((2, 4))).dtype == np.float64
+    assert np.array_equal(before, jax.jit(jax.vmap(indexed))(np.ones((2, 4), np.float32))[0])

@@ -1,4 +1,4 @@
-"""The environment: what a record says of where it was made, and nothing secret; and a device is a core."""
+"""Tests of the environment of a record: its digest, scrubbed paths and secrets, and one core per CPU device."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def describe(where="cpu", kind=None, flags="", workload=None, bound=(0,)):
 
 
 @pytest.mark.parametrize(
-    ("text", "left"),
+    ("text", "scrubbed"),
     [
         ("/home/ada/secret project.py", "secret project.py"),
         ("in /home/ada/work/mine.py:12", "in mine.py:12"),
@@ -35,20 +35,20 @@ def describe(where="cpu", kind=None, flags="", workload=None, bound=(0,)):
         ("", ""),
     ],
 )
-def test_scrub_leaves_no_more_of_an_absolute_path_than_its_last_part(text, left):
-    assert environment.scrub(text) == left
+def test_scrub_reduces_an_absolute_path_to_its_last_part(text, scrubbed):
+    assert environment.scrub(text) == scrubbed
 
 
 @pytest.mark.parametrize(
     "text",
     ["/opt/lib:/home/ada/lib", "at:/home/ada/x", "file:///home/ada/x.py", "~/x:/home/ada/", "\t/home/ada/x"],
 )
-def test_scrub_finds_a_path_whatever_stands_before_it(text):
+def test_scrub_finds_a_path_after_any_prefix(text):
     assert "home" not in environment.scrub(text)
 
 
 @pytest.mark.parametrize("name", ["SOME_API_KEY", "HF_TOKEN", "CLIENT_SECRET", "DB_PASSWORD", "some_api_key"])
-def test_scrub_removes_the_value_of_a_secret_and_says_which(monkeypatch, name):
+def test_scrub_replaces_the_value_of_a_secret_by_its_name(monkeypatch, name):
     monkeypatch.setenv(name, "s3cr3t/v4lue+x")
     assert (
         environment.scrub("refused: s3cr3t/v4lue+x, twice: s3cr3t/v4lue+x")
@@ -56,12 +56,12 @@ def test_scrub_removes_the_value_of_a_secret_and_says_which(monkeypatch, name):
     )
 
 
-def test_scrub_leaves_short_words_that_happen_to_be_a_secret(monkeypatch):
+def test_scrub_keeps_short_words_that_equal_a_secret(monkeypatch):
     monkeypatch.setenv("SOME_KEY", "true")
     assert environment.scrub("this is true") == "this is true"
 
 
-def test_the_digest_changes_with_what_makes_times_incomparable():
+def test_the_digest_changes_with_each_setting_that_makes_times_incomparable():
     digests = [
         describe()["digest"], describe(flags="--xla_cpu_fast_math=true")["digest"], describe(workload="a" * 16)["digest"],
         describe(workload="b" * 16)["digest"], describe(bound=None)["digest"], describe("gpu", "H200")["digest"],
@@ -83,29 +83,29 @@ def test_the_digest_changes_with_what_makes_times_incomparable():
 def test_the_digest_changes_with_the_code_the_versions_and_the_processor(
     monkeypatch, owner, attribute, value
 ):
-    monkeypatch.setattr(environment, "_versions", environment._versions.__wrapped__)  # asks anew
+    monkeypatch.setattr(environment, "_versions", environment._versions.__wrapped__)  # without the cache
     before = describe()["digest"]
     monkeypatch.setattr(owner, attribute, value)
     assert describe()["digest"] != before
 
 
 @pytest.mark.parametrize("package", ["jax", "jaxlib", "numpy"])
-def test_the_digest_changes_with_the_version_of_each_package_that_computes(monkeypatch, package):
+def test_the_digest_changes_with_the_version_of_each_numerical_package(monkeypatch, package):
     monkeypatch.setattr(environment, "_versions", environment._versions.__wrapped__)
     before, installed = describe(), metadata.version
     monkeypatch.setattr(metadata, "version", lambda name: "0.99" if name == package else installed(name))
     assert describe()["digest"] != before["digest"] and describe()["setting"] != before["setting"]
 
 
-def test_the_digest_of_a_gpu_changes_with_its_driver_and_that_of_a_cpu_does_not(monkeypatch):
+def test_only_the_digest_of_a_gpu_changes_with_the_driver(monkeypatch):
     before = describe("gpu", "H200"), describe()
     monkeypatch.setattr(environment, "_driver", lambda: "580.1.2")
     after = describe("gpu", "H200"), describe()
-    assert [then["digest"] == now["digest"] for then, now in zip(before, after, strict=True)] == [False, True]
-    assert [now["driver"] for now in after] == ["580.1.2", None]
+    assert [old["digest"] == new["digest"] for old, new in zip(before, after, strict=True)] == [False, True]
+    assert [new["driver"] for new in after] == ["580.1.2", None]
 
 
-def test_the_digest_stays_whatever_the_load_the_host_the_kernel_the_governor_and_the_cores(monkeypatch):
+def test_the_digest_ignores_load_host_kernel_governor_and_core_numbers(monkeypatch):
     before = describe(bound=[0])
     monkeypatch.setattr(os, "getloadavg", lambda: (37.5, 1.0, 1.0))
     monkeypatch.setattr(environment.machine, "release", lambda: "7.0")
@@ -118,28 +118,28 @@ def test_the_digest_stays_whatever_the_load_the_host_the_kernel_the_governor_and
 
 
 @pytest.mark.parametrize(
-    ("told", "governor"), [({1: "performance", 3: "performance"}, "performance"), ({1: "schedutil", 3: "performance"},
+    ("governors", "governor"), [({1: "performance", 3: "performance"}, "performance"), ({1: "schedutil", 3: "performance"},
     "performance+schedutil"), ({3: "powersave"}, "powersave"), ({0: "powersave"}, None), ({}, None)],
 )  # fmt: skip
-def test_the_governor_is_that_of_the_bound_cores(monkeypatch, told, governor):
+def test_the_governor_is_that_of_the_bound_cores(monkeypatch, governors, governor):
     monkeypatch.setattr(
         environment,
         "contents",
-        lambda path: next((told[core] for core in told if f"cpu{core}/" in path), None),
+        lambda path: next((governors[core] for core in governors if f"cpu{core}/" in path), None),
     )
     assert environment.governor([1, 3]) == governor
 
 
-def test_a_plan_and_a_worker_describe_the_same_environment():
-    """The launcher does not know the cores yet; were the digests not equal, nothing would ever count as done."""
+def test_the_launcher_and_a_worker_have_the_same_digest():
+    """The launcher does not know the cores yet. With another digest no case would ever count as done."""
     assert describe(bound=[])["digest"] == describe(bound=[1])["digest"] != describe(bound=None)["digest"]
 
 
-def test_flags_with_a_path_do_not_carry_it_into_a_record():
+def test_paths_in_xla_flags_are_not_recorded():
     assert "ada" not in json.dumps(describe(flags="--xla_dump_to=/home/ada/dump"))
 
 
-def test_the_persons_flags_are_kept_and_the_one_that_keeps_answers_right_is_added_once(monkeypatch):
+def test_the_flags_of_the_user_are_kept_and_the_required_flag_is_added_once(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_fast_math=true")
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     once = environment.variables("cpu")
@@ -150,7 +150,7 @@ def test_the_persons_flags_are_kept_and_the_one_that_keeps_answers_right_is_adde
     assert environment.variables("gpu") == environment.variables("cpu")
 
 
-COUNTS = """
+CHECK_CORES = """
     if RUNNING:
         import threading
         cores = len(os.sched_getaffinity(0))
@@ -159,17 +159,17 @@ COUNTS = """
 
 
 @needs_two_cores
-def test_a_worker_with_one_device_sees_one_core_and_with_two_two(
+def test_a_worker_is_bound_to_as_many_cores_as_devices(
     scaling_command, write_study, write_workload, tmp_path
 ):
-    write_workload(body=COUNTS.replace("\n    ", "\n") + "return jnp.sin(x)[:2] * x[2]")
-    words = write_study("{workload: mine, points: 6, devices: [1, 2]}")
-    assert scaling_command([*words, "results=bound"]).returncode == 0
+    write_workload(body=CHECK_CORES.replace("\n    ", "\n") + "return jnp.sin(x)[:2] * x[2]")
+    arguments = write_study("{workload: mine, points: 6, devices: [1, 2]}")
+    assert scaling_command([*arguments, "results=bound"]).returncode == 0
     records = load(tmp_path / "bound").records
     assert {record.case.devices: len(record.environment["cores"]) for record in records} == {1: 1, 2: 2}
     assert all(record.honest and record.environment["bound"] for record in records)
 
-    assert scaling_command([*words, "results=unbound", "bind=false"]).returncode == (
+    assert scaling_command([*arguments, "results=unbound", "bind=false"]).returncode == (
         0 if len(CORES) == 1 else 1
     )
     unbound = load(tmp_path / "unbound").records

@@ -1,4 +1,4 @@
-"""A mode, a reduction and a field of a case are one value each: added here as the documentation says, they work everywhere."""
+"""Tests of docs/adding_a_mode.md: a mode, a reduction or a field of a case is added by one value and works everywhere."""
 
 import dataclasses
 import itertools
@@ -41,8 +41,8 @@ def run(case):
     return run_case.run_case(blank, jax.devices()[: case.devices], "cpu", sampling)
 
 
-def add(module, table, block, monkeypatch):
-    """Run a block of the page as if it stood in a module, until the end of the test."""
+def run_example(module, table, block, monkeypatch):
+    """Run a code block of the page in the namespace of a module and return the name it adds to the table."""
     before = dict(getattr(module, table))
     exec(BLOCKS[block], dict(vars(module)))
     (name,) = set(getattr(module, table)) - set(before)
@@ -51,18 +51,16 @@ def add(module, table, block, monkeypatch):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
-def test_a_mode_is_one_value(layout, monkeypatch):
-    name = add(modes, "MODES", 0, monkeypatch)
-    right = dataclasses.replace(modes.MODES[name], linear_map=modes.jacfwd)
+def test_a_mode_is_added_by_one_value(layout, monkeypatch):
+    name = run_example(modes, "MODES", 0, monkeypatch)
+    exact = dataclasses.replace(modes.MODES[name], linear_map=modes.jacfwd)
     case = completion.complete(
         Case("linear", points=4, sizes={"p": 8, "o": 4}, mode=name, dtype="float64", **layout)
     )
-    record = run(
-        case
-    )  # of a linear function a central difference is exact but for the rounding of its values
+    record = run(case)  # a central difference of a linear function has only rounding errors
     assert (record.status, record.reason) in (("ok", None), ("failed", "wrong_answer")), record.text
     assert record.error < 1e-6
-    monkeypatch.setitem(modes.MODES, name, right)
+    monkeypatch.setitem(modes.MODES, name, exact)
     assert run(case).status == "ok"
 
 
@@ -70,34 +68,35 @@ def test_a_mode_is_one_value(layout, monkeypatch):
 @pytest.mark.parametrize(
     ("mode", "layout"), list(itertools.product(("jacfwd", "jacrev", "analytic"), LAYOUTS)), ids=str
 )
-def test_a_reduction_is_one_value(mode, layout, monkeypatch):
+def test_a_reduction_is_added_by_one_value(mode, layout, monkeypatch):
     if mode == "analytic" and layout.get("split") in ("seeds", "both"):
         layout = layout | {"split": "points", "mesh": None}
-    name = add(reductions, "REDUCTIONS", 1, monkeypatch)
+    name = run_example(reductions, "REDUCTIONS", 1, monkeypatch)
     case = completion.complete(Case("residual", points=4, mode=mode, reduce=name, dtype="float64", **layout))
     record = run(case)
     assert record.status == "ok", record.text
     assert record.error < 1e-12
-    off = dataclasses.replace(
+    wrong = dataclasses.replace(
         reductions.REDUCTIONS[name],
         columns=reductions.SliceStep(lambda c: 1.001 * abs(c).sum(axis=-1), sums_seeds=True),
         rows=reductions.SliceStep(lambda row, x: 1.001 * sum(abs(a).sum() for a in row), sums_seeds=True),
         of_jacobians=lambda J, x: 1.001 * abs(J).sum(axis=(1, 2)),
     )
-    monkeypatch.setitem(reductions.REDUCTIONS, name, off)
+    monkeypatch.setitem(reductions.REDUCTIONS, name, wrong)
     assert run(case).reason == "wrong_answer"
 
 
-def test_a_field_of_a_case_is_one_line_and_changes_no_key(monkeypatch):
+def test_a_field_of_a_case_is_added_by_one_line_and_changes_no_key(monkeypatch):
     line = "    overlap: bool ="
     source = (TOP / "scaling" / "core" / "case.py").read_text()
     assert source.count(line) == 1
-    longer = types.ModuleType("longer")
-    monkeypatch.setitem(sys.modules, "longer", longer)  # where a dataclass looks for its own names
-    exec(source.replace(line, f"    turns: int = _field('method', 1)\n{line}"), vars(longer))
-    plain, one, two = Case("rbf"), longer.Case("rbf"), longer.Case("rbf", turns=2)
-    assert one.key == plain.key != two.key
-    assert longer.from_dict(longer.to_dict(two)) == two and longer.from_dict(cases.to_dict(plain)) == one
-    assert "turns" in longer.VIEWS["method"] and sum("turns" in view for view in longer.VIEWS.values()) == 1
-    assert longer.problem(one) == longer.problem(two)
-    assert longer.label(two) == f"{longer.label(one)} 2"
+    extended = types.ModuleType("extended")
+    monkeypatch.setitem(sys.modules, "extended", extended)  # where `dataclass` resolves names
+    exec(source.replace(line, f"    turns: int = _field('method', 1)\n{line}"), vars(extended))
+    plain, with_default, with_value = Case("rbf"), extended.Case("rbf"), extended.Case("rbf", turns=2)
+    assert with_default.key == plain.key != with_value.key
+    assert extended.from_dict(extended.to_dict(with_value)) == with_value
+    assert extended.from_dict(cases.to_dict(plain)) == with_default
+    assert [name for name, view in extended.VIEWS.items() if "turns" in view] == ["method"]
+    assert extended.problem(with_default) == extended.problem(with_value)
+    assert extended.label(with_value) == f"{extended.label(with_default)} 2"

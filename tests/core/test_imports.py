@@ -1,4 +1,4 @@
-"""The wall around the core: what computes a dense case imports nothing else of the package, and options only when asked for."""
+"""Tests of the imports of scaling/core: JAX, NumPy and itself, and options only for the cases that use them."""
 
 import ast
 import json
@@ -12,7 +12,7 @@ from scaling.study import completion
 from tests.support.paths import PACKAGE
 
 CORE = sorted((PACKAGE / "core").glob("*.py"))
-LAUNCHING = {"schedule", "supervise", "worker_group"}  # they still import how a process is reached
+LAUNCHER_MODULES = {"schedule", "supervise", "worker_group"}  # these import the transports
 ALLOWED = {"jax", "numpy", *sys.stdlib_module_names}
 RUN = """
 import json, sys
@@ -27,26 +27,26 @@ record = run_case.run_case(Record(case, "failed", {"digest": "test"}), jax.devic
 assert record.status == "ok", record.text
 print(json.dumps([name for name in sys.modules if name.startswith("scaling.")]))
 """
-MEASURED = {"scaling.options.host_monitor", "scaling.options.program.program_stats"}  # of every case
+LOADED_BY_ALL = {"scaling.options.host_monitor", "scaling.options.program.program_stats"}  # by every case
 
 
-def loaded_by(**fields):
-    """Return the modules of options and peers that a case loads in a process of its own, without those of every case."""
+def loaded_options(**fields):
+    """Return the modules of options and peers that a case loads in a fresh process, except LOADED_BY_ALL."""
     case = non_default_fields(completion.complete(Case(**fields)))
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", RUN, json.dumps(case)], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    others = {
-        name for name in json.loads(done.stdout) if name.startswith(("scaling.options.", "scaling.peers."))
+    assert process.returncode == 0, process.stderr
+    modules = {
+        name for name in json.loads(process.stdout) if name.startswith(("scaling.options.", "scaling.peers."))
     }
-    return {name for name in others - MEASURED if not name.startswith("scaling.options.program")}
+    return {name for name in modules - LOADED_BY_ALL if not name.startswith("scaling.options.program")}
 
 
 @pytest.mark.parametrize("path", CORE, ids=lambda path: path.stem)
-def test_the_core_imports_jax_numpy_and_itself(path):
-    if path.stem in LAUNCHING:
-        pytest.skip("it reaches processes on other hosts")
+def test_the_core_imports_only_jax_numpy_and_itself(path):
+    if path.stem in LAUNCHER_MODULES:
+        pytest.skip("it starts processes on other hosts")
     for node in ast.walk(ast.parse(path.read_text())):
         names = []
         if isinstance(node, ast.ImportFrom):
@@ -54,8 +54,8 @@ def test_the_core_imports_jax_numpy_and_itself(path):
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         for name in names:
-            own = name in ("scaling", "scaling.core") or name.startswith("scaling.core.")
-            assert own or name.partition(".")[0] in ALLOWED, f"{path.name} imports {name}"
+            is_core = name in ("scaling", "scaling.core") or name.startswith("scaling.core.")
+            assert is_core or name.partition(".")[0] in ALLOWED, f"{path.name} imports {name}"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +69,6 @@ def test_the_core_imports_jax_numpy_and_itself(path):
     ],
     ids=str,
 )
-def test_a_case_loads_the_options_that_it_asks_for_and_no_other(fields, option):
-    found = loaded_by(workload="rbf", points=4, **{"api": "jit", "dtype": "float32"} | fields)
-    assert (option in found) if option else not found
+def test_a_case_loads_only_the_options_that_it_uses(fields, option):
+    loaded = loaded_options(workload="rbf", points=4, **{"api": "jit", "dtype": "float32"} | fields)
+    assert (option in loaded) if option else not loaded

@@ -1,10 +1,10 @@
-"""Planted errors are caught, and right derivatives accepted: a sample of `scripts/bench planted`, from the same tables."""
+"""Tests of the check with planted errors: errors are caught, correct derivatives pass (a sample of `scripts/bench planted`)."""
 
 import sys
 
 import pytest
 
-from tests.support.devices import ONCE  # noqa: F401  # the devices of these tests
+from tests.support.devices import ONCE  # noqa: F401  # sets up the devices
 from tests.support.paths import TOP
 
 TABLES = str(TOP / "scripts" / "benchmarks")
@@ -20,38 +20,38 @@ def size_of(case):
 
 
 SAMPLE = sorted([case for case in cases.HARD if size_of(case) <= 2**16][::6], key=size_of)
-RIGHT = list(right.RIGHT)[::16]
-LATER = "wrong after the first call only"
+CORRECT = list(right.RIGHT)[::16]
+WRONG_LATER = "wrong after the first call only"
 WHOLE = [
     *attempts.whole_attempts()[::18],
-    *[each for each in attempts.whole_attempts() if each.kind == LATER][:1],
+    *[attempt for attempt in attempts.whole_attempts() if attempt.kind == WRONG_LATER][:1],
 ]
 
 
 @pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    """Let processes that are started find the functions too."""
+def add_tables_to_path(monkeypatch):
+    """Let started processes import the functions."""
     monkeypatch.setenv("PYTHONPATH", TABLES)
 
 
 @pytest.mark.parametrize(
     "case", SAMPLE, ids=lambda case: f"{case.variant} {case.sizes['n']} {case.dtype} {case.mode}"
 )
-def test_an_error_planted_in_a_result_is_caught(case):
-    outcome, asked = trial.run(trial.complete(case))
+def test_an_error_planted_in_a_result_is_detected(case):
+    outcome, call = trial.run(trial.complete(case))
     assert outcome.status in ("ok", trial.NO_DIGITS), outcome
     if outcome.status == "ok":
-        for kind, wrong in plants.choose_plants(asked.words[0], asked.result, 5, {}, SAMPLE.index(case)):
-            assert trial.check_result(asked, wrong).status != "ok", kind
+        for kind, wrong in plants.choose_plants(call.words[0], call.result, 5, {}, SAMPLE.index(case)):
+            assert trial.check_result(call, wrong).status != "ok", kind
 
 
-@pytest.mark.parametrize("whole", WHOLE, ids=lambda whole: f"{whole.kind} {whole.case.sizes['n']}")
-def test_an_error_planted_in_an_attempt_is_caught(whole):
-    assert whole.run().status != "ok"
+@pytest.mark.parametrize("attempt", WHOLE, ids=lambda attempt: f"{attempt.kind} {attempt.case.sizes['n']}")
+def test_an_error_planted_in_a_whole_case_is_detected(attempt):
+    assert attempt.run().status != "ok"
 
 
-@pytest.mark.parametrize("name", RIGHT)
-def test_a_right_derivative_is_not_refused(name):
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_derivative_passes(name):
     for case in right.cases(name):
         outcome = trial.run_correct(case)[1]
         assert outcome.status == "ok" or (
@@ -59,7 +59,8 @@ def test_a_right_derivative_is_not_refused(name):
         ), outcome
 
 
-def test_a_plant_that_its_dtype_cannot_resolve_is_not_planted():
-    _, asked = trial.run(trial.complete(SAMPLE[0]))
-    of = plants.Result(asked.words[0], asked.result, None)
-    assert plants.change(of, of.scaled((), 1 + plants.LEAST[of.case.dtype] / 2)) < plants.LEAST[of.case.dtype]
+def test_a_change_below_the_resolution_of_its_dtype_is_not_planted():
+    _, call = trial.run(trial.complete(SAMPLE[0]))
+    result = plants.Result(call.words[0], call.result, None)
+    least = plants.LEAST[result.case.dtype]
+    assert plants.change(result, result.scaled((), 1 + least / 2)) < least

@@ -1,4 +1,4 @@
-"""Rounding: the tolerance of the check is some roundings a term; products have the case's precision."""
+"""Tests of rounding: the tolerance is a few roundings per term, and matrix products have the precision of the case."""
 
 import jax
 import numpy as np
@@ -13,8 +13,8 @@ from scaling.study import completion
 LINEAR = {"workload": "linear", "points": 5, "sizes": {"p": 3, "o": 2}, "api": "jit"}
 
 
-def right_result(case, built):
-    """The Jacobian of `linear` by W, row by row: x in the row of each output."""
+def correct_result(case, built):
+    """Return the Jacobian of `linear` with respect to W: row `o` has x at the weights of output `o`."""
     x = inputs.exact_inputs(case, built, 0, case.points)["X"]
     p, o = case.sizes["p"], case.sizes["o"]
     result = np.zeros((case.points, o, p, o))
@@ -25,21 +25,21 @@ def right_result(case, built):
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(("roundings", "reason"), [(0, None), (4, None), (40, "wrong_answer")])
-def test_a_result_may_be_off_by_some_roundings_a_term_and_by_no_more(dtype, roundings, reason):
+def test_a_result_may_differ_by_a_few_roundings_per_term_and_no_more(dtype, roundings, reason):
     with jax.enable_x64(dtype == "float64"):
         case = completion.complete(Case(**LINEAR, dtype=dtype, reduce="whole"))
         built = workload.build(case)
-        got = right_result(case, built)
+        got = correct_result(case, built)
         entry = np.unravel_index(np.abs(got).argmax(), got.shape)
         got[entry] *= 1 + roundings * ROUNDOFF[dtype] * np.sqrt(built.terms)
-        found = check.verdict(case, built, derivative_shape(case, built), got, "cpu")
-    assert found.reason == reason, found
+        verdict = check.verdict(case, built, derivative_shape(case, built), got, "cpu")
+    assert verdict.reason == reason, verdict
 
 
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "value"])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_every_product_of_matrices_has_the_precision_of_its_case(precision, mode):
-    """The program shows it; on a CPU no result would."""
+def test_every_matrix_product_has_the_precision_of_its_case(precision, mode):
+    """On a CPU the precision shows in the program and not in the result."""
     case = completion.complete(Case(**LINEAR, precision=precision, mode=mode))
     program = layout.lay_out(case, workload.build(case), jax.devices()[:1])
     lowered = program.function.lower(*program.arguments.values()).as_text()

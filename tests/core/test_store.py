@@ -1,4 +1,4 @@
-"""The store never loses a finished record, and never takes for one what is none."""
+"""Tests of the record store: finished records are never lost, and damaged lines are reported and skipped."""
 
 import dataclasses
 import json
@@ -17,17 +17,17 @@ from scaling.core.record_reading import from_line
 from scaling.study.results_folder import create_results
 
 JUNK = {
-    "a torn line": b'{"case": {"workload": "lin',
+    "an incomplete line": b'{"case": {"workload": "lin',
     "binary": bytes(range(256)).replace(b"\n", b""),
-    "bytes that are no UTF-8": b'{"schema": 1, "text": "\xff\xfe"}',
-    "zeros, as a crashed file system leaves them": b"\0" * 300,
+    "bytes that are not UTF-8": b'{"schema": 1, "text": "\xff\xfe"}',
+    "zeros, as after a crash of the file system": b"\0" * 300,
     "a number": b"5",
     "a list": b"[1, 2, 3]",
     "null": b"null",
-    "an object that is no record": b'{"hello": "world"}',
-    "a record of nothing": b'{"schema": 1}',
-    "brackets without end": b"[" * 100_000,
-    "a number without end": b"9" * 10_000,
+    "an object that is not a record": b'{"hello": "world"}',
+    "a record without fields": b'{"schema": 1}',
+    "deeply nested brackets": b"[" * 100_000,
+    "a number of 10,000 digits": b"9" * 10_000,
 }
 
 
@@ -37,7 +37,7 @@ def write(path, *lines):
     )
 
 
-def test_a_record_comes_back_as_it_was_written(tmp_path, make_record):
+def test_records_are_loaded_as_they_were_written(tmp_path, make_record):
     records = [
         make_record(
             devices=2,
@@ -69,11 +69,11 @@ def test_a_record_is_one_line_of_strict_json_with_its_key(make_record):
     assert json.loads(line)["key"] == record.key
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-def test_a_number_that_json_cannot_hold_is_never_written_as_such(make_record, bad):
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_non_finite_numbers_are_written_as_null(make_record, value):
     line = to_line(
         make_record(
-            "failed", reason="not_finite", error=bad, flops=bad, environment={"deep": [{"load": bad}]}
+            "failed", reason="not_finite", error=value, flops=value, environment={"deep": [{"load": value}]}
         )
     )
     fields = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} was written"))
@@ -84,40 +84,40 @@ def test_a_number_that_json_cannot_hold_is_never_written_as_such(make_record, ba
     )
 
 
-@pytest.mark.parametrize("junk", JUNK)
-@pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "between", "last"])
-def test_a_damaged_line_is_named_and_passed_over_and_the_rest_is_loaded(tmp_path, make_record, junk, place):
+@pytest.mark.parametrize("damage", JUNK)
+@pytest.mark.parametrize("position", [0, 1, 2], ids=["first", "between", "last"])
+def test_a_damaged_line_is_reported_and_the_other_lines_are_loaded(tmp_path, make_record, damage, position):
     good = [make_record(points=n) for n in (7, 9)]
     lines = [to_line(record).encode() for record in good]
-    lines.insert(place, JUNK[junk])
+    lines.insert(position, JUNK[damage])
     (tmp_path / "a.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     records, damaged, _ = store.load(tmp_path)
     assert records == good
-    assert len(damaged) == 1 and damaged[0].startswith(f"a.jsonl:{place + 1}: ")
+    assert len(damaged) == 1 and damaged[0].startswith(f"a.jsonl:{position + 1}: ")
     assert len(damaged[0]) < 200 and "\n" not in damaged[0]
 
 
-def test_a_torn_last_line_is_named_and_passed_over_wherever_it_was_torn(tmp_path, make_record):
-    good, lost = make_record(points=7), to_line(make_record(points=9)).encode()
-    for end in range(1, len(lost), 97):
-        write(tmp_path / "a.jsonl", good, lost[:end])
+def test_an_incomplete_last_line_of_any_length_is_reported_and_skipped(tmp_path, make_record):
+    good, incomplete = make_record(points=7), to_line(make_record(points=9)).encode()
+    for end in range(1, len(incomplete), 97):
+        write(tmp_path / "a.jsonl", good, incomplete[:end])
         records, damaged, _ = store.load(tmp_path)
         assert records == [good] and len(damaged) == 1 and damaged[0].startswith("a.jsonl:2: "), end
 
 
-def test_a_whole_last_line_without_its_line_end_still_counts(tmp_path, make_record):
+def test_a_complete_last_line_without_a_newline_is_loaded(tmp_path, make_record):
     (tmp_path / "a.jsonl").write_text(to_line(make_record()))
     assert store.load(tmp_path) == ([make_record()], [], [])
 
 
-def test_empty_files_empty_lines_and_other_line_ends_are_no_damage(tmp_path, make_record):
+def test_empty_files_empty_lines_and_crlf_are_not_damage(tmp_path, make_record):
     (tmp_path / "empty.jsonl").touch()
     (tmp_path / "lines.jsonl").write_bytes(b"\n\r\n  \n" + to_line(make_record()).encode() + b"\r\n\n")
-    (tmp_path / "study.json").write_text("not a record, and not asked")
+    (tmp_path / "study.json").write_text("not a record file")
     assert store.load(tmp_path) == ([make_record()], [], [])
 
 
-def test_what_only_looks_like_a_file_of_records_is_named(tmp_path, make_record):
+def test_folders_and_broken_links_named_like_record_files_are_reported(tmp_path, make_record):
     (tmp_path / "folder.jsonl").mkdir()
     (tmp_path / "nowhere.jsonl").symlink_to(tmp_path / "gone")
     write(tmp_path / "z.jsonl", make_record())
@@ -127,13 +127,13 @@ def test_what_only_looks_like_a_file_of_records_is_named(tmp_path, make_record):
 
 
 @pytest.mark.parametrize("schema", [0, -2, "1", None, [], {}])
-def test_a_record_of_another_schema_is_named_with_both_numbers(tmp_path, make_record, schema):
+def test_a_record_of_another_schema_is_reported_with_both_versions(tmp_path, make_record, schema):
     write(tmp_path / "a.jsonl", json.dumps(json.loads(to_line(make_record())) | {"schema": schema}).encode())
     records, [damage], _ = store.load(tmp_path)
     assert records == [] and f"schema {schema!r}" in damage and "reads 1" in damage
 
 
-def test_a_record_whose_key_is_not_that_of_its_case_is_damaged(tmp_path, make_record):
+def test_a_record_whose_key_differs_from_that_of_its_case_is_damaged(tmp_path, make_record):
     fields = json.loads(to_line(make_record()))
     for changed in ({"key": "0" * 16}, {"key": None}, {"case": fields["case"] | {"points": 8}}):
         write(tmp_path / "a.jsonl", json.dumps(fields | changed).encode())
@@ -153,7 +153,7 @@ def test_a_record_whose_key_is_not_that_of_its_case_is_damaged(tmp_path, make_re
     ],
     ids=str,
 )  # fmt: skip
-def test_a_line_that_is_almost_a_record_is_damaged(tmp_path, make_record, changed):
+def test_a_record_with_an_invalid_field_is_damaged(tmp_path, make_record, changed):
     good = make_record(points=9)
     write(
         tmp_path / "a.jsonl", json.dumps(json.loads(to_line(make_record())) | changed).encode() + b"\n", good
@@ -166,8 +166,8 @@ WRONG_TYPES = [None, 5, -1.5, "x", True, [], {}, [None], ["x"], {"a": []}]
 
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(store.Record) if f.name != "schema"])
-def test_a_field_of_any_wrong_type_never_stops_a_folder_from_being_read(tmp_path, make_record, field):
-    """Damaged or not: what is loaded can be asked for its identity, compared and sorted."""
+def test_a_field_of_a_wrong_type_does_not_prevent_loading_the_folder(tmp_path, make_record, field):
+    """Loaded records have an identity and can be compared and sorted."""
     good = make_record(points=9, started_at="2026-11-21", environment={"cores": [0]})
     for status in ("ok", "failed"):
         fields = json.loads(
@@ -183,7 +183,7 @@ def test_a_field_of_any_wrong_type_never_stops_a_folder_from_being_read(tmp_path
             assert all(isinstance(record.honest, bool) for record in records), value
 
 
-def test_every_reason_of_the_closed_lists_can_be_read_again(make_record):
+def test_every_skip_and_failure_reason_round_trips(make_record):
     for status, reasons in (("skipped", SKIPPED), ("failed", FAILED)):
         for reason in reasons:
             record = make_record(status, reason=reason)
@@ -201,32 +201,32 @@ def test_two_writers_never_share_a_file(tmp_path, make_record):
     assert len(store.load(tmp_path).records) == 40
 
 
-def test_a_writer_that_has_nothing_to_say_leaves_no_file(tmp_path):
+def test_a_writer_without_records_creates_no_file(tmp_path):
     store.Writer(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_record_is_on_disk_before_append_returns(tmp_path, make_record, monkeypatch):
     synced = []
-    really = os.fsync
+    fsync = os.fsync
 
-    def watched(handle):
+    def record_fsync(handle):
         synced.append(os.readlink(f"/proc/self/fd/{handle}"))
-        really(handle)
+        fsync(handle)
 
-    monkeypatch.setattr(os, "fsync", watched)
+    monkeypatch.setattr(os, "fsync", record_fsync)
     writer = store.Writer(tmp_path)
     for n in (1, 2):
         synced.clear()
         writer.append(make_record(points=n))
         [path] = tmp_path.glob("*.jsonl")
         assert synced[-1] == str(path)
-        assert n > 1 or str(tmp_path) in synced, "the new file's name as well"
+        assert n > 1 or str(tmp_path) in synced, "the folder of a new file as well"
         assert len(path.read_bytes().splitlines()) == n
 
 
-def test_a_write_that_fails_half_way_leaves_what_was_there_and_raises(tmp_path, make_record):
-    """The kernel writes what still fits, then refuses: the half line goes, and the same writer can go on."""
+def test_a_write_that_fails_half_way_raises_and_keeps_the_earlier_records(tmp_path, make_record):
+    """The kernel writes what fits. The writer removes the incomplete line and can continue."""
     script = """
         import resource, signal, sys
         from pathlib import Path
@@ -237,27 +237,27 @@ def test_a_write_that_fails_half_way_leaves_what_was_there_and_raises(tmp_path, 
         lines = sys.stdin.read().splitlines()
         writer = store.Writer(Path(sys.argv[1]))
         writer.append(from_line(lines[0]))
-        most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-        resource.setrlimit(resource.RLIMIT_FSIZE, (len(lines[0]) + 1 + len(lines[1]) // 2, most))
+        hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(lines[0]) + 1 + len(lines[1]) // 2, hard_limit))
         try:
             writer.append(from_line(lines[1]))
         except OSError as error:
             print(error.strerror)
         print(next(Path(sys.argv[1]).glob("*.jsonl")).stat().st_size)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit, hard_limit))
         writer.append(from_line(lines[2]))
     """
     records = [make_record(points=n) for n in (7, 8, 9)]
     lines = [to_line(record) for record in records]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], input="\n".join(lines), capture_output=True, text=True,
         check=True, timeout=60,
     )  # fmt: skip
-    assert done.stdout.splitlines() == ["File too large", str(len(lines[0]) + 1)]
+    assert process.stdout.splitlines() == ["File too large", str(len(lines[0]) + 1)]
     assert store.load(tmp_path) == ([records[0], records[2]], [], [])
 
 
-def test_a_file_that_is_replaced_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_json_files_are_replaced_atomically(tmp_path, monkeypatch):
     path = tmp_path / "study.json"
     store.write_json(path, {"a": [1]})
     store.write_json(path, {"b": [2]})
@@ -270,18 +270,18 @@ def test_a_file_that_is_replaced_is_replaced_whole_or_not_at_all(tmp_path, monke
     with pytest.raises(OSError, match="No space"):
         store.write_json(path, {"d": 4})
     assert store.read_json(path) == {"b": [2]}
-    assert list(tmp_path.iterdir()) == [path], "nothing is left lying about"
+    assert list(tmp_path.iterdir()) == [path], "no temporary file remains"
 
 
-@pytest.mark.parametrize("junk", [*JUNK.values(), b""], ids=[*JUNK, "nothing"])
-def test_a_damaged_small_file_reads_as_nothing_or_as_what_it_holds(tmp_path, junk):
+@pytest.mark.parametrize("damage", [*JUNK.values(), b""], ids=[*JUNK, "nothing"])
+def test_reading_a_damaged_json_file_returns_none_or_its_value(tmp_path, damage):
     path = tmp_path / "study.json"
-    path.write_bytes(junk)
+    path.write_bytes(damage)
     assert store.read_json(path) in (None, 5, [1, 2, 3], {"hello": "world"}, {"schema": 1})
     assert store.read_json(tmp_path / "gone.json") is None
 
 
-def test_the_last_good_record_counts_whatever_came_after_it(make_record):
+def test_the_latest_ok_record_is_preferred_to_later_failures(make_record):
     first = make_record(started_at="2026-11-21T08:00", attempt=1)
     second = make_record(started_at="2026-11-21T09:00", attempt=2)
     failed = make_record("failed", reason="killed", started_at="2026-11-21T10:00", attempt=3)
@@ -289,7 +289,7 @@ def test_the_last_good_record_counts_whatever_came_after_it(make_record):
         assert store.latest(order) == [second]
 
 
-def test_without_a_good_record_the_last_failure_counts(make_record):
+def test_without_an_ok_record_the_latest_failure_is_returned(make_record):
     early = make_record("failed", reason="error", started_at="2026-11-21T08:00", attempt=1)
     late = make_record("failed", reason="killed", started_at="2026-11-21T09:00", attempt=2)
     assert store.latest([late, early]) == store.latest([early, late]) == [late]
@@ -297,28 +297,28 @@ def test_without_a_good_record_the_last_failure_counts(make_record):
     assert store.latest([late, skipped, early]) == [skipped]
 
 
-def test_other_environments_and_replicates_are_other_measurements(make_record):
+def test_other_environments_and_replicates_are_separate_measurements(make_record):
     records = [make_record(), make_record(digest="f" * 12), make_record(replicate=1), make_record(points=9)]
     assert store.latest(records) == records
 
 
-def test_a_second_run_in_a_folder_waits_and_is_then_refused_in_one_line(tmp_path):
+def test_a_second_run_in_a_folder_waits_and_is_then_rejected_in_one_line(tmp_path):
     with store.locked(tmp_path):
-        began = time.monotonic()
+        start = time.monotonic()
         waiting = pytest.raises(Refusal, match=r"another run is working in .*; wait for it")
-        with waiting as refused, store.locked(tmp_path, seconds=0.3):
-            pytest.fail("two runs held one folder")
-        assert time.monotonic() - began >= 0.3 and "\n" not in str(refused.value)
+        with waiting as error, store.locked(tmp_path, seconds=0.3):
+            pytest.fail("two runs locked one folder")
+        assert time.monotonic() - start >= 0.3 and "\n" not in str(error.value)
     with store.locked(tmp_path):
         pass
 
 
-def test_a_lock_that_a_worker_inherited_is_held_as_long_as_the_worker_lives(tmp_path):
+def test_a_lock_is_held_while_a_worker_that_inherited_it_lives(tmp_path):
     with store.locked(tmp_path) as handle:
         worker = subprocess.Popen(["sleep", "60"], pass_fds=(handle,))
     try:
         with pytest.raises(Refusal, match="another run"), store.locked(tmp_path, seconds=0.3):
-            pytest.fail("a second run began while the first one's worker was at work")
+            pytest.fail("a second run began while a worker of the first was alive")
     finally:
         worker.kill()
         worker.wait()
@@ -326,7 +326,7 @@ def test_a_lock_that_a_worker_inherited_is_held_as_long_as_the_worker_lives(tmp_
         pass
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_anything_else(tmp_path):
+def test_a_results_folder_that_cannot_be_written_is_rejected(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(Refusal, match=r"cannot write to results=.*; give another folder with results=PATH"):
         create_results(tmp_path / "file" / "below")
@@ -334,7 +334,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_anything_else(tmp_pat
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
-def test_a_folder_without_results_is_told_which_have_some(tmp_path, monkeypatch):
+def test_a_folder_without_results_is_answered_with_those_that_have_some(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Refusal, match="no results in 'results/linear'; `scaling run` makes some"):
         store.folder_of("results/linear")
@@ -346,7 +346,7 @@ def test_a_folder_without_results_is_told_which_have_some(tmp_path, monkeypatch)
 
 
 BIG, HUGE = 10**19, 10**400
-ABSURD = {
+IMPOSSIBLE = {
     "trace_seconds": [-1, -1e-9, 1e10, HUGE, "1", True], "lower_seconds": [-0.1, [1]], "compile_seconds": [-1e9, {}, 1e300],
     "first_seconds": [-1, BIG], "check_seconds": [-1], "sampling_seconds": [-1], "detect_seconds": [-1], "color_seconds": [-1],
     "floor_seconds": [-1e-6, 1e12, HUGE], "seconds": [[1e-320], [1e300], [BIG], [HUGE], [-1], ["x"], [[1]], [{}]],
@@ -365,10 +365,10 @@ ABSURD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ABSURD)
-def test_a_record_with_an_absurd_value_is_passed_over_with_a_line_that_names_it(name, tmp_path, make_record):
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_a_record_with_an_impossible_value_is_skipped_and_the_field_is_named(name, tmp_path, make_record):
     good = make_record(points=9)
-    for value in ABSURD[name]:
+    for value in IMPOSSIBLE[name]:
         write(
             tmp_path / "a.jsonl",
             json.dumps(json.loads(to_line(make_record())) | {name: value}).encode() + b"\n",
@@ -381,23 +381,23 @@ def test_a_record_with_an_absurd_value_is_passed_over_with_a_line_that_names_it(
 
 
 @pytest.mark.parametrize("token", ["NaN", "Infinity", "-Infinity", "1e400", "-1e400", "1" + "0" * 30])
-def test_a_number_that_is_none_is_damage_wherever_it_stands(token, tmp_path, make_record):
+def test_a_non_finite_or_huge_number_in_a_nested_field_is_damage(token, tmp_path, make_record):
     fields = json.loads(to_line(make_record(before={"load": 0.25}, environment={"load": 0.25})))
-    for place in ("environment", "before"):
-        line = json.dumps(fields | {place: fields[place] | {"load": "HERE"}}).replace('"HERE"', token)
+    for field in ("environment", "before"):
+        line = json.dumps(fields | {field: fields[field] | {"load": "NUMBER"}}).replace('"NUMBER"', token)
         (tmp_path / "a.jsonl").write_text(line)
         records, damaged, _ = store.load(tmp_path)
-        assert records == [] and f"{place}.load" in damaged[0]
+        assert records == [] and f"{field}.load" in damaged[0]
 
 
-def test_a_ceiling_without_what_makes_it_one_is_damaged(tmp_path, make_record):
+def test_a_machine_peak_without_its_target_or_sizes_is_damaged(tmp_path, make_record):
     for fields in ({"target": None}, {"target": "speed"}, {"sizes": {}}, {"sizes": {"k": 4}}):
         case = {"workload": "ceiling", "target": "copy", "sizes": {"k": 4, "terms": 1}} | fields
         write(tmp_path / "a.jsonl", make_record(**case))
         assert store.load(tmp_path).records == [], fields
 
 
-def test_what_no_program_could_read_again_is_never_written(make_record):
+def test_huge_numbers_are_written_as_null(make_record):
     line = to_line(
         make_record("failed", reason="error", peak_bytes=10**30, environment={"deep": [10**400, -1e300]})
     )
@@ -406,7 +406,7 @@ def test_what_no_program_could_read_again_is_never_written(make_record):
     assert from_line(line).peak_bytes is None
 
 
-def test_sizes_that_had_other_names_before_stand_apart(tmp_path, make_record):
+def test_records_whose_sizes_have_other_names_are_separate_timings(tmp_path, make_record):
     from scaling.analysis import findings
 
     records = [

@@ -1,4 +1,4 @@
-"""What is timed: each stage of a program once, and a call until its result is there."""
+"""Tests of timing: each compilation stage is timed once, and a call until its result is ready."""
 
 import time
 from types import SimpleNamespace
@@ -9,7 +9,7 @@ from scaling.core import timing
 from scaling.core.timing import Sampling
 
 
-def test_a_sample_lasts_from_the_call_until_its_result_is_there(monkeypatch):
+def test_a_sample_lasts_from_the_call_until_the_result_is_ready(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
@@ -25,7 +25,7 @@ def test_a_sample_lasts_from_the_call_until_its_result_is_there(monkeypatch):
 
 
 class Stage:
-    """A function on its way to a program: each stage takes as long as it says."""
+    """A compilation stage of JAX that takes a fixed time on a fake clock."""
 
     jaxpr = SimpleNamespace(eqns=())
 
@@ -46,8 +46,8 @@ class Stage:
         return self
 
 
-def test_each_stage_before_the_first_call_is_timed_once(monkeypatch):
+def test_tracing_lowering_and_compiling_are_timed_once_each(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    made = timing.compile_stages(Stage(now), [])
-    assert (made.trace_seconds, made.lower_seconds, made.compile_seconds) == (1.0, 2.0, 4.0)
+    stages = timing.compile_stages(Stage(now), [])
+    assert (stages.trace_seconds, stages.lower_seconds, stages.compile_seconds) == (1.0, 2.0, 4.0)

@@ -1,4 +1,4 @@
-"""What would make a time a lie is caught: a timer that does not wait, a folded input, a dropped output, a wrong derivative."""
+"""Tests that a misleading time is rejected: no wait for the result, folded inputs, missing outputs, wrong derivatives."""
 
 import dataclasses
 import time
@@ -17,7 +17,7 @@ from scaling.study import completion
 
 pytestmark = pytest.mark.thin(2, "contract")
 
-FEW = Sampling(least=7, most=9, seconds=0.1, warm_up=0.001)
+FEW_SAMPLES = Sampling(least=7, most=9, seconds=0.1, warm_up=0.001)
 PROBLEMS = {
     "linear by seeds": {"workload": "linear", "points": 6, "sizes": {"p": 5, "o": 3}, "mode": "jacrev"},
     "rbf summed": {
@@ -32,35 +32,35 @@ PROBLEMS = {
 }
 
 
-def run(case, sampling=FEW):
+def run(case, sampling=FEW_SAMPLES):
     blank = Record(case, "failed", {"digest": "test", "platform": "cpu"})
     return run_case.run_case(blank, jax.devices()[: case.devices], "cpu", sampling)
 
 
-def case_of(name, **more):
-    return completion.complete(Case(**PROBLEMS[name] | {"api": "jit"} | more))
+def case_of(name, **fields):
+    return completion.complete(Case(**PROBLEMS[name] | {"api": "jit"} | fields))
 
 
-def with_function(monkeypatch, change):
-    """Every program's function changed by `change(function, arguments) -> function`."""
-    whole = layout.lay_out
+def change_programs(monkeypatch, change):
+    """Replace the function of every program by `change(function, arguments)`."""
+    lay_out = layout.lay_out
 
-    def changed(*words, **more):
-        program = whole(*words, **more)
+    def lay_out_changed(*arguments, **keywords):
+        program = lay_out(*arguments, **keywords)
         return dataclasses.replace(program, function=jax.jit(change(program.function, program.arguments)))
 
-    monkeypatch.setattr(layout, "lay_out", changed)
+    monkeypatch.setattr(layout, "lay_out", lay_out_changed)
 
 
-def run_once(case):
-    """What a case's program gives."""
+def call_once(case):
+    """Return the output of the program of a case."""
     built = workload.build(case)
     program = layout.lay_out(case, built, jax.devices()[:1])
     return program.function(*layout.place_inputs(case, built, program))
 
 
 class Pending:
-    """A result that is not there yet: waiting for it takes 10 ms of a clock that a test holds."""
+    """A result that is not ready. Waiting for it takes 10 ms on a fake clock."""
 
     def __init__(self, clock):
         self.clock = clock
@@ -71,18 +71,18 @@ class Pending:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-def test_a_timer_that_does_not_wait_tells_another_time_than_the_device_took(monkeypatch, waits):
+def test_only_a_timer_that_waits_measures_the_time_of_the_device(monkeypatch, waits):
     clock = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
 
-    def ask():
+    def call():
         clock[0] += 1e-6
         return Pending(clock)
 
     monkeypatch.setattr(
         run_case,
         "_compile_jax_program",
-        lambda *_: run_case.PlacedProgram(SimpleNamespace(coloring=None), ask, lambda result: None),
+        lambda *_: run_case.PlacedProgram(SimpleNamespace(coloring=None), call, lambda result: None),
     )
     monkeypatch.setattr(check, "verdict", lambda *_, **__: check.Verdict(0.0, 1.0, None))
     if not waits:
@@ -96,8 +96,8 @@ def test_a_timer_that_does_not_wait_tells_another_time_than_the_device_took(monk
     assert (record.seconds == pytest.approx([0.010001] * len(record.seconds))) == waits
 
 
-def test_when_a_call_returns_its_outputs_are_there():
-    """Without waiting they are not: the device is still at work."""
+def test_the_outputs_of_a_call_are_ready_after_waiting():
+    """Without waiting they are not, since the device is still computing."""
     x = jnp.ones((500, 500))
     compiled = (
         jax.jit(lambda x: [jax.lax.fori_loop(0, 20, lambda _, y: y @ x / 500, x), x + 1]).lower(x).compile()
@@ -108,19 +108,19 @@ def test_when_a_call_returns_its_outputs_are_there():
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_a_program_into_which_the_inputs_are_folded_is_a_wrong_answer(monkeypatch, name):
-    """It answers for the inputs that it was compiled with: so each case is checked on inputs that only come when it is called."""
-    case, other = case_of(name), case_of(name, data_seed=1)
-    built = workload.build(other)
-    folded = layout.place_inputs(other, built, layout.lay_out(other, built, jax.devices()[:1]))
+def test_a_program_with_constant_folded_inputs_is_a_wrong_answer(monkeypatch, name):
+    """It ignores its arguments and returns the result for the inputs with which it was compiled."""
+    case, other_case = case_of(name), case_of(name, data_seed=1)
+    built = workload.build(other_case)
+    folded = layout.place_inputs(other_case, built, layout.lay_out(other_case, built, jax.devices()[:1]))
     assert run(case).status == "ok"
-    with_function(monkeypatch, lambda function, _: lambda *given: function(*folded))
+    change_programs(monkeypatch, lambda function, _: lambda *args: function(*folded))
     record = run(case)
     assert (record.status, record.reason, record.seconds) == ("failed", "wrong_answer", [])
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_every_input_that_matters_is_an_argument_of_the_compiled_program(name):
+def test_every_used_input_is_an_argument_of_the_compiled_program(name):
     case = case_of(name)
     built = workload.build(case)
     program = layout.lay_out(case, built, jax.devices()[:1])
@@ -128,33 +128,32 @@ def test_every_input_that_matters_is_an_argument_of_the_compiled_program(name):
     _, used = jax.interpreters.partial_eval.dce_jaxpr(
         traced.jaxpr.jaxpr, [True] * len(traced.jaxpr.jaxpr.outvars)
     )
-    due = sum(
+    expected = sum(
         x.size * x.dtype.itemsize
-        for x, counts in zip(program.arguments.values(), used, strict=True)
-        if counts
+        for x, is_used in zip(program.arguments.values(), used, strict=True)
+        if is_used
     )
-    assert traced.lower().compile().memory_analysis().argument_size_in_bytes == due > 0
+    assert traced.lower().compile().memory_analysis().argument_size_in_bytes == expected > 0
 
 
-def test_a_part_of_the_output_that_is_not_computed_is_a_wrong_answer(monkeypatch):
+def test_a_program_that_computes_half_of_its_output_is_a_wrong_answer(monkeypatch):
     def half(leaf):
         return jnp.where(jnp.arange(leaf.size).reshape(leaf.shape) < leaf.size // 2, leaf, 0)
 
-    with_function(monkeypatch, lambda function, _: lambda *given: jax.tree.map(half, function(*given)))
+    change_programs(monkeypatch, lambda function, _: lambda *args: jax.tree.map(half, function(*args)))
     record = run(case_of("linear by seeds"))
     assert (record.status, record.reason) == ("failed", "wrong_answer")
 
 
-def test_an_output_that_is_left_out_fails_its_case(monkeypatch):
-    """Of two inputs, the derivative by the first alone."""
-    with_function(monkeypatch, lambda function, _: lambda *given: jax.tree.leaves(function(*given))[:1])
+def test_a_program_that_omits_an_output_fails(monkeypatch):
+    """It returns the derivative with respect to the first of two inputs only."""
+    change_programs(monkeypatch, lambda function, _: lambda *args: jax.tree.leaves(function(*args))[:1])
     record = run(case_of("residual by both", mode="jacrev"))
     assert record.status == "failed" and record.seconds == []
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_output_is_waited_for(name):
-    """That of each input, where there are several."""
 
     class Output:
         waited = 0
@@ -163,13 +162,13 @@ def test_every_output_is_waited_for(name):
             Output.waited += 1
             return self
 
-    count = len(jax.tree.leaves(run_once(case_of(name, mode="jacrev"))))
+    count = len(jax.tree.leaves(call_once(case_of(name, mode="jacrev"))))
     outputs = [Output() for _ in range(count)] if count > 1 else Output()
     run_case.make_waiter(outputs)(outputs)
     assert Output.waited == count
 
 
-def test_what_needs_more_memory_than_there_is_is_skipped_with_both_figures_before_anything_is_allocated(
+def test_a_case_that_needs_more_memory_than_available_is_skipped_before_allocation(
     monkeypatch,
 ):
     from scaling.core import memory
@@ -183,13 +182,15 @@ def test_what_needs_more_memory_than_there_is_is_skipped_with_both_figures_befor
     assert record.text.startswith("needs ") and record.text.endswith("has 100 B") and record.output_bytes
 
 
-def test_what_goes_wrong_after_some_turns_leaves_no_time(monkeypatch):
+def test_an_error_in_a_later_turn_discards_all_times(monkeypatch):
     case = case_of("poisson")
-    started = run_case.prepare_case(
-        Record(case, "failed", {"digest": "test"}), run_case.ProcessGroup(jax.devices()[:1], "cpu"), FEW
+    running = run_case.prepare_case(
+        Record(case, "failed", {"digest": "test"}),
+        run_case.ProcessGroup(jax.devices()[:1], "cpu"),
+        FEW_SAMPLES,
     )
-    assert not run_case.take_turn(started) and started.record.seconds
+    assert not run_case.take_turn(running) and running.record.seconds
     monkeypatch.setattr(host_monitor, "start_meter", lambda *where: 1 / 0)
-    assert run_case.take_turn(started) and started.ended
-    record = started.record
+    assert run_case.take_turn(running) and running.ended
+    record = running.record
     assert (record.status, record.reason, record.seconds) == ("failed", "error", [])

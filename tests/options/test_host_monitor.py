@@ -1,4 +1,4 @@
-"""The conditions: what a machine tells of itself, and which turns of sampling were disturbed."""
+"""Tests of the host monitor: readings of GPUs, cores and load, and the detection of disturbed turns of sampling."""
 
 import ctypes
 import dataclasses
@@ -23,10 +23,10 @@ TURN = 0.1  # seconds
 
 
 class Nvml:
-    """A management library of three GPUs, told apart by their clocks. `without` are functions that it lacks, `refused` GPUs."""
+    """A fake NVML with three GPUs of different clocks. It lacks the functions `without` and cannot access the GPUs `inaccessible`."""
 
-    def __init__(self, reasons=0, without=(), refused=()):
-        self._reasons, self._without, self._refused = reasons, without, refused
+    def __init__(self, reasons=0, without=(), inaccessible=()):
+        self._reasons, self._without, self._inaccessible = reasons, without, inaccessible
 
     def __getattribute__(self, name):
         if name.startswith("nvml") and name in self._without:
@@ -34,26 +34,26 @@ class Nvml:
         return object.__getattribute__(self, name)
 
     def nvmlDeviceGetCount_v2(self, answer):
-        return self._tell(answer, len(UUIDS))
+        return self._write(answer, len(UUIDS))
 
     def nvmlDeviceGetHandleByIndex_v2(self, index, answer):
-        return 4 if index in self._refused else self._tell(answer, 0xF0 + index)
+        return 4 if index in self._inaccessible else self._write(answer, 0xF0 + index)
 
     def nvmlDeviceGetUUID(self, handle, text, size):
         text.value = UUIDS[handle.value - 0xF0].encode()
         return 0 if size >= 80 else 7
 
     def nvmlDeviceGetClockInfo(self, handle, kind, answer):
-        return self._tell(answer, {1: 1000, 2: 2000}[kind] + handle.value - 0xF0)
+        return self._write(answer, {1: 1000, 2: 2000}[kind] + handle.value - 0xF0)
 
     def nvmlDeviceGetPowerUsage(self, handle, answer):
-        return self._tell(answer, 123_456)
+        return self._write(answer, 123_456)
 
     def nvmlDeviceGetTemperature(self, handle, sensor, answer):
-        return self._tell(answer, 61) if sensor == 0 else 2
+        return self._write(answer, 61) if sensor == 0 else 2
 
     def nvmlDeviceGetCurrentClocksEventReasons(self, handle, answer):
-        return self._tell(answer, self._reasons)
+        return self._write(answer, self._reasons)
 
     nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons
 
@@ -61,23 +61,23 @@ class Nvml:
         text.value = b"580.1.2"
         return 0
 
-    def _tell(self, answer, value):
+    def _write(self, answer, value):
         answer._obj.value = value
         return 0
 
 
 @pytest.fixture
 def install(monkeypatch):
-    """Put a made-up library, or None, in the place of NVIDIA's."""
+    """Return a function that replaces NVML by a fake library or None."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
-    def put(library, visible=None):
+    def install_library(library, visible=None):
         monkeypatch.setattr(environment, "_nvml", lambda: library)
         host_monitor._gpus.cache_clear()
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
 
-    yield put
+    yield install_library
     host_monitor._gpus.cache_clear()
 
 
@@ -85,28 +85,28 @@ def clocks():
     return [gpu["sm_mhz"] - 1000 for gpu in host_monitor.read_host("gpu", None)["gpus"]]
 
 
-def test_a_gpu_tells_its_clocks_power_and_temperature_with_their_units(install):
+def test_a_gpu_reading_has_clocks_power_and_temperature_with_units(install):
     install(Nvml())
     first = host_monitor.read_host("gpu", None)["gpus"][0]
     assert first == {"sm_mhz": 1000, "memory_mhz": 2000, "watts": 123.456, "celsius": 61, "throttle": []}
 
 
 @pytest.mark.parametrize(
-    ("reasons", "words"),
+    ("reasons", "throttle"),
     [(0x0, []), (0x1, []), (0x2, []), (0x10, []), (0x100, []), (0x113, []), (0x4, ["power_cap"]), (0x8, ["hardware_slowdown"]),
      (0x20, ["thermal"]), (0x40, ["hardware_thermal"]), (0x80, ["power_brake"]), (0x25, ["power_cap", "thermal"])],
 )  # fmt: skip
-def test_a_gpu_is_throttled_by_power_and_heat_not_by_idleness_or_a_chosen_clock(install, reasons, words):
+def test_only_power_and_thermal_limits_count_as_throttling_of_a_gpu(install, reasons, throttle):
     install(Nvml(reasons))
-    assert host_monitor.read_host("gpu", None)["gpus"][1]["throttle"] == words
+    assert host_monitor.read_host("gpu", None)["gpus"][1]["throttle"] == throttle
     assert ("throttled" in host_monitor.find_disturbances(host_monitor.start_meter("gpu", None))) == bool(
-        words
+        throttle
     )
     assert "throttled" not in host_monitor.find_disturbances(host_monitor.start_meter("cpu", None))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_turn_that_began_or_ended_throttled_is_marked(install, when):
+def test_a_turn_that_starts_or_ends_throttled_is_marked(install, when):
     install(Nvml(0x4 if when == "before" else 0x0))
     started = host_monitor.start_meter("gpu", None)
     install(Nvml(0x4 if when == "after" else 0x0))
@@ -114,18 +114,18 @@ def test_a_turn_that_began_or_ended_throttled_is_marked(install, when):
 
 
 @pytest.mark.parametrize(
-    ("visible", "picked"),
+    ("visible", "expected"),
     [(None, [0, 1, 2]), ("", []), ("-1", []), ("2,0", [2, 0]), (" 1 , 2", [1, 2]), ("0,9,1", [0]), ("0,-1,1", [0]),
      (UUIDS[1], [1]), (f"{UUIDS[2]},{UUIDS[0]}", [2, 0]), ("GPU-bbbb", [2]), ("GPU-aaaa", []), ("NoDevFiles", []),
      ("MIG-aaaa", [])],
 )  # fmt: skip
-def test_only_gpus_that_cuda_shows_are_told_of_in_its_order(install, visible, picked):
+def test_only_gpus_in_cuda_visible_devices_are_read_in_its_order(install, visible, expected):
     install(Nvml(), visible)
-    assert clocks() == picked
+    assert clocks() == expected
 
 
-def test_a_gpu_that_is_refused_has_no_number_as_with_cuda(install):
-    install(Nvml(refused=[1]), "1")
+def test_an_inaccessible_gpu_has_no_index_which_agrees_with_cuda(install):
+    install(Nvml(inaccessible=[1]), "1")
     assert clocks() == [2]
 
 
@@ -133,24 +133,24 @@ NEW, OLD = (f"nvmlDeviceGetCurrentClocks{name}Reasons" for name in ("Event", "Th
 
 
 @pytest.mark.parametrize(
-    ("without", "field", "left"),
+    ("without", "field", "expected"),
     [([NEW], "throttle", ["power_cap"]), ([NEW, OLD], "throttle", None), (["nvmlDeviceGetPowerUsage"], "watts", None),
      (["nvmlDeviceGetClockInfo"], "memory_mhz", None), (["nvmlDeviceGetTemperature"], "celsius", None),
      (["nvmlDeviceGetUUID"], "sm_mhz", 1000)],
 )  # fmt: skip
-def test_what_a_library_does_not_know_is_none_and_the_rest_stays(install, without, field, left):
+def test_a_value_that_nvml_lacks_is_none_and_the_others_are_read(install, without, field, expected):
     install(Nvml(0x4), "0")
-    whole = host_monitor.read_host("gpu", None)["gpus"][0]
+    complete = host_monitor.read_host("gpu", None)["gpus"][0]
     install(Nvml(0x4, without), "0")
-    part = host_monitor.read_host("gpu", None)["gpus"][0]
-    assert part[field] == left
-    assert {name for name in whole if whole[name] != part[name]} <= {field, "sm_mhz"}
+    partial = host_monitor.read_host("gpu", None)["gpus"][0]
+    assert partial[field] == expected
+    assert {name for name in complete if complete[name] != partial[name]} <= {field, "sm_mhz"}
 
 
 @pytest.mark.parametrize(
     "library", [None, object(), Nvml(without=["nvmlDeviceGetCount_v2", "nvmlSystemGetDriverVersion"])]
 )
-def test_without_a_library_there_is_no_gpu_no_driver_and_no_exception(install, library):
+def test_without_nvml_there_are_no_gpus_no_driver_and_no_exception(install, library):
     install(library)
     assert host_monitor.read_host("gpu", None)["gpus"] == []
     assert environment.describe("gpu", "H200", {}, None, None)["driver"] is None
@@ -158,7 +158,7 @@ def test_without_a_library_there_is_no_gpu_no_driver_and_no_exception(install, l
 
 
 @pytest.mark.parametrize("status", [None, 0, 9])
-def test_a_library_that_is_missing_or_cannot_start_is_none(monkeypatch, status):
+def test_an_nvml_that_is_missing_or_fails_to_initialize_is_none(monkeypatch, status):
     class Library:
         def __init__(self, name):
             if status is None:
@@ -171,12 +171,12 @@ def test_a_library_that_is_missing_or_cannot_start_is_none(monkeypatch, status):
     assert isinstance(environment._nvml.__wrapped__(), Library) == (status == 0)
 
 
-def test_conditions_are_plain_values_and_on_a_cpu_of_the_bound_cores_alone(install):
+def test_readings_are_json_values_and_on_a_cpu_only_of_the_bound_cores(install):
     install(Nvml())
-    found = host_monitor.read_host("cpu", [CORE])
-    assert set(found) == {"load", "core_mhz", "governor"} and len(found["core_mhz"]) == 1
-    everything = host_monitor.read_host("gpu", None)
-    assert json.loads(json.dumps(everything, allow_nan=False)) == everything
+    on_cpu = host_monitor.read_host("cpu", [CORE])
+    assert set(on_cpu) == {"load", "core_mhz", "governor"} and len(on_cpu["core_mhz"]) == 1
+    on_gpu = host_monitor.read_host("gpu", None)
+    assert json.loads(json.dumps(on_gpu, allow_nan=False)) == on_gpu
 
 
 @pytest.mark.parametrize(
@@ -186,15 +186,17 @@ def test_conditions_are_plain_values_and_on_a_cpu_of_the_bound_cores_alone(insta
      ({"cpuinfo": "processor\t: 1\ncpu MHz\t\t: Unknown\n\nprocessor\t: 3\ncpu MHz\t\t: 3000.0\n"}, [None, 3000.0]),
      ({"cpuinfo": "processor\t: 1\nFeatures\t: fp asimd\n"}, [None, None]), ({}, [None, None])],
 )  # fmt: skip
-def test_the_clock_of_each_bound_core_is_told_or_none(monkeypatch, files, mhz):
+def test_the_clock_of_each_bound_core_is_read_or_none(monkeypatch, files, mhz):
     monkeypatch.setattr(
         environment, "contents", lambda path: next((files[end] for end in files if path.endswith(end)), None)
     )
     assert host_monitor.read_host("cpu", [1, 3])["core_mhz"] == mhz
 
 
-def turn(monkeypatch, cores=1, bound=True, wall=0.1, own=0.0, idle=0.0, stolen=0.0, preempted=0, slowdowns=0):
-    """What is said of a made-up turn."""
+def disturbances(
+    monkeypatch, cores=1, bound=True, wall=0.1, own=0.0, idle=0.0, stolen=0.0, preempted=0, slowdowns=0
+):
+    """Return the disturbances of a turn with these differences between its start and end."""
     numbers = tuple(range(cores))
     start = HostReading("cpu", numbers if bound else None, cores, 100.0, 7.0, 50.0, 900.0, 11, 5, False)
     end = dataclasses.replace(
@@ -206,54 +208,52 @@ def turn(monkeypatch, cores=1, bound=True, wall=0.1, own=0.0, idle=0.0, stolen=0
 
 
 @pytest.mark.parametrize("cores", [1, 2, 16])
-def test_a_core_that_is_ours_or_idle_is_not_disturbed_however_its_idle_time_is_rounded(monkeypatch, cores):
+def test_rounded_idle_time_of_an_undisturbed_core_is_not_foreign_load(monkeypatch, cores):
     for wall in (0.003, 0.03, 0.3, 3.0):
-        ours = 0.5 * wall * cores
-        rounded = math.floor((wall * cores - ours) / 0.01) * 0.01
-        assert turn(monkeypatch, cores, wall=wall, own=ours, idle=rounded) == []
-        assert turn(monkeypatch, cores, wall=wall, own=wall * cores) == []
+        own = 0.5 * wall * cores
+        rounded = math.floor((wall * cores - own) / 0.01) * 0.01
+        assert disturbances(monkeypatch, cores, wall=wall, own=own, idle=rounded) == []
+        assert disturbances(monkeypatch, cores, wall=wall, own=wall * cores) == []
 
 
-def test_idle_time_that_each_core_rounds_for_itself_hardly_ever_looks_like_a_foreign_load(monkeypatch):
+def test_idle_time_rounded_on_each_core_rarely_looks_like_foreign_load(monkeypatch):
     draw, cores, marked = random.Random(7), 16, 0
     for _ in range(1000):
-        phases = [
-            draw.random() for _ in range(cores)
-        ]  # of a quantum, by which the idle time so far was rounded down
+        phases = [draw.random() for _ in range(cores)]  # the fraction of a quantum lost by rounding so far
         quanta = sum(math.floor(phase + 2.5) for phase in phases)
-        marked += bool(turn(monkeypatch, cores, wall=0.05, own=0.025 * cores, idle=0.01 * quanta))
+        marked += bool(disturbances(monkeypatch, cores, wall=0.05, own=0.025 * cores, idle=0.01 * quanta))
     assert marked <= 20
 
 
-def test_more_than_a_tenth_of_a_core_taken_by_others_disturbs_a_bound_process_on_however_many(monkeypatch):
+def test_a_bound_process_is_disturbed_if_others_use_a_tenth_of_one_core(monkeypatch):
     for bound in (1, 2, 16):
-        assert turn(monkeypatch, bound, wall=1.0, own=bound - 0.15) == ["foreign_load"]
-        assert turn(monkeypatch, bound, wall=1.0, own=bound - 0.05) == []
+        assert disturbances(monkeypatch, bound, wall=1.0, own=bound - 0.15) == ["foreign_load"]
+        assert disturbances(monkeypatch, bound, wall=1.0, own=bound - 0.05) == []
 
 
-def test_a_process_that_may_give_way_is_disturbed_by_a_tenth_of_all_its_cores(monkeypatch):
-    assert turn(monkeypatch, 16, bound=False, wall=1.0, own=1.0, idle=14.0) == []
-    assert turn(monkeypatch, 16, bound=False, wall=1.0, own=1.0, idle=13.0) == ["foreign_load"]
+def test_an_unbound_process_is_disturbed_if_others_use_a_tenth_of_all_cores(monkeypatch):
+    assert disturbances(monkeypatch, 16, bound=False, wall=1.0, own=1.0, idle=14.0) == []
+    assert disturbances(monkeypatch, 16, bound=False, wall=1.0, own=1.0, idle=13.0) == ["foreign_load"]
 
 
-def test_a_short_turn_on_one_core_is_disturbed_only_if_the_core_had_to_be_left(monkeypatch):
-    assert turn(monkeypatch, wall=0.006, own=0.003, preempted=1) == ["foreign_load"]
-    assert turn(monkeypatch, wall=0.006, own=0.003) == []
-    assert turn(monkeypatch, wall=0.006, own=0.006, preempted=9) == []  # its own threads took turns
-    assert turn(monkeypatch, 2, wall=0.006, own=0.005, preempted=9) == []
+def test_a_short_turn_on_one_core_is_disturbed_only_after_a_preemption(monkeypatch):
+    assert disturbances(monkeypatch, wall=0.006, own=0.003, preempted=1) == ["foreign_load"]
+    assert disturbances(monkeypatch, wall=0.006, own=0.003) == []
+    assert disturbances(monkeypatch, wall=0.006, own=0.006, preempted=9) == []  # by its own threads
+    assert disturbances(monkeypatch, 2, wall=0.006, own=0.005, preempted=9) == []
 
 
-def test_time_stolen_by_a_virtual_machines_host_is_foreign_whether_or_not_it_counts_as_ours(monkeypatch):
-    assert turn(monkeypatch, wall=0.1, own=0.1, stolen=0.02) == ["foreign_load"]
-    assert turn(monkeypatch, wall=0.1, own=0.08, stolen=0.02) == ["foreign_load"]
-    assert turn(monkeypatch, wall=1.0, own=0.94, stolen=0.06) == []  # not counted twice
+def test_stolen_time_is_foreign_load_and_counts_once(monkeypatch):
+    assert disturbances(monkeypatch, wall=0.1, own=0.1, stolen=0.02) == ["foreign_load"]
+    assert disturbances(monkeypatch, wall=0.1, own=0.08, stolen=0.02) == ["foreign_load"]
+    assert disturbances(monkeypatch, wall=1.0, own=0.94, stolen=0.06) == []  # not counted twice
 
 
-def test_a_processor_that_grew_too_hot_is_throttled(monkeypatch):
-    assert turn(monkeypatch, own=0.1, slowdowns=1) == ["throttled"]
+def test_a_thermal_slowdown_of_the_processor_counts_as_throttling(monkeypatch):
+    assert disturbances(monkeypatch, own=0.1, slowdowns=1) == ["throttled"]
 
 
-def test_a_sandbox_without_counters_is_never_called_disturbed(monkeypatch):
+def test_a_sandbox_without_cpu_counters_is_never_disturbed(monkeypatch):
     real = environment.contents
     for stat in (None, "", "cpu  0 0 0 0 0 0 0 0 0 0\ncpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n"):
         monkeypatch.setattr(
@@ -264,7 +264,7 @@ def test_a_sandbox_without_counters_is_never_called_disturbed(monkeypatch):
         assert (started.core_count, host_monitor.find_disturbances(started)) == (0, [])
 
 
-WORK = """
+BUSY_TURNS = """
 import os, sys, threading, time
 from scaling.options import host_monitor
 core, turn, turns, threads = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
@@ -291,20 +291,20 @@ for _ in range(turns):
 
 
 def busy_turns(threads=1, turns=12):
-    """Turns in which a process keeps one core busy: whether each is marked, and at most what share of it others had."""
-    words = [sys.executable, "-c", WORK, str(CORE), str(TURN), str(turns), str(threads)]
-    told = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120).stdout.split()
-    return [mark == "1" for mark in told[::2]], [float(foreign) / TURN for foreign in told[1::2]]
+    """Keep one core busy; return for each turn whether it is marked and an upper bound of the foreign share."""
+    command = [sys.executable, "-c", BUSY_TURNS, str(CORE), str(TURN), str(turns), str(threads)]
+    output = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout.split()
+    return [mark == "1" for mark in output[::2]], [float(foreign) / TURN for foreign in output[1::2]]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_a_busy_process_is_not_disturbed_by_itself(threads):
-    """Whoever else uses this machine meanwhile is told apart by what was left of each turn for us."""
+def test_a_busy_process_does_not_disturb_itself(threads):
+    """Turns in which another process used the core are recognized by their lost time and ignored."""
     marks, foreign = busy_turns(threads)
     assert not any(mark for mark, share in zip(marks, foreign, strict=True) if share < 0.08)
 
 
-def test_a_loop_on_the_same_core_marks_nearly_every_turn():
+def test_a_busy_loop_on_the_same_core_marks_nearly_every_turn():
     code = f"import os\nos.sched_setaffinity(0, [{CORE}])\nwhile os.getppid() == {os.getpid()}: pass"
     loop = subprocess.Popen([sys.executable, "-c", code])
     try:

@@ -1,4 +1,4 @@
-"""What is measured of the machine itself: the ceilings and floors that a study's cases need, and that they are what they say."""
+"""Tests of machine peaks: a study measures every peak and latency that bounds its cases, and each does its work."""
 
 import dataclasses
 import os
@@ -22,7 +22,7 @@ from scaling.workloads import ceiling
 
 pytestmark = pytest.mark.thin(3, "contract")
 
-jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
+jax.config.update("jax_num_cpu_devices", 8)  # the number that test_contract.py uses
 jax.config.update("jax_enable_x64", True)
 
 ONCE = Sampling(least=1, most=1, warm_up=0.0)
@@ -30,16 +30,16 @@ DTYPES, PRECISIONS = ["float32", "float64", "bfloat16"], ["highest", "default"]
 STUDY = {"workload": "mine", "devices": [1, 2, 4], "dtype": DTYPES, "precision": PRECISIONS}
 
 
-def cases(platform="cpu", **study):
+def peak_cases(platform="cpu", **study):
     cells = expand_study({**STUDY, **study}, {})
     return machine_peaks.peak_cases([cell.case for cell in cells], platform)
 
 
-def small(case):
-    """The same ceiling of fewer numbers, two points a device where one is not the point of it."""
-    each = 1 if case.target in ("all_reduce", "collective", "call") else 2
+def shrink(case):
+    """Return the same peak with fewer values and with two points per device, or one for latencies."""
+    points_per_device = 1 if case.target in ("all_reduce", "collective", "call") else 2
     return dataclasses.replace(
-        case, sizes={**case.sizes, "k": min(case.sizes["k"], 24)}, points=each * case.devices
+        case, sizes={**case.sizes, "k": min(case.sizes["k"], 24)}, points=points_per_device * case.devices
     )
 
 
@@ -52,47 +52,45 @@ def run(case):
     )
 
 
-def test_every_device_count_has_each_ceiling_at_the_dtypes_that_bound_its_cases():
-    found = {(case.target, case.devices, case.dtype, case.precision) for case in cases()}
+def test_every_device_count_has_each_peak_at_the_dtypes_that_bound_its_cases():
+    measured = {(case.target, case.devices, case.dtype, case.precision) for case in peak_cases()}
     for devices in STUDY["devices"]:
-        here = {(target, *rest) for target, where, *rest in found if where == devices}
+        on_devices = {(target, *rest) for target, count, *rest in measured if count == devices}
         products = {("matmul", dtype, precision) for dtype in DTYPES for precision in PRECISIONS}
-        of_numbers = ["transcendental", "arithmetic", "division", "reduction"]
-        plain = [
+        elementwise = ["transcendental", "arithmetic", "division", "reduction"]
+        in_float32 = [
             "copy",
             "transpose",
             "call",
-            *of_numbers,
+            *elementwise,
             *(["all_reduce", "collective"] if devices > 1 else []),
         ]
-        others = {(target, "float32", "highest") for target in plain} | {
-            (target, "float64", "highest") for target in of_numbers
+        others = {(target, "float32", "highest") for target in in_float32} | {
+            (target, "float64", "highest") for target in elementwise
         }
-        assert here == products | others
+        assert on_devices == products | others
 
 
-def test_what_bounds_a_case_is_among_the_ceilings_of_its_study():
-    measured = {(case.target, case.dtype, case.precision, case.devices) for case in cases()}
+def test_the_peaks_that_bound_a_case_are_measured_by_its_study():
+    measured = {(case.target, case.dtype, case.precision, case.devices) for case in peak_cases()}
     for cell in expand_study(STUDY, {}):
         targets = set(PEAKS) - (set() if cell.case.devices > 1 else {"all_reduce"})
         assert {(t, *machine_peaks.peak_like(t, cell.case), cell.case.devices) for t in targets} <= measured
 
 
-def test_an_empty_call_is_measured_through_every_api_that_the_cases_of_jax_use():
+def test_the_call_latency_is_measured_for_every_api_of_the_jax_cases():
     study = {"api": ["jit", "shard_map", "pmap"], "devices": [1, 2], "engine": ["jax", "torch"]}
-    calls = {(case.api, case.devices) for case in cases(**study) if case.target == "call"}
+    calls = {(case.api, case.devices) for case in peak_cases(**study) if case.target == "call"}
     assert calls == {("jit", 1), ("shard_map", 1), ("pmap", 1), ("shard_map", 2), ("pmap", 2)}
-    assert not [case for case in cases(engine="torch") if case.target == "call"]
+    assert not [case for case in peak_cases(engine="torch") if case.target == "call"]
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 @pytest.mark.parametrize("devices", [1, 2, 3, 7])
-def test_a_ceiling_is_a_case_that_can_run_with_as_much_for_each_device_however_many_there_are(
-    platform, devices
-):
-    some = cases(platform, devices=devices)
-    for case in some:
-        assert completion.complete(case) == case, "nothing is left to the workload"
+def test_a_peak_is_a_case_that_can_run_with_the_same_work_per_device(platform, devices):
+    peaks = peak_cases(platform, devices=devices)
+    for case in peaks:
+        assert completion.complete(case) == case, "all fields are set"
         built = workload.build(case)
         assert (
             case.points % devices == 0
@@ -101,16 +99,16 @@ def test_a_ceiling_is_a_case_that_can_run_with_as_much_for_each_device_however_m
     work = [
         {
             (c.target, c.dtype, c.precision, machine_peaks.peak_work(c))
-            for c in several
+            for c in group
             if c.kind == "ceiling" and c.target != "all_reduce"
         }
-        for several in (some, cases(platform, devices=1))
+        for group in (peaks, peak_cases(platform, devices=1))
     ]
     assert work[0] == work[1]
-    assert min(amount for *_, amount in work[0]) >= 2**20, "a ceiling is not a floor"
+    assert min(amount for *_, amount in work[0]) >= 2**20, "a peak is not a latency"
 
 
-def test_ceilings_are_wanted_where_the_study_or_one_of_its_parts_asks():
+def test_peaks_are_measured_if_the_study_or_one_of_its_parts_enables_them():
     assert machine_peaks.are_wanted({"ceilings": True}) and machine_peaks.are_wanted(
         {"parts": {"one": {}, "other": {"ceilings": True}}}
     )
@@ -119,11 +117,11 @@ def test_ceilings_are_wanted_where_the_study_or_one_of_its_parts_asks():
     ) and not machine_peaks.are_wanted({})
 
 
-SMALL = list(dict.fromkeys(small(case) for case in cases()))
+SMALL = list(dict.fromkeys(shrink(case) for case in peak_cases()))
 
 
 @pytest.mark.parametrize("case", SMALL, ids=lambda c: f"{c.target}-{c.devices}-{c.dtype}-{c.precision}")
-def test_every_ceiling_gives_what_its_reference_says_and_does_the_work_that_it_is_said_to_do(case):
+def test_every_peak_is_correct_and_does_its_nominal_work(case):
     record = run(case)
     assert record.status == "ok", record.text
     assert any(record.collectives.values()) == (case.target in ("all_reduce", "collective"))
@@ -134,14 +132,14 @@ def test_every_ceiling_gives_what_its_reference_says_and_does_the_work_that_it_i
             "division": record.flops // 3, "reduction": record.flops, "transpose": record.argument_bytes + record.output_bytes,
         }  # fmt: skip
         assert machine_peaks.peak_work(case) == counted[case.target]
-    if case.dtype != "bfloat16":  # which a CPU converts on the way
-        beside = 64 if case.target == "reduction" else 0  # where its sums begin, and a copy of those few
-        assert 0 <= record.hbm_bytes - record.argument_bytes - record.output_bytes <= beside, (
-            "one pass over its numbers"
+    if case.dtype != "bfloat16":  # which a CPU converts
+        extra = 64 if case.target == "reduction" else 0  # the initial values of its sums
+        assert 0 <= record.hbm_bytes - record.argument_bytes - record.output_bytes <= extra, (
+            "one pass over its values"
         )
 
 
-WRONG = {  # what each may not leave out
+WRONG = {  # functions that omit work
     "copy": lambda x: x,
     "matmul": lambda x, w: x @ w.T,
     "transcendental": lambda x: ceiling._sum_terms("transcendental", 63, x) * (64 / 63),
@@ -154,18 +152,17 @@ WRONG = {  # what each may not leave out
 
 
 @pytest.mark.parametrize("target", WRONG)
-def test_a_ceiling_that_does_less_is_a_wrong_answer(target, monkeypatch):
-    case = small(
-        next(case for case in cases(devices=2, dtype="float32", precision="highest") if case.target == target)
-    )
+def test_a_peak_that_omits_work_is_a_wrong_answer(target, monkeypatch):
+    cases = peak_cases(devices=2, dtype="float32", precision="highest")
+    case = shrink(next(case for case in cases if case.target == target))
     built = workload.build(case)
-    instead = {"whole_modes": {"value": WRONG[target]}} if built.whole_modes else {"function": WRONG[target]}
-    monkeypatch.setattr(ceiling, "workload", lambda _: dataclasses.replace(built, **instead))
+    changes = {"whole_modes": {"value": WRONG[target]}} if built.whole_modes else {"function": WRONG[target]}
+    monkeypatch.setattr(ceiling, "workload", lambda _: dataclasses.replace(built, **changes))
     record = run(case)
     assert (record.status, record.reason) in (("failed", "wrong_answer"), ("failed", "collective"))
 
 
-def test_a_ceiling_of_any_sizes_can_be_asked_for_by_name():
-    asked = completion.complete(Case("ceiling", "transcendental", sizes={"k": 6}, points=4))
-    assert (asked.mode, dict(asked.sizes), run(asked).status) == ("value", {"k": 6, "terms": 1}, "ok")
-    assert isinstance(GridCell(asked).case, Case)
+def test_a_peak_of_any_size_can_be_requested_by_name():
+    case = completion.complete(Case("ceiling", "transcendental", sizes={"k": 6}, points=4))
+    assert (case.mode, dict(case.sizes), run(case).status) == ("value", {"k": 6, "terms": 1}, "ok")
+    assert isinstance(GridCell(case).case, Case)

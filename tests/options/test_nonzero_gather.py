@@ -1,4 +1,4 @@
-"""Where the entries of a pattern lie: refused where a pattern is none, and found again in another."""
+"""Tests of sparsity patterns: invalid patterns are rejected, and entries are located in another pattern."""
 
 import numpy as np
 import pytest
@@ -7,42 +7,43 @@ from scaling.core import pattern as common_pattern
 from scaling.core.case import Refusal
 
 
-def some(generator, outputs=6, inputs=9):
+def draw_pattern(generator, outputs=6, inputs=9):
     rows, cols = np.nonzero(generator.random((outputs, inputs)) < 0.4)
     return common_pattern.validated_pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
 
 
-def test_entries_are_found_in_another_pattern_and_what_is_lacking_is_named():
+def test_common_entries_of_two_patterns_are_located_and_lacking_ones_reported():
     generator = np.random.default_rng(1)
     for _ in range(50):
-        ours, theirs = some(generator), some(generator)
-        found = common_pattern.common_entries(ours, theirs)
-        mine = set(zip(ours.rows.tolist(), ours.cols.tolist(), strict=True))
-        other = list(zip(theirs.rows.tolist(), theirs.cols.tolist(), strict=True))
-        assert [other[at] if has else None for at, has in zip(found.at, found.has, strict=True)] == [
-            place if place in other else None for place in sorted(mine)
+        first, second = draw_pattern(generator), draw_pattern(generator)
+        common = common_pattern.common_entries(first, second)
+        first_entries = set(zip(first.rows.tolist(), first.cols.tolist(), strict=True))
+        second_entries = list(zip(second.rows.tolist(), second.cols.tolist(), strict=True))
+        assert [
+            second_entries[at] if has else None for at, has in zip(common.at, common.has, strict=True)
+        ] == [entry if entry in second_entries else None for entry in sorted(first_entries)]
+        assert [second_entries[number] for number in common.lacking] == [
+            entry for entry in second_entries if entry not in first_entries
         ]
-        assert [other[number] for number in found.lacking] == [place for place in other if place not in mine]
 
 
-def test_places_beyond_two_to_the_31_are_told_apart():
+def test_flat_indices_beyond_32_bits_are_distinguished():
     rows, cols = np.array([0, 30_000], np.int32), np.array([2, 2], np.int32)
-    ours, theirs = (
+    first, second = (
         common_pattern.validated_pattern(rows, cols, 100_000, 90_000),
         common_pattern.validated_pattern(rows[1:], cols[1:], 100_000, 90_000),
     )
-    assert common_pattern.common_entries(theirs, ours).lacking.tolist() == [
-        0
-    ] and common_pattern.common_entries(theirs, ours).at.tolist() == [1]
+    common = common_pattern.common_entries(second, first)
+    assert common.lacking.tolist() == [0] and common.at.tolist() == [1]
 
 
-def test_a_pattern_written_out_holds_its_entries_and_zeros():
+def test_the_dense_form_of_a_pattern_has_its_entries_and_zeros():
     pattern = common_pattern.validated_pattern(np.array([0, 2]), np.array([1, 0]), 3, 2)
     assert common_pattern.to_dense(pattern, np.array([[5.0, 7.0]])).tolist() == [[[0, 5], [0, 0], [7, 0]]]
 
 
 @pytest.mark.parametrize(
-    ("rows", "cols", "words"),
+    ("rows", "cols", "message"),
     [
         ([0, 1], [0], "not arrays of"),
         ([], [], "not arrays of"),
@@ -53,6 +54,6 @@ def test_a_pattern_written_out_holds_its_entries_and_zeros():
         ([1, 1], [0, 0], "each of its entries once, row by row"),
     ],
 )
-def test_what_is_no_pattern_is_refused(rows, cols, words):
-    with pytest.raises(Refusal, match=words):
+def test_an_invalid_pattern_is_rejected(rows, cols, message):
+    with pytest.raises(Refusal, match=message):
         common_pattern.validated_pattern(np.array(rows, int), np.array(cols, int), 3, 2)

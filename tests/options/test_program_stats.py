@@ -1,4 +1,4 @@
-"""Counts: operations and traffic are those of a hand count, loops by their trips, and never a guess."""
+"""Tests of program statistics: operations and traffic equal counts by hand, loops count every trip, and nothing is guessed."""
 
 import os
 
@@ -24,7 +24,7 @@ from scaling.study import completion, preflight_process
 
 pytestmark = pytest.mark.thin(3, "contract")
 
-jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
+jax.config.update("jax_num_cpu_devices", 8)  # the number that test_contract.py uses
 jax.config.update("jax_enable_x64", True)
 
 
@@ -32,92 +32,90 @@ def array(*shape: int, dtype="float32") -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def operations(function, *arguments) -> OperationCounts:
-    """What the worker asks of a function, traced and never run."""
+def count(function, *arguments) -> OperationCounts:
+    """Return the operations of a function, which is traced and not run."""
     return jaxpr_flops.count_operations(jax.jit(function).trace(*arguments).jaxpr)
 
 
-def read(function, *arguments):
+def read_costs(function, *arguments):
     compiled = jax.jit(function).lower(*arguments).compile()
     return hlo_cost.read(compiled.as_text()), compiled.cost_analysis()["bytes accessed"]
 
 
 def on_devices(function, devices=2):
-    """The function on every device's part of its first axis."""
+    """Return the function applied by each device to its shard of the first axis."""
     mesh = Mesh(np.array(jax.devices()[:devices]), ("shard",))
     return jax.shard_map(function, mesh=mesh, in_specs=P("shard"), out_specs=P("shard"), check_vma=False)
 
 
 def twice_sine(x):
-    """For n numbers 2n operations and n sines."""
+    """Compute two operations and one sine per element."""
     return jnp.sin(x) * x + x
 
 
 @jax.custom_vjp
-def by_hand(x):
+def sine_with_vjp(x):
     return twice_sine(x)
 
 
-by_hand.defvjp(lambda x: (twice_sine(x), x), lambda x, g: (g * x,))
+sine_with_vjp.defvjp(lambda x: (twice_sine(x), x), lambda x, g: (g * x,))
 
 x35, x3, x74, x64, kernel = array(3, 5), array(3), array(7, 4), array(64, 3), array(4, 2, 3, 3)
-HAND = {  # a function, its arguments, its operations, its transcendental functions
-    "a product": (lambda a, b: a @ b, [x35, array(5, 7)], 2 * 3 * 5 * 7, 0),
-    "products": (lambda a, b: jnp.einsum("bij,kjb->bki", a, b), [array(2, 3, 5), array(7, 5, 2)], 2 * 2 * 3 * 5 * 7, 0),
+COUNTS = {  # function, arguments, operations, transcendental functions
+    "a matrix product": (lambda a, b: a @ b, [x35, array(5, 7)], 2 * 3 * 5 * 7, 0),
+    "batched products": (lambda a, b: jnp.einsum("bij,kjb->bki", a, b), [array(2, 3, 5), array(7, 5, 2)], 2 * 2 * 3 * 5 * 7, 0),
     "elementwise": (twice_sine, [x35], 30, 15),
-    "whole powers": (lambda x: (x**2, x**3, x**7, x**-2), [x3], 3 * (1 + 2 + 4 + 2), 0),
+    "integer powers": (lambda x: (x**2, x**3, x**7, x**-2), [x3], 3 * (1 + 2 + 4 + 2), 0),
     "other powers": (lambda x: jnp.sqrt(x**1.5), [x3], 0, 6),
     "sums": (lambda x: (jnp.sum(x), jnp.max(x, 0), jnp.cumsum(x, 1), jnp.sum(x, ())), [x35], 45, 0),
     "integers": (lambda x: jnp.arange(9) * 2 + jnp.argsort(jnp.arange(9)), [x3], 0, 0),
-    "moves": (lambda x: (x.T[1:, None], jnp.where(x > 2, x, 1), x[jnp.array([0, 2])]), [x35], 0, 0),
+    "data movement": (lambda x: (x.T[1:, None], jnp.where(x > 2, x, 1), x[jnp.array([0, 2])]), [x35], 0, 0),
     "a scatter": (lambda x: x.at[jnp.array([1, 1, 2])].add(1.0), [array(20)], 3, 0),
     "a convolution": (lambda x, k: lax.conv(x, k, (1, 1), "VALID"), [array(1, 2, 8, 9), kernel], 2 * 168 * 18, 0),
-    "its transpose": (jax.grad(lambda x, k: jnp.sum(lax.conv(x, k, (2, 2), "VALID"))), [array(1, 2, 9, 9), kernel], 2916, 0),
-    "factors": (lambda a: (lax.linalg.lu(a)[0], lax.linalg.cholesky(a, symmetrize_input=False)), [array(2, 6, 6)], 432, 0),
-    "a solution": (jnp.linalg.solve, [array(6, 6), array(6)], 144 + 36 + 36, 0),
-    "a call": (lambda x: jax.jit(jax.jit(twice_sine))(x) + by_hand(x), [x3], 5 * 3, 2 * 3),
-    "a rule": (lambda x: jax.nn.relu(x) + jax.checkpoint(twice_sine)(x), [x3], 4 * 3, 3),
+    "its gradient": (jax.grad(lambda x, k: jnp.sum(lax.conv(x, k, (2, 2), "VALID"))), [array(1, 2, 9, 9), kernel], 2916, 0),
+    "LU and LL^T": (lambda a: (lax.linalg.lu(a)[0], lax.linalg.cholesky(a, symmetrize_input=False)), [array(2, 6, 6)], 432, 0),
+    "a linear solve": (jnp.linalg.solve, [array(6, 6), array(6)], 144 + 36 + 36, 0),
+    "a call": (lambda x: jax.jit(jax.jit(twice_sine))(x) + sine_with_vjp(x), [x3], 5 * 3, 2 * 3),
+    "custom rules": (lambda x: jax.nn.relu(x) + jax.checkpoint(twice_sine)(x), [x3], 4 * 3, 3),
     "a scan": (lambda x: lax.scan(lambda c, row: (c + jnp.sum(row), twice_sine(row)), 0.0, x), [x74], 7 * (4 + 1 + 8), 28),
     "loops in loops": (lambda x: lax.fori_loop(0, 9, lambda i, x: lax.fori_loop(2, 6, lambda j, x: -x, x), x), [x3], 108, 0),
     "a map": (lambda x: lax.map(twice_sine, x), [x64], 64 * 6, 64 * 3),
     "a map in chunks": (lambda x: lax.map(twice_sine, x, batch_size=5), [x64], 64 * 6, 64 * 3),
-    "until ten": (lambda x: lax.while_loop(lambda c: c[0] < 10, lambda c: (c[0] + 4, twice_sine(c[1])), (1, x)), [x3], 18, 9),
-    "the dearer branch": (lambda x: lax.cond(x[0] > 0, jnp.sin, lambda x: x * x + x * 3, x), [x3], 9, 0),
+    "counted while": (lambda x: lax.while_loop(lambda c: c[0] < 10, lambda c: (c[0] + 4, twice_sine(c[1])), (1, x)), [x3], 18, 9),
+    "the more expensive branch": (lambda x: lax.cond(x[0] > 0, jnp.sin, lambda x: x * x + x * 3, x), [x3], 9, 0),
     "dead code": (lambda x: (jnp.linalg.svd(x), jax.jit(lambda x: (jnp.exp(x), x * 2))(x)[1])[1], [x35], 15, 0),
     "a dead primal": (lambda x, v: jax.jvp(lambda x: x @ v.T, (x,), (v,))[1], [x35, x35], 2 * 3 * 5 * 3, 0),
     "a dead carry": (lambda x: lax.scan(lambda c, row: ((c[0] * 2, c[1] + row), -row), (x[0], x[0]), x)[0][1], [x74], 28, 0),
-    "a carry's carry": (lambda x: lax.scan(lambda c, _: ((c[1], -c[1]), None), (x, x), None, length=6)[0][0], [x3], 18, 0),
+    "chained carries": (lambda x: lax.scan(lambda c, _: ((c[1], -c[1]), None), (x, x), None, length=6)[0][0], [x3], 18, 0),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", HAND)
-def test_operations_are_those_of_a_hand_count(name):
-    function, arguments, flops, transcendentals = HAND[name]
-    found = operations(function, *arguments)
-    assert found == OperationCounts(flops, transcendentals)
-    assert type(found.flops) is type(found.transcendentals) is int  # they go into JSON
-    assert jaxpr_flops.count_operations(jax.make_jaxpr(function)(*arguments)) == found
+@pytest.mark.parametrize("name", COUNTS)
+def test_operations_equal_a_count_by_hand(name):
+    function, arguments, flops, transcendentals = COUNTS[name]
+    counts = count(function, *arguments)
+    assert counts == OperationCounts(flops, transcendentals)
+    assert type(counts.flops) is type(counts.transcendentals) is int  # serializable as JSON
+    assert jaxpr_flops.count_operations(jax.make_jaxpr(function)(*arguments)) == counts
 
 
 @pytest.mark.parametrize("name", ["log2", "tanh", "arcsin", "arctanh", "interp", "polyval"])
 @pytest.mark.parametrize("derivative", [False, True])
-def test_a_function_whose_primitives_differ_between_versions_of_jax_is_counted_and_multiplies_no_matrices(
-    name, derivative
-):
-    """From JAX 0.11 on, `log2` and 1 - x**2 are primitives; from 0.12 on, a polynomial and a search in an array as well."""
-    more = {"interp": (jnp.arange(4.0), jnp.arange(4.0)), "polyval": (x3,)}.get(name, ())
+def test_functions_whose_primitives_differ_between_jax_versions_are_counted(name, derivative):
+    """`log2` and 1 - x**2 are primitives since JAX 0.11; a polynomial and `searchsorted` since 0.12."""
+    extra = {"interp": (jnp.arange(4.0), jnp.arange(4.0)), "polyval": (x3,)}.get(name, ())
     function = {"polyval": lambda x, _: jnp.polyval(jnp.array([1.0, 2.0, 3.0, 4.0]), x)}.get(
         name, getattr(jnp, name)
     )
     if derivative:
-        function = jax.grad(lambda x, *more, of=function: jnp.sum(of(x, *more)))
-    found = operations(function, x35, *more)
-    assert found.flops is not None and found.flops + found.transcendentals >= x35.size
-    assert not preflight_process._may_multiply(jax.make_jaxpr(function)(x35, *more).jaxpr)
+        function = jax.grad(lambda x, *extra, function=function: jnp.sum(function(x, *extra)))
+    counts = count(function, x35, *extra)
+    assert counts.flops is not None and counts.flops + counts.transcendentals >= x35.size
+    assert not preflight_process._may_multiply(jax.make_jaxpr(function)(x35, *extra).jaxpr)
 
 
 class _Expanded(getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive):
-    """A primitive that JAX expands when it lowers, as `jax.custom_remat` of JAX 0.11 is one."""
+    """A primitive that JAX expands when it lowers it, such as `jax.custom_remat` in JAX 0.11."""
 
     def __init__(self, aval):
         self.in_avals, self.out_aval, self.params = (aval,), aval, {}
@@ -127,10 +125,10 @@ class _Expanded(getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive):
         return jnp.cumsum(twice_sine(x), axis=1)
 
 
-def test_a_primitive_that_jax_expands_counts_and_rounds_as_what_it_expands_to():
+def test_an_expanded_primitive_has_the_operations_and_rounding_of_its_expansion():
     plain = lambda x: jnp.cumsum(twice_sine(x), axis=1)  # noqa: E731
     expanded = lambda x: _Expanded(jax.typeof(x))(x)  # noqa: E731
-    assert operations(expanded, x35) == operations(plain, x35) == OperationCounts(45, 15)
+    assert count(expanded, x35) == count(plain, x35) == OperationCounts(45, 15)
     assert rounding.rounding_properties(expanded, x35) == rounding.rounding_properties(plain, x35)
     assert not preflight_process._may_multiply(jax.make_jaxpr(expanded)(x35).jaxpr)
 
@@ -150,8 +148,8 @@ def test_a_primitive_that_jax_expands_counts_and_rounds_as_what_it_expands_to():
         lambda x: jax.pure_callback(np.sin, x, x) * 2,
     ],
 )
-def test_what_cannot_be_counted_is_unknown_and_not_a_part_of_it(function):
-    assert operations(function, x3) == OperationCounts(None, None)
+def test_a_function_with_uncountable_operations_has_unknown_counts(function):
+    assert count(function, x3) == OperationCounts(None, None)
 
 
 def program(**fields) -> layout.Program:
@@ -159,46 +157,42 @@ def program(**fields) -> layout.Program:
     return layout.lay_out(case, workload.build(case), jax.devices()[: case.devices])
 
 
-def work(**fields) -> OperationCounts:
-    """Of a case, as the worker asks: `pmap` has no `trace`."""
-    made = program(**fields)
-    return jaxpr_flops.count_operations(jax.make_jaxpr(made.function)(*made.arguments.values()))
+def count_case(**fields) -> OperationCounts:
+    """Return the operations of a case. A `pmap` function has no `trace`."""
+    laid_out = program(**fields)
+    return jaxpr_flops.count_operations(jax.make_jaxpr(laid_out.function)(*laid_out.arguments.values()))
 
 
 N, LAYER = 8, {"workload": "linear", "sizes": {"p": 6, "o": 4}, "points": 8}
 ROWS = {"workload": "rbf", "formulation": "rowwise", "sizes": {"m": 12}, "points": 8}
 
 
-def test_a_jacobian_of_a_linear_layer_takes_the_products_of_its_seeds():
+def test_the_operations_of_a_linear_layer_are_the_products_of_its_seeds():
     p, o = 6, 4
-    forward = (
-        N * (p * o) * (2 * p * o + o)
-    )  # each seed (p, o): x_i times it, the o numbers added up; x_i @ W itself is dead
-    assert work(**LAYER, mode="jacfwd") == OperationCounts(forward, 0)
-    assert work(**LAYER, mode="jacrev") == OperationCounts(
-        N * o * (2 * p * o + p * o), 0
-    )  # each row: an outer product, added up
+    forward = N * (p * o) * (2 * p * o + o)  # each seed (p, o): x_i @ seed, a sum of o; x_i @ W is dead code
+    reverse = N * o * (2 * p * o + p * o)  # each row: a sum of outer products
+    assert count_case(**LAYER, mode="jacfwd") == OperationCounts(forward, 0)
+    assert count_case(**LAYER, mode="jacrev") == OperationCounts(reverse, 0)
     for chunk in (5, 8):  # of 24 seeds, with a remainder and without
-        assert work(**LAYER, mode="jacfwd", chunk=chunk) == OperationCounts(forward, 0)
+        assert count_case(**LAYER, mode="jacfwd", chunk=chunk) == OperationCounts(forward, 0)
 
 
-def test_a_row_of_a_kernel_costs_its_column_once_and_each_of_its_rows():
+def test_the_operations_of_a_rowwise_kernel_equal_the_formula():
     m = 12
     value = 1 + 4 * m  # exp(-0.5 * (-2 x y + (x + y))), by hand
-    assert work(**ROWS, mode="value") == OperationCounts(N * value, N * m)
-    assert work(**ROWS, mode="jacfwd") == OperationCounts(
-        N * (value + 2 * m) + 3 * m + 1, N * m
-    )  # the seed is the same for all points
-    assert work(**ROWS, mode="jacrev") == OperationCounts(N * (value + m * (5 * m + 2) + m), N * m)
+    assert count_case(**ROWS, mode="value") == OperationCounts(N * value, N * m)
+    forward = N * (value + 2 * m) + 3 * m + 1  # the seed is the same for all points
+    assert count_case(**ROWS, mode="jacfwd") == OperationCounts(forward, N * m)
+    assert count_case(**ROWS, mode="jacrev") == OperationCounts(N * (value + m * (5 * m + 2) + m), N * m)
 
 
 @pytest.mark.parametrize("api", ["shard_map", "pmap"])
 @pytest.mark.parametrize(("problem", "mode"), [(LAYER, "jacfwd"), (LAYER, "jacrev"), (ROWS, "jacrev")])
-def test_operations_are_those_of_one_device(problem, mode, api):
-    one, two = (work(**problem, mode=mode, api=api, devices=devices) for devices in (1, 2))
-    assert one == work(**problem, mode=mode)
-    assert two == OperationCounts(one.flops // 2, one.transcendentals // 2)
-    assert two == work(**problem | {"points": 4}, mode=mode)
+def test_operations_are_per_device(problem, mode, api):
+    on_one, on_two = (count_case(**problem, mode=mode, api=api, devices=devices) for devices in (1, 2))
+    assert on_one == count_case(**problem, mode=mode)
+    assert on_two == OperationCounts(on_one.flops // 2, on_one.transcendentals // 2)
+    assert on_two == count_case(**problem | {"points": 4}, mode=mode)
 
 
 @pytest.mark.parametrize("api", ["shard_map", "pmap"])
@@ -206,40 +200,38 @@ def test_operations_are_those_of_one_device(problem, mode, api):
     "problem", [LAYER, ROWS, {"workload": "residual", "points": 400}, {"workload": "poisson", "points": 800}]
 )
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "linearize", "analytic"])
-def test_without_loops_traffic_is_what_the_compiler_says(problem, mode, api):
-    made = program(**problem, mode=mode, api=api, devices=2)
-    compiled = made.function.lower(*made.arguments.values()).compile()
-    said = compiled.cost_analysis()[
-        "bytes accessed"
-    ]  # counts a parameter of a fusion once more for each broadcast of it
-    found = hlo_cost.read(compiled.as_text())
-    assert 0.9 * said <= found.hbm_bytes <= said
-    assert type(found.hbm_bytes) is type(found.collective_bytes) is int
-    assert found.collective_bytes == 0 and not any(found.collectives.values())
+def test_without_loops_traffic_agrees_with_the_cost_analysis_of_xla(problem, mode, api):
+    laid_out = program(**problem, mode=mode, api=api, devices=2)
+    compiled = laid_out.function.lower(*laid_out.arguments.values()).compile()
+    accessed = compiled.cost_analysis()["bytes accessed"]  # more, if a fusion broadcasts a parameter
+    costs = hlo_cost.read(compiled.as_text())
+    assert 0.9 * accessed <= costs.hbm_bytes <= accessed
+    assert type(costs.hbm_bytes) is type(costs.collective_bytes) is int
+    assert costs.collective_bytes == 0 and not any(costs.collectives.values())
 
 
-def test_a_map_over_blocks_moves_every_block():
-    found, said = read(lambda x: lax.map(lambda row: jnp.sin(row).sum(), x), array(64, 512))
-    assert 1 <= found.hbm_bytes / (4 * 64 * 512) < 4  # a row more than once, if it is left for another kernel
-    assert said < found.hbm_bytes / 30
+def test_the_traffic_of_a_map_includes_every_iteration():
+    costs, accessed = read_costs(lambda x: lax.map(lambda row: jnp.sin(row).sum(), x), array(64, 512))
+    assert 1 <= costs.hbm_bytes / (4 * 64 * 512) < 4  # more than one access per row if two kernels use it
+    assert accessed < costs.hbm_bytes / 30
 
 
-def test_a_jacobian_in_chunks_moves_its_result_and_its_seeds_whatever_the_chunk():
+def test_the_traffic_of_a_chunked_jacobian_does_not_depend_on_the_chunk_size():
     layer = LAYER | {"sizes": {"p": 64, "o": 4}}
-    moved = {}
+    traffic = {}
     for chunk in (16, 32):
-        made = program(**layer, mode="jacfwd", chunk=chunk)
-        compiled = made.function.lower(*made.arguments.values()).compile()
-        moved[chunk] = hlo_cost.read(compiled.as_text()).hbm_bytes
+        laid_out = program(**layer, mode="jacfwd", chunk=chunk)
+        compiled = laid_out.function.lower(*laid_out.arguments.values()).compile()
+        traffic[chunk] = hlo_cost.read(compiled.as_text()).hbm_bytes
         seeds = 4 * (64 * 4) ** 2  # float32, written once and read once
-        assert 2 * seeds < moved[chunk] < 3 * seeds
-        assert moved[chunk] > 3 * compiled.cost_analysis()["bytes accessed"]
-    assert moved[16] == pytest.approx(moved[32], rel=0.1)
+        assert 2 * seeds < traffic[chunk] < 3 * seeds
+        assert traffic[chunk] > 3 * compiled.cost_analysis()["bytes accessed"]
+    assert traffic[16] == pytest.approx(traffic[32], rel=0.1)
 
 
-def test_a_scan_moves_in_proportion_to_its_trips():
+def test_the_traffic_of_a_scan_is_proportional_to_its_trips():
     ten, twenty, forty = (
-        read(
+        read_costs(
             lambda x, n=n: lax.scan(lambda c, _: (jnp.cumsum(c) * 2, None), x, None, length=n)[0], array(20)
         )[0].hbm_bytes
         for n in (10, 20, 40)
@@ -247,15 +239,15 @@ def test_a_scan_moves_in_proportion_to_its_trips():
     assert forty - twenty == 2 * (twenty - ten) > 0
 
 
-def test_a_collective_in_a_scan_sends_with_every_trip():
+def test_a_collective_in_a_scan_communicates_in_every_trip():
     step = lambda c, _: (lax.psum(c, "shard") * 0.5, None)  # noqa: E731
-    found, _ = read(on_devices(lambda x: lax.scan(step, x, None, length=5)[0]), array(2048))
-    assert found.collectives["all-reduce"] == 1
-    assert found.collective_bytes == 5 * 1024 * 4
+    costs, _ = read_costs(on_devices(lambda x: lax.scan(step, x, None, length=5)[0]), array(2048))
+    assert costs.collectives["all-reduce"] == 1
+    assert costs.collective_bytes == 5 * 1024 * 4
 
 
 @pytest.mark.parametrize(
-    ("kind", "send", "numbers"),
+    ("kind", "send", "size"),
     [
         ("all-reduce", lambda x: lax.psum(x, "shard"), 12),
         ("all-gather", lambda x: lax.all_gather(x, "shard").reshape(-1), 24),
@@ -264,22 +256,22 @@ def test_a_collective_in_a_scan_sends_with_every_trip():
         ("collective-permute", lambda x: lax.ppermute(x, "shard", [(0, 1), (1, 0)]), 12),
     ],
 )
-def test_a_collective_sends_the_larger_of_what_goes_in_and_what_comes_out(kind, send, numbers):
-    found, _ = read(on_devices(send), array(24))
-    assert found.collective_bytes == 4 * numbers
-    assert {name: n for name, n in found.collectives.items() if n} == {kind: 1}
+def test_the_bytes_of_a_collective_are_the_larger_of_its_input_and_output(kind, send, size):
+    costs, _ = read_costs(on_devices(send), array(24))
+    assert costs.collective_bytes == 4 * size
+    assert {name: n for name, n in costs.collectives.items() if n} == {kind: 1}
 
 
-def test_a_loop_of_unknown_trips_leaves_unknown_what_is_inside():
-    until = lambda body: lambda x: lax.while_loop(lambda c: c[0] < 9, body, x)  # noqa: E731
-    alone, _ = read(until(lambda c: c * 2), array(20))
-    assert (alone.hbm_bytes, alone.collective_bytes) == (None, 0)
-    sending, _ = read(on_devices(until(lambda c: lax.psum(c, "shard"))), array(20))
-    assert (sending.hbm_bytes, sending.collective_bytes) == (None, None)
-    assert sending.collectives["all-reduce"] == 1
+def test_a_loop_with_an_unknown_trip_count_has_unknown_traffic():
+    loop = lambda body: lambda x: lax.while_loop(lambda c: c[0] < 9, body, x)  # noqa: E731
+    local, _ = read_costs(loop(lambda c: c * 2), array(20))
+    assert (local.hbm_bytes, local.collective_bytes) == (None, 0)
+    communicating, _ = read_costs(on_devices(loop(lambda c: lax.psum(c, "shard"))), array(20))
+    assert (communicating.hbm_bytes, communicating.collective_bytes) == (None, None)
+    assert communicating.collectives["all-reduce"] == 1
 
 
-# As XLA writes for a GPU: 64 trips that read a row of x, write a row of y, and reduce the row over devices.
+# HLO as XLA writes it for a GPU: 64 trips that read a row of x, write a row of y, and reduce the row over devices.
 LOOP = """\
 HloModule written, is_scheduled=true
 
@@ -341,16 +333,17 @@ ENTRY %main (x: f32[64,256], k: s32[]) -> f32[64,256] {
 """
 
 
-def test_a_loop_that_slices_its_input_and_updates_its_output_moves_their_rows():
+def test_a_loop_that_slices_and_updates_arrays_moves_only_their_rows():
     row = 4 * 256
-    found = hlo_cost.read(LOOP.replace("TRIPS", '"known_trip_count":{"n":"64"}'))
-    inside = (row + 4 + row) + (row + row) + (row + 2 * row) + (row + 4 + row + row) + (4 + 4 + 1)
-    assert found.hbm_bytes == 2 * 64 * row + 64 * inside
-    assert found.collective_bytes == 64 * (row + 2 * row)
-    assert {kind: n for kind, n in found.collectives.items() if n} == {"all-reduce": 1, "all-gather": 1}
+    costs = hlo_cost.read(LOOP.replace("TRIPS", '"known_trip_count":{"n":"64"}'))
+    per_trip = (row + 4 + row) + (row + row) + (row + 2 * row) + (row + 4 + row + row) + (4 + 4 + 1)
+    assert costs.hbm_bytes == 2 * 64 * row + 64 * per_trip
+    assert costs.collective_bytes == 64 * (row + 2 * row)
+    assert {kind: n for kind, n in costs.collectives.items() if n} == {"all-reduce": 1, "all-gather": 1}
     for unknown in (LOOP.replace("TRIPS", ""), LOOP.replace("body=", "corpus=")):
-        read = hlo_cost.read(unknown)
-        assert (read.hbm_bytes, read.collective_bytes, read.collectives) == (None, None, found.collectives)
+        partial = hlo_cost.read(unknown)
+        assert (partial.hbm_bytes, partial.collective_bytes) == (None, None)
+        assert partial.collectives == costs.collectives
 
 
 PARTS = """\
@@ -405,12 +398,12 @@ ENTRY %main (a: bf16[40], b: pred[9,16], i: s32[3,1], u: pred[3,16]) -> pred[9,1
 """
 
 
-def test_calls_branches_scatters_and_a_librarys_scratch_are_counted_by_what_they_move():
-    large = (80 + 80) + (80 + 80)  # an operand that comes twice is read once
-    library, slices, fresh, scatter = 80 + 40, 8 + 8, 8 + 4 + 80, 48 + 12 + 48 + 48
-    assert hlo_cost.read(PARTS).hbm_bytes == 2 * large + library + slices + fresh + scatter
+def test_calls_branches_scatters_and_library_calls_count_the_bytes_they_move():
+    large = (80 + 80) + (80 + 80)  # an operand used twice is read once
+    library, slices, filled, scatter = 80 + 40, 8 + 8, 8 + 4 + 80, 48 + 12 + 48 + 48
+    assert hlo_cost.read(PARTS).hbm_bytes == 2 * large + library + slices + filled + scatter
 
 
-def test_what_is_no_program_has_no_collectives_to_count():
+def test_text_that_is_not_an_hlo_program_is_an_error():
     with pytest.raises(AssertionError):
         hlo_cost.read("")

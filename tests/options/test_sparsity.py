@@ -1,4 +1,4 @@
-"""Sparsity: patterns that hold every entry, colours by which every entry can be read off, and two workloads that show both."""
+"""Tests of sparsity: detected patterns contain every entry, every entry can be read off a coloring, and sparse workloads."""
 
 import dataclasses
 import sys
@@ -18,290 +18,284 @@ pytestmark = pytest.mark.thin(20, "contract")
 
 jax.config.update("jax_enable_x64", True)
 
-KINDS = ("scattered", "full rows", "full columns", "both", "banded", "empty lines")
+KINDS = ("scattered", "full rows", "full columns", "both", "banded", "empty rows and columns")
 
 
 @pytest.fixture(autouse=True)
-def nothing_kept():
-    """Each test begins without patterns and colourings of another."""
+def clear_caches():
     process_cache.clear()
     sparsity._import_asdex.cache_clear()
 
 
-def drawn(generator, kind):
-    """A random pattern of one kind as a boolean matrix, at least one entry in it and never square."""
+def draw_mask(generator, kind):
+    """Return a random pattern of one kind as a boolean matrix with at least one entry; it is never square."""
     rows = int(generator.integers(1, 15))
-    there = generator.random((rows, rows + int(generator.integers(1, 9)))) < generator.choice(
+    mask = generator.random((rows, rows + int(generator.integers(1, 9)))) < generator.choice(
         [0.05, 0.15, 0.4]
     )
-    there = there if generator.random() < 0.5 else there.T
-    rows, cols = there.shape
+    mask = mask if generator.random() < 0.5 else mask.T
+    rows, cols = mask.shape
     if kind in ("full rows", "both"):
-        there[generator.integers(rows, size=2)] |= generator.random(cols) < 0.9
+        mask[generator.integers(rows, size=2)] |= generator.random(cols) < 0.9
     if kind in ("full columns", "both"):
-        there[:, generator.integers(cols, size=2)] |= generator.random((rows, 1)) < 0.9
+        mask[:, generator.integers(cols, size=2)] |= generator.random((rows, 1)) < 0.9
     if kind == "banded":
-        there |= np.abs(np.subtract.outer(np.arange(rows), np.arange(cols))) < 2
-    if kind == "empty lines":
-        there[generator.integers(rows)] = there[:, generator.integers(cols)] = False
-    there[-1, -1] |= not there.any()
-    return there
+        mask |= np.abs(np.subtract.outer(np.arange(rows), np.arange(cols))) < 2
+    if kind == "empty rows and columns":
+        mask[generator.integers(rows)] = mask[:, generator.integers(cols)] = False
+    mask[-1, -1] |= not mask.any()
+    return mask
 
 
-def pattern_of(there):
-    """The pattern of a boolean matrix."""
-    rows, cols = np.nonzero(there)
-    return Pattern(rows.astype(np.int32), cols.astype(np.int32), *there.shape)
+def pattern_of(mask):
+    """Return the pattern of a boolean matrix."""
+    rows, cols = np.nonzero(mask)
+    return Pattern(rows.astype(np.int32), cols.astype(np.int32), *mask.shape)
 
 
-def colored(pattern, how):
-    """A pattern coloured, without a function that has it."""
-    return sparsity._make_coloring(pattern, sparsity._color(pattern, how), 0.0, 0.0)
+def color(pattern, compression):
+    """Return a coloring of the pattern without detecting it."""
+    return sparsity._make_coloring(pattern, sparsity._color(pattern, compression), 0.0, 0.0)
 
 
 def seeds(colors, count):
-    """For each colour the sum of the rows of the identity that have it: (count, lines)."""
+    """Return the seed of each color, shape (count, rows or columns)."""
     return np.zeros((0, 0), int) if colors is None else (colors == np.arange(count)[:, None]).astype(int)
 
 
-def read_off(found, J):
-    """The entries of a matrix, read off its compressed columns and rows as the colouring says: (entries,)."""
-    columns, rows = seeds(found.columns, found.column_count), seeds(found.rows, found.row_count)
-    at = found.pattern
-    entries = np.empty(len(at.rows), J.dtype)
-    if (of := ~found.by_row).any():
-        entries[of] = (J @ columns.T)[at.rows[of], found.columns[at.cols[of]]]
-    if (of := found.by_row).any():
-        entries[of] = (rows @ J)[found.rows[at.rows[of]], at.cols[of]]
+def read_off(coloring, J):
+    """Return the entries (entries,) that the coloring reads off the compressed columns and rows of a matrix."""
+    columns, rows = seeds(coloring.columns, coloring.column_count), seeds(coloring.rows, coloring.row_count)
+    pattern = coloring.pattern
+    entries = np.empty(len(pattern.rows), J.dtype)
+    if (selected := ~coloring.by_row).any():
+        entries[selected] = (J @ columns.T)[pattern.rows[selected], coloring.columns[pattern.cols[selected]]]
+    if (selected := coloring.by_row).any():
+        entries[selected] = (rows @ J)[coloring.rows[pattern.rows[selected]], pattern.cols[selected]]
     return entries
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("how", sparsity.COMPRESSIONS)
-def test_every_entry_of_every_matrix_is_read_off_its_compressed_columns_and_rows(how, kind):
+@pytest.mark.parametrize("compression", sparsity.COMPRESSIONS)
+def test_every_entry_can_be_read_off_the_compressed_columns_and_rows(compression, kind):
     generator = np.random.default_rng(1)
-    for _ in range(
-        300 if how == "both" else 50
-    ):  # columns or rows alone ask asdex, which compiles for each number of entries
-        there = drawn(generator, kind)
-        found = colored(pattern_of(there), how)
-        J = there * generator.integers(1, 10**6, there.shape)
-        np.testing.assert_array_equal(read_off(found, J), J[there])
-        sparsity.validate_coloring(found)
+    for _ in range(300 if compression == "both" else 50):  # asdex compiles for each number of entries
+        mask = draw_mask(generator, kind)
+        coloring = color(pattern_of(mask), compression)
+        J = mask * generator.integers(1, 10**6, mask.shape)
+        np.testing.assert_array_equal(read_off(coloring, J), J[mask])
+        sparsity.validate_coloring(coloring)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_same_holds_where_quicker_ways_to_colour_are_left_out(kind, monkeypatch):
+def test_every_entry_can_be_read_off_without_the_faster_coloring_algorithms(kind, monkeypatch):
     monkeypatch.setattr(color_graph, "_MOST_BITMASK_COLORS", 0)
     monkeypatch.setattr(color_graph, "_MOST_ASDEX_PAIRS", 0)
     generator = np.random.default_rng(2)
     for _ in range(100):
-        there = drawn(generator, kind)
-        found = colored(pattern_of(there), ("columns", "both")[int(generator.integers(2))])
-        J = there * generator.integers(1, 10**6, there.shape)
-        np.testing.assert_array_equal(read_off(found, J), J[there])
+        mask = draw_mask(generator, kind)
+        coloring = color(pattern_of(mask), ("columns", "both")[int(generator.integers(2))])
+        J = mask * generator.integers(1, 10**6, mask.shape)
+        np.testing.assert_array_equal(read_off(coloring, J), J[mask])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_any_division_of_the_entries_between_columns_and_rows_can_be_coloured(kind):
+def test_any_partition_of_the_entries_between_columns_and_rows_can_be_colored(kind):
     generator = np.random.default_rng(3)
     for _ in range(100):
-        there = drawn(generator, kind)
-        pattern = pattern_of(there)
+        mask = draw_mask(generator, kind)
+        pattern = pattern_of(mask)
         by_row = generator.random(len(pattern.rows)) < generator.choice([0.1, 0.5, 0.9])
-        matrix = Matrix(pattern.rows, pattern.cols, there.shape)
-        found = sparsity._make_coloring(pattern, color_graph.color_partition(matrix, by_row), 0.0, 0.0)
-        J = there * generator.integers(1, 10**6, there.shape)
-        np.testing.assert_array_equal(read_off(found, J), J[there])
-        sparsity.validate_coloring(found)
+        matrix = Matrix(pattern.rows, pattern.cols, mask.shape)
+        coloring = sparsity._make_coloring(pattern, color_graph.color_partition(matrix, by_row), 0.0, 0.0)
+        J = mask * generator.integers(1, 10**6, mask.shape)
+        np.testing.assert_array_equal(read_off(coloring, J), J[mask])
+        sparsity.validate_coloring(coloring)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_both_together_need_no_more_colours_than_the_better_of_columns_and_rows_and_none_less_than_must_be(
+def test_the_number_of_colors_is_within_its_bounds(
     kind,
 ):
     generator = np.random.default_rng(4)
     for _ in range(50):
-        there = drawn(generator, kind)
-        columns, rows, both = (colored(pattern_of(there), how) for how in sparsity.COMPRESSIONS)
+        mask = draw_mask(generator, kind)
+        columns, rows, both = (color(pattern_of(mask), method) for method in sparsity.COMPRESSIONS)
         assert both.column_count + both.row_count <= min(columns.column_count, rows.row_count)
-        assert there.sum(axis=1).max() <= columns.column_count <= there.any(axis=0).sum()
-        assert there.sum(axis=0).max() <= rows.row_count <= there.any(axis=1).sum()
+        assert mask.sum(axis=1).max() <= columns.column_count <= mask.any(axis=0).sum()
+        assert mask.sum(axis=0).max() <= rows.row_count <= mask.any(axis=1).sum()
         assert columns.rows is None and rows.columns is None and columns.row_count == rows.column_count == 0
 
 
-@pytest.mark.parametrize("most", [color_graph._MOST_BITMASK_COLORS, 0], ids=["our colours", "asdex's"])
-def test_colours_are_numbered_without_a_gap_and_lines_without_an_entry_have_none(most, monkeypatch):
-    monkeypatch.setattr(color_graph, "_MOST_BITMASK_COLORS", most)
-    there = np.zeros((4, 7), bool)
-    there[1, [0, 2, 5]] = there[3, [2, 6]] = True
-    columns, rows = colored(pattern_of(there), "columns"), colored(pattern_of(there), "rows")
+@pytest.mark.parametrize("most_colors", [color_graph._MOST_BITMASK_COLORS, 0], ids=["own algorithm", "asdex"])
+def test_colors_are_consecutive_and_empty_rows_and_columns_have_none(most_colors, monkeypatch):
+    monkeypatch.setattr(color_graph, "_MOST_BITMASK_COLORS", most_colors)
+    mask = np.zeros((4, 7), bool)
+    mask[1, [0, 2, 5]] = mask[3, [2, 6]] = True
+    columns, rows = color(pattern_of(mask), "columns"), color(pattern_of(mask), "rows")
     assert sorted(set(columns.columns)) == [-1, 0, 1, 2] and (columns.columns[[1, 3, 4]] == -1).all()
     assert sorted(set(rows.rows)) == [-1, 0, 1] and (rows.rows[[0, 2]] == -1).all()
 
 
-@pytest.mark.parametrize("thick", [1, 3])
-def test_an_arrowhead_needs_few_colours_of_both_kinds_and_one_for_each_unknown_of_either_kind(thick):
+@pytest.mark.parametrize("width", [1, 3])
+def test_an_arrowhead_needs_few_colors_only_with_both_columns_and_rows(width):
     for n in (11, 3000):
-        there = [(i, j) for i in range(n) for j in {*range(thick), i, *(range(n) if i < thick else ())}]
-        rows, cols = np.array(sorted(there), np.int32).T
+        indices = [(i, j) for i in range(n) for j in {*range(width), i, *(range(n) if i < width else ())}]
+        rows, cols = np.array(sorted(indices), np.int32).T
         pattern = Pattern(rows, cols, n, n)
-        both = colored(pattern, "both")
-        assert both.column_count + both.row_count == 2 * thick + 1
-        assert colored(pattern, "columns").column_count == colored(pattern, "rows").row_count == n
+        both = color(pattern, "both")
+        assert both.column_count + both.row_count == 2 * width + 1
+        assert color(pattern, "columns").column_count == color(pattern, "rows").row_count == n
 
 
 @pytest.mark.parametrize("side", [5, 35])
-def test_a_grid_gets_the_five_colours_that_its_rows_must_have(side):
+def test_a_stencil_gets_the_minimum_of_five_colors(side):
     built = workload.build(Case("stencil", sizes={"side": side}))
     pattern = Pattern(*built.pattern(), side**2, side**2)
-    assert colored(pattern, "columns").column_count == colored(pattern, "both").column_count == 5
+    assert color(pattern, "columns").column_count == color(pattern, "both").column_count == 5
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_colouring_is_valid_just_if_every_entry_is_read_off_it(kind):
-    generator, seen = np.random.default_rng(5), set()
+def test_a_coloring_is_valid_if_and_only_if_every_entry_can_be_read_off(kind):
+    generator, outcomes = np.random.default_rng(5), set()
     for _ in range(60):
-        there = drawn(generator, kind)
-        found = colored(pattern_of(there), sparsity.COMPRESSIONS[int(generator.integers(3))])
-        lines = {
-            name: getattr(found, name) for name in ("columns", "rows") if getattr(found, name) is not None
-        }
-        name = list(lines)[int(generator.integers(len(lines)))]
-        changed = lines[name].copy()
+        mask = draw_mask(generator, kind)
+        coloring = color(pattern_of(mask), sparsity.COMPRESSIONS[int(generator.integers(3))])
+        sides = {"columns": coloring.columns, "rows": coloring.rows}
+        sides = {name: colors for name, colors in sides.items() if colors is not None}
+        name = list(sides)[int(generator.integers(len(sides)))]
+        changed = sides[name].copy()
         changed[generator.integers(len(changed))] = generator.integers(
-            -1, getattr(found, name.removesuffix("s") + "_count")
+            -1, getattr(coloring, name.removesuffix("s") + "_count")
         )
-        found = dataclasses.replace(found, **{name: changed})
-        J = there * generator.integers(1, 10**6, there.shape)
-        line = {"columns": found.pattern.cols, "rows": found.pattern.rows}[name]
-        colorless = (changed[line] < 0) & (found.by_row == (name == "rows"))
-        right = not colorless.any() and (read_off(found, J) == J[there]).all()
-        seen.add(right)
-        if right:
-            sparsity.validate_coloring(found)
+        coloring = dataclasses.replace(coloring, **{name: changed})
+        J = mask * generator.integers(1, 10**6, mask.shape)
+        index = {"columns": coloring.pattern.cols, "rows": coloring.pattern.rows}[name]
+        is_uncolored = (changed[index] < 0) & (coloring.by_row == (name == "rows"))
+        is_valid = not is_uncolored.any() and (read_off(coloring, J) == J[mask]).all()
+        outcomes.add(is_valid)
+        if is_valid:
+            sparsity.validate_coloring(coloring)
         else:
             with pytest.raises(
                 ValueError, match=r"entry \(\d+, \d+\) cannot be read from the color of its (column|row)"
             ):
-                sparsity.validate_coloring(found)
-    assert seen == {True, False}
+                sparsity.validate_coloring(coloring)
+    assert outcomes == {True, False}
 
 
-def test_a_valid_colouring_has_as_many_colours_as_it_says_and_a_side_for_every_entry():
-    found = colored(pattern_of(np.eye(3, 5, dtype=bool)), "columns")
+def test_a_coloring_with_wrong_counts_or_sides_is_invalid():
+    coloring = color(pattern_of(np.eye(3, 5, dtype=bool)), "columns")
     for wrong in (
         {"column_count": 0},
-        {"by_row": ~found.by_row},
+        {"by_row": ~coloring.by_row},
         {"columns": None, "column_count": 0},
         {"row_count": 1},
     ):
         with pytest.raises(ValueError):
-            sparsity.validate_coloring(dataclasses.replace(found, **wrong))
+            sparsity.validate_coloring(dataclasses.replace(coloring, **wrong))
 
 
-def test_places_that_many_entries_share_are_found_by_sorting_as_by_counting():
+def test_collisions_are_the_same_by_sorting_and_by_counting():
     generator = np.random.default_rng(6)
     for _ in range(50):
         place, color = generator.integers(0, 30, 40), generator.integers(-1, 3, 40).astype(np.int32)
-        far = place * 10**7  # too many places to count in
+        sparse_place = place * 10**7  # too many places to count
         want = [np.sum((place == p) & (color == c)) > 1 for p, c in zip(place, color, strict=True)]
         np.testing.assert_array_equal(sparsity._collides(color, place, 3), want)
-        np.testing.assert_array_equal(sparsity._collides(color, far, 3), want)
+        np.testing.assert_array_equal(sparsity._collides(color, sparse_place, 3), want)
 
 
-def shapes(*of):
-    """Shapes of float32 arrays."""
-    return tuple(jax.ShapeDtypeStruct(shape, np.float32) for shape in of)
+def float32_shapes(*sizes):
+    """Return the shapes of float32 arrays."""
+    return tuple(jax.ShapeDtypeStruct(shape, np.float32) for shape in sizes)
 
 
-def test_a_pattern_runs_over_all_inputs_in_order_flat_and_over_the_outputs_flat():
+def test_a_pattern_has_the_flattened_inputs_in_order_and_the_flattened_outputs():
     a, b = np.arange(1.0, 7).reshape(2, 3), np.arange(7.0, 11)
 
     def function(a, b):
         return jnp.stack([a[0] * b[1:], a[1] + b[:3] ** 2])
 
-    found = sparsity.find_coloring("two inputs", function, shapes((2, 3), (4,)), "columns").pattern
+    pattern = sparsity.find_coloring("two inputs", function, float32_shapes((2, 3), (4,)), "columns").pattern
     by_a, by_b = jax.jacfwd(function, argnums=(0, 1))(a, b)
     J = np.concatenate([by_a.reshape(6, 6), by_b.reshape(6, 4)], axis=1)
     rows, cols = np.nonzero(J)
-    np.testing.assert_array_equal((found.rows, found.cols), (rows, cols))
-    assert (found.outputs, found.inputs) == (6, 10) and found.rows.dtype == found.cols.dtype == np.int32
+    np.testing.assert_array_equal((pattern.rows, pattern.cols), (rows, cols))
+    assert (pattern.outputs, pattern.inputs) == (6, 10)
+    assert pattern.rows.dtype == pattern.cols.dtype == np.int32
 
 
-def test_an_entry_that_happens_to_be_zero_belongs_to_the_pattern():
-    found = sparsity.find_coloring(
-        "zero", lambda x: x[:2] * x[2:] + jnp.sin(x[1]), shapes((4,)), "rows"
+def test_an_entry_that_is_zero_by_coincidence_belongs_to_the_pattern():
+    pattern = sparsity.find_coloring(
+        "zero", lambda x: x[:2] * x[2:] + jnp.sin(x[1]), float32_shapes((4,)), "rows"
     ).pattern
-    assert list(zip(found.rows, found.cols, strict=True)) == [(0, 0), (0, 1), (0, 2), (1, 1), (1, 3)]
+    assert list(zip(pattern.rows, pattern.cols, strict=True)) == [(0, 0), (0, 1), (0, 2), (1, 1), (1, 3)]
 
 
 @pytest.mark.parametrize(
     "sizes", [("stencil", None, {"side": 3}), ("stencil", None, {"side": 6}), ("stencil", "rolls", {"side": 7}),
               ("arrowhead", None, {"n": 2}), ("arrowhead", None, {"n": 9})], ids=str,
 )  # fmt: skip
-def test_the_pattern_that_is_detected_is_the_one_known_by_hand(sizes):
+def test_the_detected_pattern_is_that_of_the_workload(sizes):
     name, formulation, sizes = sizes
     built = workload.build(Case(name, formulation=formulation, sizes=sizes))
     ((_, draw),) = built.points.items()
-    found = sparsity.find_coloring(name, built.function, shapes(draw.shape), "both")
-    np.testing.assert_array_equal((found.pattern.rows, found.pattern.cols), built.pattern())
-    sparsity.validate_coloring(found)
+    coloring = sparsity.find_coloring(name, built.function, float32_shapes(draw.shape), "both")
+    np.testing.assert_array_equal((coloring.pattern.rows, coloring.pattern.cols), built.pattern())
+    sparsity.validate_coloring(coloring)
 
 
-def test_a_function_is_looked_at_once_and_a_pattern_coloured_once():
+def test_a_pattern_is_detected_once_and_colored_once():
     calls = []
 
     def function(x):
         calls.append(x)
         return x[1:] * x[:-1]
 
-    first = sparsity.find_coloring("key", function, shapes((5,)), "columns")
-    looked = len(calls)
-    assert sparsity.find_coloring("key", function, shapes((5,)), "columns") is first
-    again = sparsity.find_coloring("key", function, shapes((5,)), "rows")
-    assert (
-        again.pattern is first.pattern
-        and again.detect_seconds == first.detect_seconds > 0
-        and again.rows is not None
-    )
-    assert len(calls) == looked
-    other = sparsity.find_coloring("another key", function, shapes((7,)), "columns")
-    assert len(calls) > looked and other.pattern.inputs == 7
+    first = sparsity.find_coloring("key", function, float32_shapes((5,)), "columns")
+    traces = len(calls)
+    assert sparsity.find_coloring("key", function, float32_shapes((5,)), "columns") is first
+    by_row = sparsity.find_coloring("key", function, float32_shapes((5,)), "rows")
+    assert by_row.pattern is first.pattern and by_row.rows is not None
+    assert by_row.detect_seconds == first.detect_seconds > 0
+    assert len(calls) == traces
+    other = sparsity.find_coloring("another key", function, float32_shapes((7,)), "columns")
+    assert len(calls) > traces and other.pattern.inputs == 7
 
 
-def test_of_many_patterns_the_last_are_kept():
+def test_only_the_latest_patterns_are_cached():
     for n in range(2, 9):
-        sparsity.find_coloring(n, lambda x: x**2, shapes((n,)), "columns")
-    kept = process_cache._values
-    assert list(kept["pattern"]) == [5, 6, 7, 8] and len(kept["coloring"]) == 4
+        sparsity.find_coloring(n, lambda x: x**2, float32_shapes((n,)), "columns")
+    cached = process_cache._values
+    assert list(cached["pattern"]) == [5, 6, 7, 8] and len(cached["coloring"]) == 4
 
 
-def test_without_asdex_it_is_said_how_to_get_it(monkeypatch):
+def test_without_asdex_the_error_has_the_command_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "asdex", None)
     with pytest.raises(Refusal, match=r"pip install 'ad-scaling\[sparse\]'"):
-        sparsity.find_coloring("key", lambda x: x**2, shapes((3,)), "columns")
+        sparsity.find_coloring("key", lambda x: x**2, float32_shapes((3,)), "columns")
 
 
-def test_what_asdex_cannot_read_is_refused_in_its_words_and_one_line():
-    with pytest.raises(Refusal, match="No handler for primitive 'fft'") as refused:
-        sparsity.find_coloring("key", lambda x: jnp.fft.fft(x).real, shapes((3,)), "columns")
-    assert "\n" not in str(refused.value) and "key" not in process_cache._values.get("pattern", {})
+def test_a_function_that_asdex_cannot_analyze_is_rejected_with_its_message():
+    with pytest.raises(Refusal, match="No handler for primitive 'fft'") as error:
+        sparsity.find_coloring("key", lambda x: jnp.fft.fft(x).real, float32_shapes((3,)), "columns")
+    assert "\n" not in str(error.value) and "key" not in process_cache._values.get("pattern", {})
 
 
-def test_nothing_to_colour_and_no_known_way_are_refused():
+def test_an_empty_pattern_and_an_unknown_compression_are_rejected():
     with pytest.raises(Refusal, match="does not depend"):
-        sparsity.find_coloring("key", lambda x: jnp.zeros(4), shapes((3,)), "columns")
+        sparsity.find_coloring("key", lambda x: jnp.zeros(4), float32_shapes((3,)), "columns")
     with pytest.raises(Refusal, match="did you mean 'columns'"):
-        sparsity.find_coloring("key", lambda x: x**2, shapes((3,)), "column")
+        sparsity.find_coloring("key", lambda x: x**2, float32_shapes((3,)), "column")
 
 
-def test_looking_at_a_function_leaves_the_collector_of_cycles_as_it_was():
+def test_detection_leaves_garbage_collection_enabled():
     import gc
 
     assert gc.isenabled()
     with pytest.raises(Refusal):
-        sparsity.find_coloring("key", lambda x: jnp.zeros(4), shapes((3,)), "columns")
+        sparsity.find_coloring("key", lambda x: jnp.zeros(4), float32_shapes((3,)), "columns")
     assert gc.isenabled()
 
 
@@ -315,35 +309,35 @@ CASES = [
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize(("name", "sizes", "formulation"), CASES, ids=str)
-def test_a_sparse_workload_is_what_jax_says_in_every_form_that_it_offers(name, sizes, formulation, dtype):
+def test_every_form_of_a_sparse_workload_agrees_with_jax(name, sizes, formulation, dtype):
     case = Case(name, sizes=sizes, formulation=formulation, points=5, dtype=dtype)
     built, dense = (
         workload.build(dataclasses.replace(case, seeds=seeds)) for seeds in ("colored", "identity")
     )
     exact = inputs.exact_inputs(case, built, 0, 5)
-    ((given, x),) = exact.items()
+    ((argument, x),) = exact.items()
     entries, whole = built.nonzeros(exact), built.reference(exact)
     n, rounding = whole.value.shape[1], {"float64": 1e-14, "float32": 1e-6, "bfloat16": 0.03}[dtype]
 
-    def near(got, want):
+    def assert_close(got, want):
         assert got.dtype == dtype
         error = np.abs(np.asarray(got, np.float64).reshape(want.shape) - want).max() / np.abs(want).max()
         assert error < rounding
 
     @jax.jit
     def forms(x):
-        by_hand = [
-            [of.whole_modes[mode](**{given: x}) for mode in ("analytic", "analytic_vmap")]
-            for of in (built, dense)
+        analytic = [
+            [version.whole_modes[mode](**{argument: x}) for mode in ("analytic", "analytic_vmap")]
+            for version in (built, dense)
         ]
-        return jax.vmap(built.function)(x), jax.vmap(jax.jacfwd(built.function))(x), *by_hand
+        return jax.vmap(built.function)(x), jax.vmap(jax.jacfwd(built.function))(x), *analytic
 
-    value, derivative, as_entries, written_out = forms(jnp.asarray(x, dtype))
-    near(value, whole.value)
-    for got in (derivative, *written_out):
-        near(got, whole.derivative)
-    for got in as_entries:
-        near(got, entries.derivative)
+    value, derivative, analytic_entries, analytic_dense = forms(jnp.asarray(x, dtype))
+    assert_close(value, whole.value)
+    for got in (derivative, *analytic_dense):
+        assert_close(got, whole.derivative)
+    for got in analytic_entries:
+        assert_close(got, entries.derivative)
     rows, cols = built.pattern()
     np.testing.assert_array_equal(whole.derivative[:, rows, cols], entries.derivative[:, 0])
     assert np.count_nonzero(whole.derivative) == 5 * len(
@@ -352,7 +346,7 @@ def test_a_sparse_workload_is_what_jax_says_in_every_form_that_it_offers(name, s
     assert np.all(np.diff(rows.astype(int) * n + cols) > 0) and rows.dtype == cols.dtype == np.int32
 
 
-def test_no_two_entries_of_a_row_or_column_of_a_sparse_workload_are_the_same():
+def test_the_entries_of_a_row_of_a_sparse_workload_are_distinct():
     for name, sizes in (("stencil", {"side": 5}), ("arrowhead", {"n": 7})):
         case = Case(name, sizes=sizes)
         built = workload.build(case)
@@ -361,15 +355,16 @@ def test_no_two_entries_of_a_row_or_column_of_a_sparse_workload_are_the_same():
             assert len(set(line[line != 0])) == np.count_nonzero(line)
 
 
-def test_grids_on_which_neighbours_are_the_same_cell_and_arrows_without_a_shaft_are_refused():
+def test_sparse_workloads_that_are_too_small_are_rejected():
     for name, sizes in (("stencil", {"side": 2}), ("arrowhead", {"n": 1})):
         with pytest.raises(Refusal, match=r"sizes\."):
             workload.build(Case(name, sizes=sizes))
 
 
-def test_a_colouring_says_what_it_read_off_which():
-    found = sparsity.find_coloring(
-        "arrow", workload.build(Case("arrowhead", sizes={"n": 12})).function, shapes((12,)), "both"
+def test_a_coloring_has_the_side_from_which_each_entry_is_read():
+    coloring = sparsity.find_coloring(
+        "arrow", workload.build(Case("arrowhead", sizes={"n": 12})).function, float32_shapes((12,)), "both"
     )
-    assert isinstance(found, Coloring) and (found.column_count, found.row_count) == (2, 1)
-    assert found.by_row.any() and not found.by_row.all() and found.by_row.shape == found.pattern.rows.shape
+    assert isinstance(coloring, Coloring) and (coloring.column_count, coloring.row_count) == (2, 1)
+    assert coloring.by_row.any() and not coloring.by_row.all()
+    assert coloring.by_row.shape == coloring.pattern.rows.shape

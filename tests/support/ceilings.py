@@ -5,8 +5,8 @@ from scaling.core.record import Record
 from scaling.options import machine_peaks
 from tests.support.made_up import environment
 
-CALL, COLLECTIVE = 1e-5, 6e-5
-SPEEDS = {  # of each ceiling
+CALL, COLLECTIVE = 1e-5, 6e-5  # seconds
+SPEEDS = {  # units of work per second of each peak
     "matmul": 5e10, "transcendental": 2e8, "arithmetic": 4e9, "division": 1e9, "reduction": 3e9, "transpose": 6e8,
     "all_reduce": 8e8,
 }  # fmt: skip
@@ -15,29 +15,29 @@ SPEEDS = {  # of each ceiling
 def ceiling(
     target, k, speed=None, devices=1, seconds=None, digest="made up", started="2026-01-01T00:00:00Z", **fields
 ):
-    """A ceiling of four points a device at this speed, or a floor of so many seconds; a call takes its floor more."""
+    """Return the record of a peak with four points per device at this speed, or of a latency of `seconds`."""
     api = fields.pop("api", "jit" if devices == 1 else "shard_map")
     sizes = {"k": k, "terms": 1}
     case = Case(
         "ceiling", target, sizes=sizes, points=4 * devices, mode="value", api=api, devices=devices, **fields
     )
-    floor = {} if seconds else {"floor_seconds": CALL}
-    took = seconds or machine_peaks.peak_work(case) / speed + CALL
-    around = environment(case, digest) | {"device_kind": f"A processor of {digest}"}
-    return Record(case, "ok", around, seconds=[took] * 9, started_at=started, **floor)
+    latency = {} if seconds else {"floor_seconds": CALL}
+    duration = seconds or machine_peaks.peak_work(case) / speed + CALL
+    record_environment = environment(case, digest) | {"device_kind": f"A processor of {digest}"}
+    return Record(case, "ok", record_environment, seconds=[duration] * 9, started_at=started, **latency)
 
 
-def all_of(devices=1, share=1.0, **more):
-    """What is measured on so many devices, where each reaches this share of the speeds."""
-    made = [ceiling(target, 2**18, speed * share, devices, **more) for target, speed in SPEEDS.items()
+def all_of(devices=1, share=1.0, **fields):
+    """Return the records of all peaks on some devices, each at this share of SPEEDS."""
+    peaks = [ceiling(target, 2**18, speed * share, devices, **fields) for target, speed in SPEEDS.items()
             if devices > 1 or target != "all_reduce"]  # fmt: skip
     copies = [
-        ceiling("copy", k, speed * share, devices, **more)
+        ceiling("copy", k, speed * share, devices, **fields)
         for k, speed in ((2**16, 8e9), (2**18, 4e9), (2**20, 1e9))
     ]
-    floors = {"call": CALL} | ({"collective": COLLECTIVE} if devices > 1 else {})
+    latencies = {"call": CALL} | ({"collective": COLLECTIVE} if devices > 1 else {})
     return [
-        *made,
+        *peaks,
         *copies,
-        *(ceiling(target, 1, seconds=s, devices=devices, **more) for target, s in floors.items()),
+        *(ceiling(target, 1, seconds=s, devices=devices, **fields) for target, s in latencies.items()),
     ]

@@ -1,4 +1,4 @@
-"""The axes of the contract, and the problems that it differentiates."""
+"""The axes of the contract and the problems that it differentiates."""
 
 import itertools
 
@@ -9,10 +9,10 @@ from scaling.study import applicability, completion
 
 PROBLEMS = {
     "rbf": {"workload": "rbf", "points": 12},
-    "rbf of fewer": {"workload": "rbf", "points": 12, "sizes": {"m": 8}},
+    "rbf with 8 support points": {"workload": "rbf", "points": 12, "sizes": {"m": 8}},
     "rbf rowwise": {"workload": "rbf", "points": 8, "formulation": "rowwise"},
     "rbf squared": {"workload": "rbf", "points": 12, "variant": "squared"},
-    "rbf squared by a product": {
+    "rbf squared with product": {
         "workload": "rbf",
         "points": 12,
         "variant": "squared",
@@ -34,15 +34,15 @@ PROBLEMS = {
     "residual with dot": {"workload": "residual", "points": 12, "formulation": "dot"},
     "residual scalar": {"workload": "residual", "points": 1024, "wrt": "d+m", "variant": "scalar"},
     "poisson": {"workload": "poisson", "points": 1200},
-    "poisson's Hessian": {"workload": "poisson", "points": 8, "target": "hessian"},
-    "residual's Hessian": {
+    "poisson Hessian": {"workload": "poisson", "points": 8, "target": "hessian"},
+    "residual Hessian": {
         "workload": "residual",
         "points": 12,
         "wrt": "d+m",
         "variant": "scalar",
         "target": "hessian",
     },
-    "residual's Hessian times": {
+    "residual Hessian-vector product": {
         "workload": "residual",
         "points": 8,
         "wrt": "m+d",
@@ -56,32 +56,31 @@ AXES = {
 }  # fmt: skip
 
 
-def twice(problem: str) -> bool:
-    """Whether a problem asks for second derivatives."""
+def has_second_derivatives(problem: str) -> bool:
+    """Return whether the target of a problem has second derivatives."""
     return PROBLEMS[problem].get("target") in SECOND
 
 
 def case_of(row: tuple) -> Case:
-    """The completed case of one row of the product."""
+    """Return the completed case of a row, which has a value of each axis."""
     fields = dict(zip(AXES, row, strict=True))
     return completion.complete(Case(**PROBLEMS[fields.pop("problem")] | fields))
 
 
-def runs(row: tuple) -> bool:
-    """Whether a row is a case that can run, here and by its nature."""
+def can_run(row: tuple) -> bool:
+    """Return whether the case of a row is defined and divides evenly."""
     problem, mode = row[:2]
-    if MODES[mode].has_seeds and (mode in HESSIAN) != twice(problem):
-        return False  # as `reason_to_skip` says too; asking it costs a hundred times as much
+    if MODES[mode].has_seeds and (mode in HESSIAN) != has_second_derivatives(problem):
+        return False  # `why_inapplicable` agrees but takes a hundred times as long
     case = case_of(row)
     built = workload.build(case)
-    undivided = case.points % case.axes[0]
-    return (
-        not undivided
-        and applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) is None
-    )
+    remainder = case.points % case.axes[0]
+    if remainder:
+        return False
+    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) is None
 
 
-def rows_that_run() -> list[tuple]:
-    """Return every row of the product that can run."""
+def find_rows() -> list[tuple]:
+    """Return every row of the product of the axes that can run."""
     rows = (row for row in itertools.product(*AXES.values()) if row[-1] or row[4] == "jit")
-    return [row for row in rows if runs(row)]
+    return [row for row in rows if can_run(row)]
