@@ -59,7 +59,7 @@ def test_merge_does_not_change_the_inputs(sources, tmp_path):
 
 def test_merging_again_changes_no_byte_and_reports_no_added_records(sources, tmp_path):
     merging.merge(sources, str(tmp_path / "c"))
-    (tmp_path / "b" / "torn.jsonl").write_text('{"half')
+    (tmp_path / "b" / "incomplete.jsonl").write_text('{"half')
     merging.merge(sources, str(tmp_path / "c"))
     before = file_contents(tmp_path / "c")
     merged_again = merging.merge(sources, str(tmp_path / "c"))
@@ -117,13 +117,13 @@ def test_studies_are_merged_and_differences_are_reported(sources, tmp_path):
 
 def test_damaged_lines_are_reported_and_stored_separately(sources, tmp_path):
     incomplete = '{"half of a record'
-    (tmp_path / "b" / "torn.jsonl").write_text(
+    (tmp_path / "b" / "incomplete.jsonl").write_text(
         to_line(store.load(tmp_path / "b").records[0]) + "\n" + incomplete
     )
     merged = merging.merge(sources, str(tmp_path / "c"))
     assert any("1 damaged line kept apart in damaged/" in line for line in merged)
     assert store.load(tmp_path / "c").damaged == []
-    assert (tmp_path / "c" / "damaged" / "torn.txt").read_text() == incomplete + "\n"
+    assert (tmp_path / "c" / "damaged" / "incomplete.txt").read_text() == incomplete + "\n"
 
 
 def test_repeated_measurements_of_one_case_are_reported(tmp_path, make_record):

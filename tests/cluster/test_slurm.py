@@ -194,15 +194,15 @@ def test_a_plain_sbatch_script_runs_a_study_without_submitit(tmp_path, scaling_c
     study = write_study("{workload: residual, points: 64, mode: jacfwd, devices: [1, 2, 4]}")[1:]
     folder = TOP
     study = [str(tmp_path / "my_conf") if option == "my_conf" else option for option in study]
-    options = ["--wait", "--nodes=2", "--cpus-per-task=2", f"--chdir={folder}", f"--output={tmp_path}/said"]
+    options = ["--wait", "--nodes=2", "--cpus-per-task=2", f"--chdir={folder}", f"--output={tmp_path}/output"]
     command = ["sbatch", *options, "slurm/study.sbatch", *study, "oversubscribe=true", f"results={results}"]
     try:
         done = subprocess.run(
             command, cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT
         )
     except subprocess.TimeoutExpired:
-        pytest.fail((tmp_path / "said").read_text())
-    assert done.returncode == 0, (tmp_path / "said").read_text()
+        pytest.fail((tmp_path / "output").read_text())
+    assert done.returncode == 0, (tmp_path / "output").read_text()
     assert Counter((r.case.devices, r.status) for r in load(results).records) == {
         (d, "ok"): 3 for d in (1, 2, 4)
     }
@@ -460,7 +460,7 @@ def test_workers_see_the_gpus_of_their_shape_and_fail_without_a_gpu_backend(
     scaling_command, write_study, results, tmp_path
 ):
     """The GPUs are fake: Slurm allocates them, and JAX has no GPU backend."""
-    log = tmp_path / "told"
+    log = tmp_path / "log"
     python = tmp_path / "python"
     python.write_text(
         f'#!/bin/sh\necho "$SLURM_STEP_NUM_NODES $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES" >> {log}\nexec {sys.executable} "$@"\n'
@@ -548,7 +548,7 @@ def test_a_gpu_partition_that_is_not_the_default_is_suggested_and_needs_jax_with
 
 @pytest.mark.parametrize("option", ["gpus_per_node", "gpus_per_task"])
 def test_workers_get_gpus_and_cpus_for_every_gpu_option(scaling_command, write_study, tmp_path, option):
-    log, python = tmp_path / "told", tmp_path / "python"
+    log, python = tmp_path / "log", tmp_path / "python"
     python.write_text(
         f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $SLURM_CPUS_PER_TASK" >> {log}\nexec {sys.executable} "$@"\n'
     )

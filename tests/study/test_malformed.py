@@ -54,7 +54,7 @@ TABLES: dict[str, dict[str, Input]] = {}
 
 # ---- Values of the fields of a case.
 
-NO_COUNTS = {
+INVALID_COUNTS = {
     "zero": "0",
     "a negative number": "-1",
     "a fraction": "1.5",
@@ -66,7 +66,7 @@ NO_COUNTS = {
     "a numeral in quotes": "'8'",
     "a huge number": "9" * 40,
 }
-OF_POINTS = {
+INVALID_POINTS = {
     "a float": "1e3", "infinity": "inf", "an empty text": "''", "a numeral of another script": "'٣'",
     "a number with a unit": "8kg", "too many digits for Python": "9" * 5000,
 }  # fmt: skip
@@ -75,13 +75,13 @@ TABLES["counts"] = (
     {
         f"{name} is {description}": Input((*RBF, f"{name}={text}"), f"{name} must be ")
         for i, name in enumerate(COUNTS)
-        for j, (description, text) in enumerate(NO_COUNTS.items())
+        for j, (description, text) in enumerate(INVALID_COUNTS.items())
         if (i == 0 or (i + j) % 3 == 0)  # one kind for all fields is parsed by one function
         and (name, description) not in {("memory_limit", "a numeral in quotes"), ("sizes.m", "a mapping")}
     }
     | {
         f"points are {description}": Input((*RBF, f"points={text}"), "points.*(integer|15 digits)")
-        for description, text in OF_POINTS.items()
+        for description, text in INVALID_POINTS.items()
     }
     | {
         "a data seed is negative": Input(
@@ -113,16 +113,16 @@ TABLES["counts"] = (
     }
 )
 
-NO_NAMES = {
+INVALID_NAMES = {
     "an unknown word": "nosuch", "an empty text": "''", "a number": "3", "a mapping": "{a: 1}", "a list in a list": "[[x]]",
 }  # fmt: skip
 TABLES["names"] = {
     f"{name} is {description}": Input((*RBF, f"{name}={text}", "where=True"), f"unknown {name} .*choose from {next(iter(values))}")
     for i, (name, values) in enumerate((CHOICES | OPTIONS).items())
-    for j, (description, text) in enumerate(NO_NAMES.items())
-    if j in (0, 1 + i % (len(NO_NAMES) - 1))  # an unknown value for each field, and one of the others
+    for j, (description, text) in enumerate(INVALID_NAMES.items())
+    if j in (0, 1 + i % (len(INVALID_NAMES) - 1))  # an unknown value for each field, and one of the others
 } | {
-    f"{name} is {description}": Input((*RBF, f"{name}={NO_NAMES[description]}", "where=True"), f"{name} must be a name, not ")
+    f"{name} is {description}": Input((*RBF, f"{name}={INVALID_NAMES[description]}", "where=True"), f"{name} must be a name, not ")
     for name in ("workload", "target", "variant", "wrt", "engine", "formulation", "forward")
     for description in ("an empty text", "a number", "a list in a list", "a mapping")
 } | {
@@ -172,13 +172,16 @@ TABLES["fields without effect"] = {
             (*FORWARD, "forward=nope"),
             "forward.*nope",
         ),
-        "an overlap of nothing": ((*FORWARD, "overlap=true"), "overlap=true has no effect.*split=data"),
+        "an overlap without split=data": (
+            (*FORWARD, "overlap=true"),
+            "overlap=true has no effect.*split=data",
+        ),
         "an overlap on one device": (
             (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "overlap=true"),
             "overlap=true has no effect.*devices",
         ),
-        "a split of the plain program": ((*FORWARD, "split=seeds"), "split=seeds has no effect with api=jit"),
-        "chunks of a mode without seeds": (
+        "a split with api=jit": ((*FORWARD, "split=seeds"), "split=seeds has no effect with api=jit"),
+        "chunks in a mode without seeds": (
             (*LINEAR, "mode=analytic", "chunk=4"),
             "chunk=4 has no effect with mode=analytic",
         ),
@@ -190,27 +193,27 @@ TABLES["fields without effect"] = {
             (*LINEAR, "mode=value", "chunk=auto"),
             "chunk=auto has no effect with mode=value",
         ),
-        "blocks of a mode without seeds": (
+        "blocks in a mode without seeds": (
             (*LINEAR, "mode=analytic", "block=4"),
             "block=4 has no effect with mode=analytic",
         ),
-        "blocks of the batch at once": (
+        "blocks with batch=whole": (
             (*FORWARD, "batch=whole", "block=4"),
             "block=4 has no effect with batch=whole",
         ),
-        "blocks beside automatic ones": (
+        "blocks with automatic chunks": (
             (*FORWARD, "chunk=auto", "block=4"),
             "block=4 has no effect with chunk=auto",
         ),
-        "a batch of a mode by hand": (
+        "a batch with mode=analytic": (
             (*LINEAR, "mode=analytic", "batch=whole"),
             "batch=whole has no effect with mode=analytic",
         ),
-        "coloured seeds of a value": (
+        "coloured seeds with mode=value": (
             (*LINEAR, "mode=value", "seeds=colored"),
             "seeds=colored has no effect with mode=value",
         ),
-        "storage of a mode without seeds": (
+        "storage in a mode without seeds": (
             (*LINEAR, "mode=analytic", "storage=host"),
             "storage=host has no effect with mode=ana",
         ),
@@ -226,7 +229,7 @@ TABLES["fields without effect"] = {
             (*LINEAR, "mode=fwd_over_rev", "reduce=gram"),
             "reduce=gram has no effect.*hessian",
         ),
-        "a reduction of a value": (
+        "a reduction with mode=value": (
             (*LINEAR, "mode=value", "reduce=gram"),
             "reduce=gram has no effect with mode=value",
         ),
@@ -234,7 +237,7 @@ TABLES["fields without effect"] = {
             (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "reduce=gram"),
             "reduce=gram has no effect with split=data",
         ),
-        "a formulation of a mode by hand": (
+        "a formulation with mode=analytic": (
             (
                 "run",
                 "study=function",
@@ -246,8 +249,8 @@ TABLES["fields without effect"] = {
             ),
             "formulation=rowwise has no effect with mode=analytic",
         ),
-        "inputs of a value": ((*LINEAR, "mode=value", "wrt=W"), "wrt=W has no effect with mode=value"),
-        "a mode of the function itself": (
+        "inputs with mode=value": ((*LINEAR, "mode=value", "wrt=W"), "wrt=W has no effect with mode=value"),
+        "a mode with a target that is not differentiated": (
             (
                 "run",
                 "study=function",
@@ -259,7 +262,7 @@ TABLES["fields without effect"] = {
             ),
             "mode=jacrev has no effect with target=kernel",
         ),
-        "points of a target of one point": (
+        "points with a target of one point": (
             (
                 "run",
                 "study=function",
@@ -325,18 +328,18 @@ TABLES["where"] = {
         "contains an unknown name": ("devcies == 1", " 'devcies'.*did you mean 'devices'"),
         "divides by zero": ("points // 0 == 1", "zero"),
         "compares text with a number": ("api < 3", "cannot be"),
-        "raises to a power": ("9 ** 9 ** 9 > 1", "Pow is not allowed"),
-        "makes a text of 1 GB": ("'a' * 1000000000 == api", "numbers"),
+        "contains a power": ("9 ** 9 ** 9 > 1", "Pow is not allowed"),
+        "creates a text of 1 GB": ("'a' * 1000000000 == api", "numbers"),
         "makes a list of 1e8": ("[1] * 100000000 == 3", "numbers"),
         "formats a text of 1 GB": ("'%999999999d' % 3 == api", "numbers"),
         "multiplies huge numbers": (" * ".join(["999999999999999"] * 40) + " > 1", "large"),
         "multiplies for long": (" * ".join(["9" * 900] * 100) + " > 1", "characters"),
         "is nested too deeply": ("(" * 150 + "1" + ")" * 150 + " < devices and " * 3 + "not " * 150 + "devices", "."),
-        "denies a thousand times": ("not " * 2000 + "devices", "characters"),
+        "contains 2,000 negations": ("not " * 2000 + "devices", "characters"),
         "contains a number of 5,000 digits": ("9" * 5000 + " > 1", "characters"),
         "is a lambda": ("(lambda: 1)()", "not allowed"),
         "is a statement": ("import os", "cannot be read"),
-        "goes on after a backslash": ("devices == 1\\0", "cannot be read"),
+        "continues after a backslash": ("devices == 1\\0", "cannot be read"),
         "is in another script": ("устройства == 1", " 'устройства': choose from"),
     }.items()
 } | {
