@@ -339,12 +339,12 @@ def test_programs_are_compiled_for_hardware_of_another_machine(
     for record in records:
         check_plan(record, counts, largest)
     for workload in ("linear", "poisson"):  # each device runs the same program at every device count
-        same_shape = [
+        same_workload = [
             record for record in records if record.case.split == "points" and record.case.workload == workload
         ]
         assert (
-            len({record.program for record in same_shape})
-            == len({record.compiled_as or record.key for record in same_shape})
+            len({record.program for record in same_workload})
+            == len({record.compiled_as or record.key for record in same_workload})
             == 1
         )
     seconds = {

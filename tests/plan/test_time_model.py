@@ -164,11 +164,11 @@ def test_waiting_for_the_slowest_device_equals_a_simulation_of_every_device(devi
 
 
 def test_waiting_increases_with_devices_and_stays_finite():
-    prediction = [estimate(WORK, devices=n, hardware=machine(**NOISY)) for n in (2, 64, 4096, 10**6)]
-    waits = [one.waiting for one in prediction]
+    predictions = [estimate(WORK, devices=n, hardware=machine(**NOISY)) for n in (2, 64, 4096, 10**6)]
+    waits = [prediction.waiting for prediction in predictions]
     assert waits == sorted(waits) and waits[0] > 0 and all(map(math.isfinite, waits))
-    assert waits[-1] / prediction[-1].compute > 0.5, "there are stragglers"
-    assert waits[-1] / prediction[-1].compute < 1.5 * math.exp(7 * NOISY["jitter"]) - 1
+    assert waits[-1] / predictions[-1].compute > 0.5, "there are stragglers"
+    assert waits[-1] / predictions[-1].compute < 1.5 * math.exp(7 * NOISY["jitter"]) - 1
 
 
 @pytest.mark.parametrize("field", ["products", "arithmetic", "divisions", "transcendentals", "reductions"])
