@@ -1,4 +1,4 @@
-"""What the tests share: the command in a process of its own, made-up records, and a user's workload."""
+"""Shared fixtures: the `scaling` command in its own process, synthetic records, user workloads and studies; test tiers."""
 
 import gc
 import os
@@ -12,7 +12,7 @@ import pytest
 from scaling.core.case import Case
 from scaling.core.record import Record
 from tests.support import loaded, tiers
-from tests.support.commands import COMMAND, QUICK, SLOWEST, command_environment
+from tests.support.commands import COMMAND, COMMAND_TIMEOUT, QUICK, command_environment
 from tests.support.slurm import cluster  # noqa: F401  # a fixture
 
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # in this process: compiling costs more than computing
@@ -20,7 +20,7 @@ os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"  # in this process: compiling
 
 @pytest.fixture(scope="session")
 def loaded_command():
-    """What runs the command without its having to be imported each time."""
+    """A server that runs the command in forks of a process that has already imported it."""
     server = loaded.Server()
     yield server
     server.close()
@@ -28,13 +28,13 @@ def loaded_command():
 
 @pytest.fixture
 def scaling_command(tmp_path, loaded_command):
-    """`scaling WORDS...` in a process of its own, in the test's own folder; started from nothing if `anew`, or with options."""
+    """Run `scaling ARGUMENTS...` in its own process and folder; in a new interpreter if `fresh` or with options of subprocess.run."""
 
-    def call(words, cwd=tmp_path, env=None, timeout=SLOWEST, anew=False, **options):
-        if not (anew or options):
-            return loaded_command.run([str(COMMAND), *words], cwd, command_environment(env), timeout)
+    def call(arguments, cwd=tmp_path, env=None, timeout=COMMAND_TIMEOUT, fresh=False, **options):
+        if not (fresh or options):
+            return loaded_command.run([str(COMMAND), *arguments], cwd, command_environment(env), timeout)
         return subprocess.run(
-            [str(COMMAND), *words], cwd=cwd, env=command_environment(env), timeout=timeout, capture_output=True, text=True,
+            [str(COMMAND), *arguments], cwd=cwd, env=command_environment(env), timeout=timeout, capture_output=True, text=True,
             check=False, **options,
         )  # fmt: skip
 
@@ -43,12 +43,12 @@ def scaling_command(tmp_path, loaded_command):
 
 @pytest.fixture
 def start_command(tmp_path):
-    """The same, left running in a session of its own; whatever is still alive of it is ended with the test."""
+    """Start `scaling ARGUMENTS...` in its own session without waiting for it; kill it after the test if it still runs."""
     started = []
 
-    def start(words, **options):
+    def start(arguments, **options):
         process = subprocess.Popen(
-            [str(COMMAND), *words], cwd=tmp_path, env=command_environment(), text=True, start_new_session=True,
+            [str(COMMAND), *arguments], cwd=tmp_path, env=command_environment(), text=True, start_new_session=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options,
         )  # fmt: skip
         started.append(process)
@@ -58,25 +58,25 @@ def start_command(tmp_path):
     for process in started:
         if process.poll() is None:
             process.kill()
-        process.communicate(timeout=SLOWEST)
+        process.communicate(timeout=COMMAND_TIMEOUT)
 
 
 @pytest.fixture
 def make_record():
-    """A made-up record: fields of the case and of the record by name. A `block` in words is the record's, a number the case's."""
+    """Make a record from fields of the case and of the record. A `block` that is text belongs to the record, a number to the case."""
 
     def make(status="ok", digest="e" * 12, seconds=(0.003, 0.001, 0.002), environment=None, **fields):
-        of_case = [
+        case_fields = [
             k
             for k in fields
             if k in Case.__dataclass_fields__ and (k != "block" or not isinstance(fields[k], str))
         ]
         case = Case(
             **{"workload": "linear", "sizes": {"p": 5, "o": 3}, "points": 7}
-            | {k: fields.pop(k) for k in of_case}
+            | {k: fields.pop(k) for k in case_fields}
         )
         samples = list(seconds) if status == "ok" else []
-        around = {
+        record_environment = {
             "digest": digest, "platform": "cpu", "device_kind": "A processor", "cores": list(range(case.devices)),
             "hosts": ["host"], "versions": {"jax": "0.10.2"}, "xla_flags": "", "commit": None, "dirty": None, "source": "5" * 12,
             "workload_digest": None, "bound": True, "load": 0.1,
@@ -84,7 +84,7 @@ def make_record():
         return Record(
             case,
             status,
-            around | (environment or {}),
+            record_environment | (environment or {}),
             **{"seconds": samples, "seconds_min": samples, "error": 1e-7} | fields,
         )
 
@@ -93,7 +93,7 @@ def make_record():
 
 @pytest.fixture
 def write_workload(tmp_path):
-    """A user's own workload in the test's folder: the body of `function`, in terms of the point `x`, three numbers."""
+    """Write a user's workload module: the body of `function` computes from the point `x`, an array of three numbers."""
 
     def write(name="mine", body="return jnp.sin(x)[:2] * x[2]", head="", returns=None):
         returns = returns or 'Workload(function=function, points={"x": uniform(3, low=0.5)})'
@@ -108,7 +108,7 @@ import numpy as np
 from scaling.workload import Reference, Workload, uniform
 
 VARIANTS = ("plain",)
-RUNNING = "worker" in os.path.basename(sys.argv[0])  # as against being asked about before anything starts
+RUNNING = "worker" in os.path.basename(sys.argv[0])  # false in the preflight process
 {textwrap.dedent(head)}
 
 def workload(case):
@@ -126,7 +126,7 @@ def workload(case):
 
 @pytest.fixture
 def write_study(tmp_path):
-    """A user's own study; the words that run it come back."""
+    """Write a user's study file and return the arguments of the command that runs it."""
 
     def write(text, name="mine"):
         folder = tmp_path / "my_conf" / "study"
@@ -138,20 +138,20 @@ def write_study(tmp_path):
 
 
 def pytest_configure():
-    """What a shell runs in the background ignores Ctrl-C, and so would every command that is started here."""
+    """Restore the handler of Ctrl-C, which processes in the background of a shell ignore and their children too."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark what `thin` leaves to a tier and what `sample` adds to the default run; the longest files come first."""
+    """Apply the markers `thin` and `sample`, and run the slowest folder first."""
     items.sort(key=lambda item: item.path.parent.name != "workers")
-    seen = Counter()
+    counts = Counter()
     for item in items:
         function = item.nodeid.partition("[")[0]
-        index = seen[function]
-        seen[function] += 1
+        index = counts[function]
+        counts[function] += 1
         if thin := item.get_closest_marker("thin"):
             step, tier = thin.args
             if index % step:
@@ -161,7 +161,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Exempt what has been imported from garbage collection; every failed case collects the garbage of its process."""
+    """Exempt imported modules from garbage collection, which every failed case triggers in its process."""
     gc.freeze()
 
 

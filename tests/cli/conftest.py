@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the command."""
+"""Fixtures for the tests of the command line."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from scaling.core.record import to_line
 
 @pytest.fixture
 def folders(tmp_path, make_record):
-    """Two folders of results of the same case."""
+    """Write results folders DIR and GOOD with a record of the same case; return DIR and the record."""
     record = make_record(environment={"cores": [0]}, started_at="2026-11-21T00:00:00Z")
     for name in ("DIR", "GOOD"):
         (tmp_path / name).mkdir()

@@ -1,4 +1,4 @@
-"""The efficiency that another device should keep, as a word of `scaling report`."""
+"""Tests of `scaling report efficiency=...`: the parallel efficiency that a device count must keep."""
 
 import pytest
 
@@ -14,17 +14,21 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "most"), [([], 4), (["efficiency=0.9"], 2), (["efficiency=0.95"], 1)], ids=str
+    ("arguments", "limit"), [([], 4), (["efficiency=0.9"], 2), (["efficiency=0.95"], 1)], ids=str
 )
-def test_the_answer_and_the_page_say_up_to_how_many_devices_it_stays(scaling_command, folder, words, most):
-    scaling_command(["report", str(folder)])  # a report of another efficiency is there already
-    done = scaling_command(["report", str(folder), *words])
-    told = f"stays at {words[0][11:] if words else 0.5} or above up to {most} device"
-    assert done.returncode == 0 and told in " ".join(done.stdout.split()), done.stdout + done.stderr
-    assert told in (folder / "report" / "index.html").read_text()
+def test_report_states_up_to_which_device_count_the_efficiency_holds(
+    scaling_command, folder, arguments, limit
+):
+    scaling_command(["report", str(folder)])  # writes a report with the default efficiency first
+    done = scaling_command(["report", str(folder), *arguments])
+    expected = f"stays at {arguments[0][11:] if arguments else 0.5} or above up to {limit} device"
+    assert done.returncode == 0 and expected in " ".join(done.stdout.split()), done.stdout + done.stderr
+    assert expected in (folder / "report" / "index.html").read_text()
 
 
-@pytest.mark.parametrize("word", ["efficiency=0", "efficiency=2", "efficiency=half", "efficient=0.5", "0.5"])
-def test_another_word_is_refused_in_one_line(scaling_command, folder, word):
-    done = scaling_command(["report", str(folder), word])
+@pytest.mark.parametrize(
+    "argument", ["efficiency=0", "efficiency=2", "efficiency=half", "efficient=0.5", "0.5"]
+)
+def test_an_invalid_efficiency_is_rejected_in_one_line(scaling_command, folder, argument):
+    done = scaling_command(["report", str(folder), argument])
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "efficiency=0.5" in done.stderr

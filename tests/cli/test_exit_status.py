@@ -1,4 +1,4 @@
-"""The exit status speaks of the cases that were asked for, here and now."""
+"""Tests of the exit status of a run: it depends only on the requested cases in the current environment."""
 
 from scaling.core.case import Case
 from scaling.core.store import Writer, load
@@ -8,7 +8,7 @@ TINY = ["run", "study=function", "workload=poisson", "points=16", "devices=1", "
 SMALL = ["sampling.seconds=0.01", "sampling.most=7", "sampling.warm_up=0.001"]
 
 
-def test_a_failure_of_another_environment_is_reported_but_does_not_fail_this_run(
+def test_a_failure_in_another_environment_is_reported_but_does_not_fail_the_run(
     scaling_command, make_record, tmp_path
 ):
     assert scaling_command([*TINY, *SMALL]).returncode == 0

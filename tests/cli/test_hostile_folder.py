@@ -1,4 +1,4 @@
-"""Folders of results that hold what no run of this version wrote: a newer schema, pipes and devices, absurd values."""
+"""Tests of results folders with foreign content: records of a newer schema, pipes, devices and damaged lines."""
 
 import json
 import os
@@ -10,24 +10,22 @@ import pytest
 import scaling
 from scaling.core import store
 from scaling.core.record import SCHEMA, to_line
-from tests.support.verbs import VERBS, words_of
+from tests.support.verbs import VERBS, verb_arguments
 
 pytestmark = pytest.mark.thin(20, "process")
 
 
 def contents(folder):
-    """Return every file of a folder with what it holds."""
+    """Map every path in a folder to the bytes of the file, or None."""
     return {path: path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("where", ["record", "study.json", "plan-v5p.json"])
+@pytest.mark.parametrize("location", ["record", "study.json", "plan-v5p.json"])
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_schema_from_the_future_is_refused_by_every_verb_and_nothing_is_written(
-    verb, where, folders, scaling_command
-):
+def test_every_verb_rejects_a_newer_schema_and_writes_nothing(verb, location, folders, scaling_command):
     folder, record = folders
     newer = {"schema": SCHEMA + 1, "versions": {"ad_scaling": "7.8.9"}, "anything": [1]}
-    if where == "record":
+    if location == "record":
         environment = record.environment | {"versions": newer["versions"]}
         newer = json.loads(to_line(record)) | {
             "schema": SCHEMA + 1,
@@ -36,9 +34,9 @@ def test_a_schema_from_the_future_is_refused_by_every_verb_and_nothing_is_writte
         }
         (folder / "z.jsonl").write_text(to_line(record) + "\n" + json.dumps(newer) + "\n")
     else:
-        store.write_json(folder / where, newer)
+        store.write_json(folder / location, newer)
     before = contents(folder.parent)
-    done = scaling_command(words_of(verb, record))
+    done = scaling_command(verb_arguments(verb, record))
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stderr.count("\n") == 1 and "Traceback" not in done.stderr
     assert (
@@ -49,25 +47,25 @@ def test_a_schema_from_the_future_is_refused_by_every_verb_and_nothing_is_writte
     assert contents(folder.parent) == before
 
 
-def test_a_newer_schema_is_refused_whatever_else_the_line_holds(folders):
+def test_a_newer_schema_is_rejected_whatever_else_the_line_contains(folders):
     folder, _ = folders
-    for told in (
+    for line in (
         {"schema": 2},
         {"schema": 99, "environment": None},
         {"schema": 1.5, "environment": {"versions": 3}},
     ):
-        (folder / "z.jsonl").write_text(json.dumps(told))
-        for look in (store.load, store.check_schemas):
-            with pytest.raises(store.Refusal, match=f"schema {told['schema']}.*install"):
-                look(folder)
+        (folder / "z.jsonl").write_text(json.dumps(line))
+        for load in (store.load, store.check_schemas):
+            with pytest.raises(store.Refusal, match=f"schema {line['schema']}.*install"):
+                load(folder)
 
 
 @pytest.mark.parametrize(
-    "told", [{"schema": "2"}, {"schema": True}, {"schema": [2]}, {"schema": None}, {"schema": 0}, [2], 2]
+    "line", [{"schema": "2"}, {"schema": True}, {"schema": [2]}, {"schema": None}, {"schema": 0}, [2], 2]
 )
-def test_what_is_no_newer_schema_is_damage_and_no_refusal(told, folders):
+def test_a_line_without_a_valid_schema_is_damaged_but_not_rejected(line, folders):
     folder, record = folders
-    (folder / "z.jsonl").write_text(json.dumps(told))
+    (folder / "z.jsonl").write_text(json.dumps(line))
     store.check_schemas(folder)
     loaded = store.load(folder)
     assert loaded.records == [record] and len(loaded.damaged) == 1
@@ -78,8 +76,8 @@ def make_pipe(path):
 
 
 def make_socket(path):
-    with socket.socket(socket.AF_UNIX) as made:
-        made.bind(str(path))
+    with socket.socket(socket.AF_UNIX) as unix_socket:
+        unix_socket.bind(str(path))
 
 
 def make_device(path):
@@ -103,7 +101,7 @@ SPECIAL = [make_pipe, make_socket, make_device, make_folder, make_loop, make_lin
 
 
 @pytest.mark.parametrize("make", SPECIAL)
-def test_what_is_no_regular_file_is_named_and_passed_over(make, folders, monkeypatch):
+def test_a_path_that_is_not_a_regular_file_is_reported_and_skipped(make, folders, monkeypatch):
     folder, record = folders
     monkeypatch.chdir(folder)  # the address of a socket is short
     make(folder / "b.jsonl")
@@ -118,18 +116,18 @@ def test_what_is_no_regular_file_is_named_and_passed_over(make, folders, monkeyp
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_pipe_among_the_records_never_makes_a_verb_wait(verb, folders, scaling_command):
+def test_no_verb_blocks_on_a_pipe_among_the_records(verb, folders, scaling_command):
     folder, record = folders
     for path in (folder / "b.jsonl", folder / "plan-x.json"):
         os.mkfifo(path)
-    done = scaling_command(words_of(verb, record), timeout=60)
+    done = scaling_command(verb_arguments(verb, record), timeout=60)
     assert "Traceback" not in done.stderr
     assert stat.S_ISFIFO((folder / "b.jsonl").stat().st_mode)
     if verb == "merge from it":
         assert done.returncode == 2 and "b.jsonl" in done.stderr and not (folder.parent / "merged").exists()
 
 
-def test_a_pipe_in_the_place_of_the_study_never_makes_a_verb_wait(folders, scaling_command):
+def test_status_does_not_block_if_the_study_file_is_a_pipe(folders, scaling_command):
     folder, _ = folders
     (folder / "study.json").unlink()
     os.mkfifo(folder / "study.json")

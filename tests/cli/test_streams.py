@@ -1,4 +1,4 @@
-"""A command whose standard streams are closed, full, or read by nobody ends as it would have, without a traceback."""
+"""Tests of closed, full or unread standard streams: the exit status stays the same and there is no traceback."""
 
 import os
 import shlex
@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from tests.support.commands import COMMAND, SLOWEST, command_environment
-from tests.support.verbs import RUN, VERBS, words_of
+from tests.support.commands import COMMAND, COMMAND_TIMEOUT, command_environment
+from tests.support.verbs import RUN, VERBS, verb_arguments
 
 pytestmark = pytest.mark.thin(40, "process")
 
@@ -16,61 +16,61 @@ VERBS_AND_HELP = VERBS | {
     "help": ["--help"],
     "version": ["--version"],
     "help of run": ["run", "--help"],
-    "none": [],
+    "no arguments": [],
 }
-PLUMBING = {
-    "stdout closed": ">&-", "both closed": ">&- 2>&-", "all closed": "<&- >&- 2>&-", "nobody reads": "| true",
-    "nobody reads either": "2>&1 | true",
+REDIRECTIONS = {
+    "stdout closed": ">&-", "both closed": ">&- 2>&-", "all closed": "<&- >&- 2>&-", "stdout unread": "| true",
+    "both unread": "2>&1 | true",
 }  # fmt: skip
 
 
-def shell(words, plumbing, cwd, env=None):
-    """Run the command in a shell; its own exit status, and what it wrote that came through."""
-    line = f"set -o pipefail; {shlex.join([str(COMMAND), *words])} {plumbing}"
+def run_in_shell(arguments, redirection, cwd, env=None):
+    """Run the command in a shell with redirections; the exit status is that of the command."""
+    line = f"set -o pipefail; {shlex.join([str(COMMAND), *arguments])} {redirection}"
     return subprocess.run(
         ["bash", "-c", line],
         cwd=cwd,
         env=command_environment(env),
         capture_output=True,
         text=True,
-        timeout=SLOWEST,
+        timeout=COMMAND_TIMEOUT,
     )
 
 
-@pytest.mark.parametrize("plumbing", ["stdout closed", "nobody reads"])
+@pytest.mark.parametrize("redirection", ["stdout closed", "stdout unread"])
 @pytest.mark.parametrize("verb", VERBS_AND_HELP)
-def test_every_verb_ends_as_it_would_without_its_output(verb, plumbing, folders, scaling_command):
+def test_every_verb_keeps_its_exit_status_without_its_output(verb, redirection, folders, scaling_command):
     folder, record = folders
-    words = words_of(verb, record) if verb in VERBS else VERBS_AND_HELP[verb]
+    arguments = verb_arguments(verb, record) if verb in VERBS else VERBS_AND_HELP[verb]
     if verb in ("run", "merge from it"):
-        words = [*words, "dry_run=true"] if verb == "run" else [*words[:-1], "second"]
-    expected = scaling_command(words)
+        arguments = [*arguments, "dry_run=true"] if verb == "run" else [*arguments[:-1], "second"]
+    expected = scaling_command(arguments)
     if verb == "merge from it":
-        words[-1] = "third"
-    done = shell(words, PLUMBING[plumbing], folder.parent)
+        arguments[-1] = "third"
+    done = run_in_shell(arguments, REDIRECTIONS[redirection], folder.parent)
     assert done.returncode == expected.returncode, done.stderr
     assert (
         "Traceback" not in done.stderr and "Exception" not in done.stderr and "BrokenPipe" not in done.stderr
     )
 
 
-@pytest.mark.parametrize("plumbing", PLUMBING)
-def test_bad_input_has_its_exit_status_whatever_the_streams(plumbing, tmp_path):
-    done = shell(["report", "nowhere"], PLUMBING[plumbing], tmp_path)
+@pytest.mark.parametrize("redirection", REDIRECTIONS)
+def test_bad_input_exits_with_status_2_whatever_the_streams(redirection, tmp_path):
+    done = run_in_shell(["report", "nowhere"], REDIRECTIONS[redirection], tmp_path)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
 
 
 @pytest.mark.process
-def test_a_run_whose_reader_leaves_runs_to_its_end(tmp_path):
-    words = [*RUN, "results=here"]
-    words += ["sampling.seconds=0.01", "sampling.least=3", "sampling.most=3", "api=jit"]
-    done = shell(words, "| head -n 1", tmp_path)
+def test_a_run_completes_after_the_reader_of_its_output_exits(tmp_path):
+    arguments = [*RUN, "results=here"]
+    arguments += ["sampling.seconds=0.01", "sampling.least=3", "sampling.most=3", "api=jit"]
+    done = run_in_shell(arguments, "| head -n 1", tmp_path)
     assert done.returncode == 0 and done.stdout.count("\n") == 1, done.stderr
     assert (tmp_path / "here" / "report" / "index.html").exists()
 
 
-def test_a_file_never_takes_the_place_of_a_closed_stream(tmp_path):
+def test_a_file_never_gets_the_descriptor_of_a_closed_stream(tmp_path):
     code = f"""
 from scaling.cli import streams
 streams.prepare()
@@ -85,8 +85,8 @@ print(number > 2, file=open("b", "w"))
     assert (tmp_path / "b").read_text() == "True\n"
 
 
-def test_a_full_disk_behind_the_output_is_one_line(folders):
+def test_a_full_output_device_is_reported_in_one_line(folders):
     folder, _ = folders
-    done = shell(["status", "DIR"], "> /dev/full", folder.parent)
+    done = run_in_shell(["status", "DIR"], "> /dev/full", folder.parent)
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1 and os.strerror(28) in done.stderr

@@ -1,4 +1,4 @@
-"""The table of verbs: each has a module, and its help names what the module takes."""
+"""Tests of the table of verbs: each verb has a module, and its help lists the valid values."""
 
 import importlib
 
@@ -9,7 +9,7 @@ from scaling.report import export
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_a_verb_of_the_table_can_be_called(name):
+def test_every_verb_has_a_callable_execute_function(name):
     assert callable(importlib.import_module(f"scaling.cli.{VERBS[name].module}").execute)
 
 

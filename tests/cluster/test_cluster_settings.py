@@ -1,4 +1,4 @@
-"""What is asked of a cluster: units of memory and time, how GPUs are requested, and on which nodes a study may run."""
+"""Tests of cluster settings: units of memory and time, requests for GPUs, setup lines, and the nodes of a partition."""
 
 import subprocess
 import types
@@ -14,16 +14,16 @@ from scaling.workers.machine import Machine, ProcessShape
 NODES = Machine("gpu", None, 4, 2, "of partition main", remote=True, cpus_each=16.0)
 
 
-def asked(shape=None, machine=NODES, **config):
-    """What sbatch is asked for, by the names that submitit has for it."""
+def request(shape=None, machine=NODES, **config):
+    """Return the options of sbatch under submitit's names."""
     cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
     entry = types.SimpleNamespace(shape=shape or ProcessShape(8, 2, 4), minutes=cluster.time)
-    words = sbatch._sbatch_options(types.SimpleNamespace(name="scaling-x"), entry, cluster, machine, None)
-    return words | words.pop("additional_parameters")
+    options = sbatch._sbatch_options(types.SimpleNamespace(name="scaling-x"), entry, cluster, machine, None)
+    return options | options.pop("additional_parameters")
 
 
 @pytest.mark.parametrize(
-    ("given", "sent"),
+    ("value", "expected"),
     [
         (4, "4G"),
         ("4", "4G"),
@@ -35,33 +35,33 @@ def asked(shape=None, machine=NODES, **config):
         ("1.5TB", "1536G"),
     ],
 )
-def test_memory_is_in_gigabytes_unless_it_has_a_unit(given, sent):
-    assert asked(memory=given)["mem"] == sent
+def test_memory_without_a_unit_is_in_gigabytes(value, expected):
+    assert request(memory=value)["mem"] == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "minutes"),
+    ("value", "minutes"),
     [(30, 30), ("30", 30), ("2h", 120), ("90min", 90), ("1d", 1440), ("30:00", 30), ("02:00:00", 120), ("1-00:00:00", 1440),
      ("1-12", 2160), ("1-12:30", 2190), ("0:30", 1), (0.2, 1)],
 )  # fmt: skip
-def test_a_time_limit_is_in_minutes_or_in_a_format_of_slurm(given, minutes):
-    assert asked(time=given)["time"] == minutes
+def test_a_time_limit_is_in_minutes_or_in_a_slurm_format(value, minutes):
+    assert request(time=value)["time"] == minutes
 
 
-@pytest.mark.parametrize("given", [0, -1, "soon", "2 weeks", "1:2:3:4", "-1:00", True, ""])
-def test_what_is_no_time_is_refused_with_the_formats(given):
+@pytest.mark.parametrize("value", [0, -1, "soon", "2 weeks", "1:2:3:4", "-1:00", True, ""])
+def test_an_invalid_time_is_rejected_with_the_valid_formats(value):
     with pytest.raises(
         Refusal, match=r"cluster.time must be a positive number of minutes, not .* such as 2h, 02:00:00"
     ):
-        from_config({"name": "slurm", "time": given})
+        from_config({"name": "slurm", "time": value})
 
 
-@pytest.mark.parametrize("given", [0, -4, "4kB", "much", "4GBit", True, [4]])
-def test_what_is_no_memory_is_refused_with_the_units(given):
+@pytest.mark.parametrize("value", [0, -4, "4kB", "much", "4GBit", True, [4]])
+def test_an_invalid_memory_size_is_rejected_with_the_valid_units(value):
     with pytest.raises(
         Refusal, match=r"cluster.memory must be a positive number of GB, not .* such as 4GB or 4000MB"
     ):
-        from_config({"name": "slurm", "memory": given})
+        from_config({"name": "slurm", "memory": value})
 
 
 @pytest.mark.parametrize("time", ["2:00:00", "02:00:00", "120", "2h", "120:00"])
@@ -71,7 +71,7 @@ def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, scaling_command):
     (tmp_path / "my_conf" / "cluster" / "ours.yaml").write_text(
         f"defaults: [slurm]\nper_node: 4\ntime: {time}\n"
     )
-    words = [
+    arguments = [
         "--config-dir",
         "my_conf",
         "cluster=ours",
@@ -80,13 +80,13 @@ def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, scaling_command):
         "points=16",
         "dry_run=true",
     ]
-    done = scaling_command(["run", *words], env={"PATH": "/nowhere"})
+    done = scaling_command(["run", *arguments], env={"PATH": "/nowhere"})
     assert done.returncode == 0, done.stderr
     assert "#SBATCH --time=120\n" in done.stdout
 
 
 @pytest.mark.parametrize(
-    ("option", "gres", "request_"),
+    ("option", "gres", "expected"),
     [
         ("gres", "gpu:h100", {"gres": "gpu:h100:4"}),
         ("gpus_per_node", "gpu:h100", {"gpus-per-node": "h100:4"}),
@@ -94,46 +94,48 @@ def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, scaling_command):
         ("gpus_per_task", "gpu", {"gpus-per-task": "2"}),
     ],
 )
-def test_gpus_are_requested_by_the_option_that_the_site_wants_and_by_no_other(option, gres, request_):
-    words = asked(gpu_option=option, gres=gres)
+def test_gpus_are_requested_only_with_the_option_of_the_site(option, gres, expected):
+    options = request(gpu_option=option, gres=gres)
     assert {
-        name: words[name] for name in ("gres", "gpus-per-node", "gpus-per-task") if name in words
-    } == request_
+        name: options[name] for name in ("gres", "gpus-per-node", "gpus-per-task") if name in options
+    } == expected
 
 
-def test_a_step_sees_all_gpus_of_its_nodes_however_the_job_requested_them():
+def test_a_step_requests_all_gpus_of_its_nodes_for_every_gpu_option():
     """Workers choose their GPUs by number."""
     for option in ("gpus_per_node", "gpus_per_task"):
-        (words,) = transport.SrunSteps(("n1", "n2"), "gpu", "gpu:h100", gpu_option=option).commands(
+        (options,) = transport.SrunSteps(("n1", "n2"), "gpu", "gpu:h100", gpu_option=option).commands(
             ProcessShape(8, 2, 4), ["worker"], {}
         )
-        assert "--gpus-per-node=h100:4" in words and not any(word.startswith("--gres") for word in words)
+        assert "--gpus-per-node=h100:4" in options
+        assert not any(argument.startswith("--gres") for argument in options)
 
 
-def test_an_option_for_gpus_needs_a_gpu():
+def test_a_gpu_option_without_a_gpu_resource_is_rejected():
     with pytest.raises(Refusal, match=r"cluster.gpu_option=gpus_per_node cannot request cluster.gres=shard"):
         from_config({"name": "slurm", "gres": "shard", "gpu_option": "gpus_per_node"})
 
 
 @pytest.mark.parametrize(
-    ("cores", "each", "sent"), [(None, 16.0, 32), (6, 16.0, 12), (None, 0.5, 1), (None, None, None)]
+    ("cores", "cpus_per_gpu", "expected"),
+    [(None, 16.0, 32), (6, 16.0, 12), (None, 0.5, 1), (None, None, None)],
 )
-def test_a_process_has_its_share_of_the_cpus_of_its_node_unless_cores_are_given(cores, each, sent):
-    machine = Machine("gpu", None, 4, 2, remote=True, cpus_each=each)
-    assert asked(machine=machine, cores=cores).get("cpus_per_task") == sent
+def test_a_process_gets_the_cpus_of_its_gpus_unless_cores_are_given(cores, cpus_per_gpu, expected):
+    machine = Machine("gpu", None, 4, 2, remote=True, cpus_each=cpus_per_gpu)
+    assert request(machine=machine, cores=cores).get("cpus_per_task") == expected
 
 
 @pytest.mark.parametrize(
-    ("cpus", "gpus", "each"),
+    ("cpus", "gpus", "cpus_per_gpu"),
     [("64(x2)", "4", 16.0), ("64(x2),32", "4", 8.0), ("2", "4", 0.5), ("64", "", None), ("", "4", None)],
 )
-def test_a_step_shares_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, cpus, gpus, each):
+def test_a_step_divides_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, cpus, gpus, cpus_per_gpu):
     monkeypatch.setenv("SLURM_JOB_CPUS_PER_NODE", cpus)
     monkeypatch.setenv("SLURM_GPUS_ON_NODE", gpus)
-    assert transport.cpus_per_gpu() == each
+    assert transport.cpus_per_gpu() == cpus_per_gpu
 
 
-def test_no_wckey_is_sent_unless_it_is_asked_for(tmp_path, monkeypatch):
+def test_a_wckey_is_sent_only_if_configured(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "max_array_tasks", lambda: 1000)
 
     def script(**config):
@@ -147,22 +149,22 @@ def test_no_wckey_is_sent_unless_it_is_asked_for(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("config", "word"), [({}, None), ({"mpi": "none"}, "--mpi=none"), ({"mpi": "pmix"}, "--mpi=pmix")]
+    ("config", "option"), [({}, None), ({"mpi": "none"}, "--mpi=none"), ({"mpi": "pmix"}, "--mpi=pmix")]
 )
-def test_mpi_is_what_the_site_says(config, word):
-    within = transport.SrunSteps(("n1",), "cpu", mpi=from_config({"name": "slurm"} | config).mpi)
-    (words,) = within.commands(ProcessShape(1), ["worker"], {})
-    assert [each for each in words if each.startswith("--mpi")] == ([word] if word else [])
+def test_the_mpi_option_of_srun_is_that_of_the_site(config, option):
+    steps = transport.SrunSteps(("n1",), "cpu", mpi=from_config({"name": "slurm"} | config).mpi)
+    (options,) = steps.commands(ProcessShape(1), ["worker"], {})
+    assert [part for part in options if part.startswith("--mpi")] == ([option] if option else [])
 
 
-def test_a_step_ends_when_the_first_of_its_workers_has_ended():
-    (words,) = transport.SrunSteps(("n1", "n2"), "cpu").commands(ProcessShape(2, 2, 2), ["worker"], {})
-    assert "--kill-on-bad-exit=1" in words and any(
-        word.startswith("--wait=") and word != "--wait=0" for word in words
+def test_a_step_ends_when_its_first_worker_ends():
+    (options,) = transport.SrunSteps(("n1", "n2"), "cpu").commands(ProcessShape(2, 2, 2), ["worker"], {})
+    assert "--kill-on-bad-exit=1" in options and any(
+        option.startswith("--wait=") and option != "--wait=0" for option in options
     )
 
 
-# A partition, a node, its sockets, cores, gres, the partition with a star if it is the default, its CPUs, its features.
+# Columns: partition, node, sockets, cores, gres, partition (with a star if default), CPUs, features.
 SITE = """\
 cpu|c1|2|32|(null)|cpu*|128|milan
 cpu|c2|2|32|(null)|cpu*|128|milan
@@ -174,18 +176,18 @@ h100|g3|2|48|gpu:h100:8(S:0-1)|h100|192|genoa,h100
 
 @pytest.fixture
 def site(monkeypatch):
-    """The machine that these settings lead to, at a site whose default partition has no GPU."""
+    """Return the devices and nodes that settings select at a site whose default partition has no GPU."""
 
     def machine(text=SITE, **config):
-        monkeypatch.setattr(slurm, "run_command", lambda *words: text)
-        found = slurm.partition_machine(from_config({"name": "slurm", "platform": "gpu"} | config))
-        return found.per_node, found.nodes, found.cpus_each
+        monkeypatch.setattr(slurm, "run_command", lambda *_: text)
+        selected = slurm.partition_machine(from_config({"name": "slurm", "platform": "gpu"} | config))
+        return selected.per_node, selected.nodes, selected.cpus_each
 
     return machine
 
 
 @pytest.mark.parametrize(
-    ("config", "found"),
+    ("config", "expected"),
     [
         ({"partition": "a100"}, (4, 1, 32.0)),
         ({"constraint": "h100"}, (8, 2, 24.0)),
@@ -197,11 +199,11 @@ def site(monkeypatch):
     ],
     ids=str,
 )
-def test_a_default_partition_without_gpus_is_no_reason_to_refuse_what_leads_to_others(site, config, found):
-    assert site(**config) == found
+def test_settings_that_select_another_partition_override_a_default_without_gpus(site, config, expected):
+    assert site(**config) == expected
 
 
-def test_a_default_partition_without_gpus_is_refused_with_the_partitions_that_have_some(site):
+def test_a_default_partition_without_gpus_is_rejected_with_partitions_that_have_gpus(site):
     with pytest.raises(
         Refusal,
         match=r"no node of partition cpu has a gpu: set cluster.partition to one that has: a100, h100",
@@ -209,7 +211,7 @@ def test_a_default_partition_without_gpus_is_refused_with_the_partitions_that_ha
         site()
 
 
-def test_per_node_is_trusted_where_sinfo_shows_no_gpu(site):
+def test_per_node_is_trusted_if_sinfo_lists_no_gpu(site):
     """Some sites do not list their GPUs as generic resources."""
     hidden = SITE.replace("gpu:a100:4(S:0-1)", "(null)").replace("gpu:h100:8(S:0-1)", "(null)")
     with pytest.raises(Refusal, match=r"or cluster.per_node to the number per node"):
@@ -219,7 +221,7 @@ def test_per_node_is_trusted_where_sinfo_shows_no_gpu(site):
 
 
 @pytest.mark.parametrize(
-    ("lines", "status", "said"),
+    ("lines", "status", "message"),
     [
         (["export A=1", "false", "echo later"], 1, "setup line failed with exit status 1: false"),
         (["exit 3"], 3, "setup line failed with exit status 3: exit 3"),
@@ -231,46 +233,42 @@ def test_per_node_is_trusted_where_sinfo_shows_no_gpu(site):
     ids=str,
 )
 @pytest.mark.parametrize("shell", ["bash", "sh"])
-def test_a_setup_line_that_fails_ends_the_job_with_its_exit_status_and_names_the_line(
-    lines, status, said, shell
-):
+def test_a_failing_setup_line_ends_the_job_with_its_exit_status_and_text(lines, status, message, shell):
     script = "\n".join([*sbatch.checked_setup(lines), 'echo "ran $A"'])
     done = subprocess.run([shell, "-c", script], capture_output=True, text=True, check=False)
     assert (
         done.returncode == status and ("ran" in done.stdout) == (status == 0) and "later" not in done.stdout
     )
-    assert (said in done.stderr) if said else not done.stderr
+    assert (message in done.stderr) if message else not done.stderr
 
 
-def test_several_partitions_are_a_list_or_a_text_with_commas():
-    for given in (["a", "b"], "a,b"):
-        assert from_config({"name": "slurm", "partition": given}).partition == "a,b"
+def test_partitions_are_a_list_or_a_comma_separated_text():
+    for value in (["a", "b"], "a,b"):
+        assert from_config({"name": "slurm", "partition": value}).partition == "a,b"
     with pytest.raises(
         Refusal, match=r"partition must be a name, or a list of names such as \[gpu, gpu_long\], not \[1\]"
     ):
         from_config({"name": "slurm", "partition": [1]})
 
 
-def test_setup_is_a_list_of_shell_lines_or_a_text_of_lines():
-    for given in (["module load a", "export B=1"], "module load a\n\nexport B=1\n"):
-        assert from_config({"name": "slurm", "setup": given}).setup == ("module load a", "export B=1")
+def test_setup_is_a_list_of_shell_lines_or_a_multiline_text():
+    for value in (["module load a", "export B=1"], "module load a\n\nexport B=1\n"):
+        assert from_config({"name": "slurm", "setup": value}).setup == ("module load a", "export B=1")
     with pytest.raises(
         Refusal, match=r"setup must be a list of shell lines, such as \[module load cuda\], not 3"
     ):
         from_config({"name": "slurm", "setup": 3})
 
 
-def test_a_file_of_a_cluster_without_a_name_is_told_the_missing_line():
+def test_a_cluster_file_without_a_name_is_rejected_with_the_missing_line():
     with pytest.raises(Refusal, match=r"has no key `name`: add `defaults: \[slurm\]`"):
         from_config({"partition": "gpu"})
 
 
-def test_an_unknown_key_is_refused_with_the_keys_of_that_kind_of_cluster_in_their_order(
-    scaling_command, tmp_path
-):
+def test_an_unknown_key_is_rejected_with_the_keys_of_that_kind_of_cluster(scaling_command, tmp_path):
     (tmp_path / "my" / "cluster").mkdir(parents=True)
     (tmp_path / "my" / "cluster" / "ours.yaml").write_text("defaults: [slurm]\nqueue: gpu\n")
-    for words in (["cluster=slurm", "cluster.queue=gpu"], ["--config-dir", "my", "cluster=ours"]):
-        done = scaling_command(["run", *words, "dry_run=true"])
+    for options in (["cluster=slurm", "cluster.queue=gpu"], ["--config-dir", "my", "cluster=ours"]):
+        done = scaling_command(["run", *options, "dry_run=true"])
         assert done.returncode == 2 and "choose from name, partition, account, qos, " in done.stderr
         assert "hosts" not in done.stderr and "shell" not in done.stderr

@@ -1,6 +1,6 @@
-"""The worked files for sites, conf/cluster/examples: each composes without a Slurm, and what it would submit is a golden file.
+"""Tests of conf/cluster/examples: each example composes without Slurm, and its job scripts equal a golden file.
 
-After a change that is meant: AD_SCALING_GOLDEN=1 writes the files anew.
+After an intended change, AD_SCALING_GOLDEN=1 rewrites the golden files.
 """
 
 import os
@@ -26,8 +26,8 @@ STUDY = [
 WITHOUT_SLURM = {"PATH": "/nowhere"}
 
 
-def scripts(done, folder):
-    """The sbatch scripts that a dry run printed, without the paths of this machine."""
+def job_scripts(done, folder):
+    """Return the sbatch scripts that a dry run printed, without the paths of this machine."""
     text = done.stdout[done.stdout.index("#!/bin/bash") :]
     return text.replace(str(folder.resolve()), "FOLDER").replace(sys.executable, "PYTHON").rstrip() + "\n"
 
@@ -37,20 +37,20 @@ def test_there_is_an_example_for_each_kind_of_site():
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_a_dry_run_of_an_example_prints_its_golden_scripts_without_a_slurm(name, tmp_path, scaling_command):
+def test_a_dry_run_of_an_example_without_slurm_prints_its_golden_scripts(name, tmp_path, scaling_command):
     nodes = ["nodes=4"] if name == "lab" else []
-    words = [*STUDY, f"cluster=examples/{name}", "dry_run=true", *(f"cluster.{word}" for word in nodes)]
-    done = scaling_command(words, env=WITHOUT_SLURM)
+    command = [*STUDY, f"cluster=examples/{name}", "dry_run=true", *(f"cluster.{node}" for node in nodes)]
+    done = scaling_command(command, env=WITHOUT_SLURM)
     assert (done.returncode, done.stderr) == (0, "")
     assert not list(tmp_path.glob("here/**"))
     path = GOLDEN / f"{name}.sbatch"
     if os.environ.get("AD_SCALING_GOLDEN") == "1":
-        path.write_text(scripts(done, tmp_path))
-    assert scripts(done, tmp_path) == path.read_text()
+        path.write_text(job_scripts(done, tmp_path))
+    assert job_scripts(done, tmp_path) == path.read_text()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_asks_for_a_time_for_gpus_and_their_cpus_and_names_the_interface_of_nccl(name):
+def test_an_example_requests_time_gpus_and_cpus_and_sets_the_nccl_interface(name):
     text = (GOLDEN / f"{name}.sbatch").read_text()
     for script in text.split("#!/bin/bash")[1:]:
         assert re.search(r"^#SBATCH --time=\d+$", script, re.MULTILINE)
@@ -60,23 +60,23 @@ def test_an_example_asks_for_a_time_for_gpus_and_their_cpus_and_names_the_interf
         assert "wckey" not in script
 
 
-def test_a_dry_run_beside_the_slurm_of_another_site_prints_the_same_scripts(tmp_path, scaling_command):
-    """sinfo answers with nodes that have no such partition."""
+def test_a_dry_run_at_another_site_with_slurm_prints_the_same_scripts(tmp_path, scaling_command):
+    """sinfo lists nodes without the partition of the example."""
     (tmp_path / "bin").mkdir()
     sinfo = tmp_path / "bin" / "sinfo"
     sinfo.write_text("#!/bin/sh\necho 'main|n1|1|2|(null)|main*|2|(null)'\n")
     sinfo.chmod(0o755)
-    words = [*STUDY, "cluster=examples/lab", "cluster.nodes=4", "dry_run=true"]
-    done = scaling_command(words, env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
+    arguments = [*STUDY, "cluster=examples/lab", "cluster.nodes=4", "dry_run=true"]
+    done = scaling_command(arguments, env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"})
     assert done.returncode == 0, done.stderr
     assert "unknown cluster.partition 'gpu': choose from main" in done.stderr
-    refused = scaling_command(
-        [*words, "cluster.per_node=null"], env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
+    rejected = scaling_command(
+        [*arguments, "cluster.per_node=null"], env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin"}
     )
-    assert refused.returncode == 2
+    assert rejected.returncode == 2
 
 
-def test_a_dry_run_without_a_slurm_wants_to_know_the_devices_of_a_node(scaling_command):
+def test_a_dry_run_without_slurm_requires_the_devices_per_node(scaling_command):
     done = scaling_command(
         [*STUDY, "cluster=slurm", "cluster.platform=gpu", "dry_run=true"], env=WITHOUT_SLURM
     )
@@ -84,7 +84,7 @@ def test_a_dry_run_without_a_slurm_wants_to_know_the_devices_of_a_node(scaling_c
     assert "set cluster.per_node, such as cluster.per_node=4" in done.stderr
 
 
-def test_without_a_slurm_nothing_but_a_dry_run_is_possible(scaling_command, tmp_path):
+def test_a_submission_without_slurm_is_rejected(scaling_command, tmp_path):
     done = scaling_command([*STUDY, "cluster=examples/lab"], env=WITHOUT_SLURM)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "sinfo is not installed on this host" in done.stderr and not (tmp_path / "here").exists()

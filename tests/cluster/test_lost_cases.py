@@ -1,4 +1,4 @@
-"""Laws of what becomes of submissions: what lives is not taken for lost, and what was lost is on record once, as asked for."""
+"""Tests of lost cases: live tasks are never treated as lost, and every lost case gets exactly one record."""
 
 import dataclasses
 import datetime
@@ -24,8 +24,8 @@ SETTINGS = RunSettings(attempts=3)
 
 
 @pytest.fixture
-def made(tmp_path):
-    """A submission of one task of four cases, not handed over yet."""
+def submission(tmp_path):
+    """Create a submission of one task of four cases that has no job yet."""
     cases = [complete(Case("poisson", points=16 * n, mode="jacrev")) for n in range(1, 5)]
     plan = schedule.make_schedule([PreflightResult(case, None, None) for case in cases], SETTINGS, NODES, [])
     tasks = pack.pack(plan, SETTINGS, [], 1e9)
@@ -34,16 +34,16 @@ def made(tmp_path):
     )
 
 
-def aged(made, seconds):
-    """The same, submitted so long ago."""
+def backdate(submission, seconds):
+    """Return the submission as if created so many seconds ago."""
     then = datetime.datetime.now(datetime.UTC) - datetime.timedelta(seconds=seconds)
-    old = dataclasses.replace(made, made_at=then.isoformat(timespec="seconds"))
+    old = dataclasses.replace(submission, made_at=then.isoformat(timespec="seconds"))
     submission_files.write_submission(old)
     return old
 
 
-def asked(monkeypatch, states, named=()):
-    """A Slurm that knows these jobs, and these by the name of the submission."""
+def fake_slurm(monkeypatch, states, named=()):
+    """Simulate a Slurm with the states of jobs; `named` are the live jobs with the name of the submission."""
     monkeypatch.setattr(
         slurm, "query_states", lambda jobs: {job: states[job] for job in jobs if job in states}
     )
@@ -53,42 +53,42 @@ def asked(monkeypatch, states, named=()):
 @pytest.mark.parametrize(
     ("age", "named", "state"), [(0, [], "PENDING"), (9999, ["7"], "PENDING"), (9999, [], "LOST")]
 )
-def test_a_task_that_is_being_handed_over_is_not_lost(made, tmp_path, monkeypatch, age, named, state):
-    aged(made, age)
-    asked(monkeypatch, {}, named)
-    (seen,) = job_state.find_tasks(tmp_path)
-    assert seen.state.name == state
-    assert (
-        lost_cases.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records
-    )  # nothing of it had begun
-    assert len(job_state.queued_cases([seen])) == (4 if state == "PENDING" else 0)
-
-
-def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(
-    made, tmp_path, monkeypatch, make_record
+def test_a_task_without_a_job_is_lost_only_after_some_time(
+    submission, tmp_path, monkeypatch, age, named, state
 ):
-    made = submission_files.save_job_ids(made, {"0001": "7"})
-    first, second, *_ = submission_files.read_task(made.entries[0].path).items
-    older = make_record(
+    backdate(submission, age)
+    fake_slurm(monkeypatch, {}, named)
+    (task_state,) = job_state.find_tasks(tmp_path)
+    assert task_state.state.name == state
+    assert (
+        lost_cases.record_lost_cases(tmp_path, [task_state]) == 0 and not load(tmp_path).records
+    )  # no case had begun
+    assert len(job_state.queued_cases([task_state])) == (4 if state == "PENDING" else 0)
+
+
+def test_a_lost_case_is_recorded_once_in_the_requested_environment(
+    submission, tmp_path, monkeypatch, make_record
+):
+    submission = submission_files.save_job_ids(submission, {"0001": "7"})
+    first, second, *_ = submission_files.read_task(submission.entries[0].path).items
+    earlier = make_record(
         **{name: getattr(first.case, name) for name in ("workload", "points", "mode")},
         status="failed",
         reason="killed",
     )
-    Writer(tmp_path).append(
-        dataclasses.replace(older, case=first.case)
-    )  # of other code: the first attempt of that
-    journal = Journal(made.entries[0].path)
+    Writer(tmp_path).append(dataclasses.replace(earlier, case=first.case))  # an attempt with other code
+    journal = Journal(submission.entries[0].path)
     for item in (first, second):
         journal.write("begin", key=item.case.key, replicate=0, attempt=1)
     journal.write("end", key=second.case.key, replicate=0, status="ok")
-    asked(monkeypatch, {"7": JobState("TIMEOUT", "n1")})
+    fake_slurm(monkeypatch, {"7": JobState("TIMEOUT", "n1")})
     monkeypatch.setattr(environment, "node_name", lambda: "the-login-node")
     assert lost_cases.record_lost_cases(tmp_path, job_state.find_tasks(tmp_path)) == 1
     assert lost_cases.record_lost_cases(tmp_path, job_state.find_tasks(tmp_path)) == 0
     (lost,) = [
         record
         for record in load(tmp_path).records
-        if record.environment["digest"] != older.environment["digest"]
+        if record.environment["digest"] != earlier.environment["digest"]
     ]
     assert (lost.key, lost.reason, lost.attempt, lost.environment["hosts"]) == (
         first.case.key,
@@ -98,25 +98,25 @@ def test_what_was_lost_is_on_record_once_in_the_environment_that_was_asked_for(
     )
     assert (
         lost.environment["digest"]
-        == submission_files.read_task(made.entries[0].path).environments[None, ()]["digest"]
+        == submission_files.read_task(submission.entries[0].path).environments[None, ()]["digest"]
     )
 
 
-def test_a_task_of_another_host_is_neither_running_nor_lost(made, tmp_path):
-    submission_files.write_submission(dataclasses.replace(made, kind="local", host="elsewhere"))
-    (seen,) = job_state.find_tasks(tmp_path)
-    assert seen.state.name == job_state.UNKNOWN and not (made.folder / "states.json").exists()
-    journal = Journal(made.entries[0].path)
+def test_a_local_task_of_another_host_is_in_an_unknown_state(submission, tmp_path):
+    submission_files.write_submission(dataclasses.replace(submission, kind="local", host="elsewhere"))
+    (task_state,) = job_state.find_tasks(tmp_path)
+    assert task_state.state.name == job_state.UNKNOWN and not (submission.folder / "states.json").exists()
+    journal = Journal(submission.entries[0].path)
     journal.write(
         "begin",
-        key=submission_files.read_task(made.entries[0].path).items[0].case.key,
+        key=submission_files.read_task(submission.entries[0].path).items[0].case.key,
         replicate=0,
         attempt=1,
     )
     assert (
-        lost_cases.record_lost_cases(tmp_path, [seen]) == 0 and not load(tmp_path).records
-    )  # it may still bring it
-    assert len(job_state.queued_cases([seen])) == 4
+        lost_cases.record_lost_cases(tmp_path, [task_state]) == 0 and not load(tmp_path).records
+    )  # it may still finish
+    assert len(job_state.queued_cases([task_state])) == 4
 
 
 @pytest.mark.parametrize(
@@ -128,21 +128,21 @@ def test_a_task_of_another_host_is_neither_running_nor_lost(made, tmp_path):
         ("12_[1,4-5%2]", ["12_1", "12_4", "12_5"]),
     ],
 )
-def test_an_array_that_never_began_is_all_of_its_tasks(job, jobs):
+def test_the_id_of_a_pending_array_is_expanded_to_all_tasks(job, jobs):
     assert slurm._expand_array(job) == jobs
 
 
-def test_what_accounting_believes_to_run_and_the_controller_has_forgotten_does_not(monkeypatch):
-    said = {"sacct": "12_0|RUNNING|n1|00:10|0:0\n12_1|COMPLETED|n1|00:10|0:0\n12_[2-3]|CANCELLED by 0|None assigned|00:00|0:0\n",
+def test_a_job_unknown_to_the_controller_is_not_running_even_if_accounting_says_so(monkeypatch):
+    output = {"sacct": "12_0|RUNNING|n1|00:10|0:0\n12_1|COMPLETED|n1|00:10|0:0\n12_[2-3]|CANCELLED by 0|None assigned|00:00|0:0\n",
             "squeue": "12_4|PENDING||0:00|Priority\n"}  # fmt: skip
-    monkeypatch.setattr(slurm, "run_command", lambda *words: said[words[0]])
-    found = slurm.query_states([f"12_{n}" for n in range(5)])
-    assert {job: state.name for job, state in found.items()} == {
+    monkeypatch.setattr(slurm, "run_command", lambda *arguments: output[arguments[0]])
+    states = slurm.query_states([f"12_{n}" for n in range(5)])
+    assert {job: state.name for job, state in states.items()} == {
         "12_1": "COMPLETED", "12_2": "CANCELLED", "12_3": "CANCELLED", "12_4": "PENDING",
     }  # fmt: skip
 
 
-def test_arrays_are_no_longer_than_the_cluster_allows():
+def test_job_arrays_do_not_exceed_the_limit_of_the_cluster():
     from scaling.cluster import sbatch
 
     shapes = [ProcessShape(1)] * 25 + [ProcessShape(2)] * 3
@@ -153,9 +153,9 @@ def test_arrays_are_no_longer_than_the_cluster_allows():
     assert [entry.name for array in arrays for entry in array] == [str(n) for n in range(28)]
 
 
-def began(made, task=0, last=None):
-    """A task that has begun its first case, with its last word."""
-    entry = made.entries[task]
+def begin_first_case(submission, task=0, last=None):
+    """Log that a task began its first case, and its last event."""
+    entry = submission.entries[task]
     journal = Journal(entry.path)
     journal.write("started", job="7", node="n1", nodes=["n1"], pid=1)
     journal.write(
@@ -165,10 +165,10 @@ def began(made, task=0, last=None):
         journal.write(*last[:1], **(last[1] if len(last) > 1 else {}))
 
 
-def log(made, text, kind="err"):
-    """What Slurm and the job wrote."""
-    (made.folder / "log").mkdir(exist_ok=True)
-    (made.folder / "log" / f"7_0_log.{kind}").write_text(text)
+def write_log(submission, text, kind="err"):
+    """Write a log file of the job."""
+    (submission.folder / "log").mkdir(exist_ok=True)
+    (submission.folder / "log" / f"7_0_log.{kind}").write_text(text)
 
 
 CANCELLED = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T16:00:00{} ***\n"
@@ -186,118 +186,127 @@ CANCELLED = "slurmstepd-n1: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-22T16:00
         ("", "LOST", "killed"),
     ],
 )  # fmt: skip
-def test_without_accounting_the_log_of_a_job_says_how_it_ended(
-    made, tmp_path, monkeypatch, text, state, reason
+def test_without_accounting_the_end_of_a_job_is_read_from_its_log(
+    submission, tmp_path, monkeypatch, text, state, reason
 ):
-    made = submission_files.save_job_ids(made, {"0001": "7"})
-    began(made, last=("stopped",))
-    log(made, text)
-    asked(monkeypatch, {})
-    seen = job_state.find_tasks(tmp_path)
-    assert [one.state.name for one in seen] == [state]
-    lost_cases.record_lost_cases(tmp_path, seen)
+    submission = submission_files.save_job_ids(submission, {"0001": "7"})
+    begin_first_case(submission, last=("stopped",))
+    write_log(submission, text)
+    fake_slurm(monkeypatch, {})
+    task_states = job_state.find_tasks(tmp_path)
+    assert [task_state.state.name for task_state in task_states] == [state]
+    lost_cases.record_lost_cases(tmp_path, task_states)
     assert [record.reason for record in load(tmp_path).records] == [reason]
 
 
-def test_an_end_that_nobody_can_tell_yet_is_told_when_accounting_answers_again(made, tmp_path, monkeypatch):
-    made = submission_files.save_job_ids(made, {"0001": "7"})
-    began(made, last=("stopped",))
-    asked(monkeypatch, {})
-    assert [one.state.name for one in job_state.find_tasks(tmp_path)] == ["LOST"]
-    asked(monkeypatch, {"7": JobState("TIMEOUT", "n1")})
-    assert [one.state.name for one in job_state.find_tasks(tmp_path)] == ["TIMEOUT"]
+def test_a_lost_task_gets_its_real_state_once_accounting_answers(submission, tmp_path, monkeypatch):
+    submission = submission_files.save_job_ids(submission, {"0001": "7"})
+    begin_first_case(submission, last=("stopped",))
+    fake_slurm(monkeypatch, {})
+    assert [task_state.state.name for task_state in job_state.find_tasks(tmp_path)] == ["LOST"]
+    fake_slurm(monkeypatch, {"7": JobState("TIMEOUT", "n1")})
+    assert [task_state.state.name for task_state in job_state.find_tasks(tmp_path)] == ["TIMEOUT"]
 
 
-def test_a_time_limit_is_recorded_with_a_longer_one_to_ask_for(made):
-    entry = dataclasses.replace(made.entries[0], minutes=60.0)
-    began(made)
-    reason, text, _ = lost_cases.explain_end(job_state.TaskState(made, entry, JobState("TIMEOUT")))
+def test_a_timeout_is_recorded_with_a_longer_limit_as_suggestion(submission):
+    entry = dataclasses.replace(submission.entries[0], minutes=60.0)
+    begin_first_case(submission)
+    reason, text, _ = lost_cases.explain_end(job_state.TaskState(submission, entry, JobState("TIMEOUT")))
     assert reason == "timeout" and "(60 min, cluster.time)" in text and "cluster.time=120" in text
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_job_that_failed_says_why_in_its_own_words(made, begun):
-    made = submission_files.save_job_ids(made, {"0001": "7"})
+def test_a_failed_job_is_explained_with_the_lines_of_its_log(submission, begun):
+    submission = submission_files.save_job_ids(submission, {"0001": "7"})
     if begun:
-        began(made)
+        begin_first_case(submission)
 
-    def explained():
-        seen = job_state.TaskState(made, made.entries[0], JobState("FAILED", reason="exit code 3:0"))
-        return lost_cases.explain_end(seen)[1]
+    def explain():
+        task_state = job_state.TaskState(
+            submission, submission.entries[0], JobState("FAILED", reason="exit code 3:0")
+        )
+        return lost_cases.explain_end(task_state)[1]
 
-    log(made, "Traceback (most recent call last):\n  File x\nsubprocess.CalledProcessError: no\n")
-    log(made, "submitit INFO starting\nbecause of [Errno 28] No space left on device\n", "out")
-    assert "No space left on device" in explained()
-    log(made, "slurm_script: line 17: module: command not found\n")
-    assert "module: command not found" in explained()
-    log(
-        made,
+    write_log(submission, "Traceback (most recent call last):\n  File x\nsubprocess.CalledProcessError: no\n")
+    write_log(submission, "submitit INFO starting\nbecause of [Errno 28] No space left on device\n", "out")
+    assert "No space left on device" in explain()
+    write_log(submission, "slurm_script: line 17: module: command not found\n")
+    assert "module: command not found" in explain()
+    write_log(
+        submission,
         "Lmod has detected the following error:\n  unknown: cuda\n"
         "scaling: setup line failed with exit status 1: module load cuda\n",
     )
-    said = explained()
+    text = explain()
     assert (
         "exit status 1: module load cuda; the log says: Lmod has detected the following error: unknown: cuda"
-        in said
+        in text
     )
-    assert "exit code 3:0" in said
-    began(made, last=("stopped", {"text": "the process ended with status 2: execve(): python: No such file"}))
-    assert "execve(): python: No such file" in explained()
+    assert "exit code 3:0" in text
+    begin_first_case(
+        submission,
+        last=("stopped", {"text": "the process ended with status 2: execve(): python: No such file"}),
+    )
+    assert "execve(): python: No such file" in explain()
 
 
 @pytest.fixture
-def array(tmp_path):
-    """A submission of three tasks, an array of two and one of one, whose launcher died before it noted any job."""
+def orphaned(tmp_path):
+    """Create a submission of an array of two tasks and a single task, whose launcher died before it saved job ids."""
     cases = [
         complete(Case("poisson", points=16 * n, mode="jacrev", devices=d))
         for n, d in ((1, 1), (2, 1), (3, 2))
     ]
     plan = schedule.make_schedule([PreflightResult(case, None, None) for case in cases], SETTINGS, NODES, [])
     tasks = pack.pack(plan, SETTINGS, [], 0.0)
-    made = submission_files.create_submission(
+    submission = submission_files.create_submission(
         tmp_path, "20261121T201500-3f2a", ClusterSettings(name="slurm"), tasks, SETTINGS, plan, False
     )
-    dead = dataclasses.replace(made, pid=2**22 + 1)
+    dead = dataclasses.replace(submission, pid=2**22 + 1)
     submission_files.write_submission(dead)
     return dead
 
 
-def test_the_jobs_of_a_launcher_that_died_are_found_by_their_name(array, tmp_path, monkeypatch):
-    known = {"12_0": JobState("RUNNING", "n1"), "12_1": JobState("PENDING", reason="Resources")}
-    asked(monkeypatch, known, ["12_0", "12_1"])
-    first = array.entries[0].shape
-    found = {
-        one.entry.job: one.state.name
-        for one in job_state.find_tasks(tmp_path)
-        if one.entry.shape == first or one.entry.job
+def test_jobs_of_a_dead_launcher_are_found_by_name(orphaned, tmp_path, monkeypatch):
+    states = {"12_0": JobState("RUNNING", "n1"), "12_1": JobState("PENDING", reason="Resources")}
+    fake_slurm(monkeypatch, states, ["12_0", "12_1"])
+    first = orphaned.entries[0].shape
+    states_by_job = {
+        task_state.entry.job: task_state.state.name
+        for task_state in job_state.find_tasks(tmp_path)
+        if task_state.entry.shape == first or task_state.entry.job
     }
-    count = sum(entry.shape == first for entry in array.entries)
-    assert found == dict(list({"12_0": "RUNNING", "12_1": "PENDING"}.items())[:count])
+    count = sum(entry.shape == first for entry in orphaned.entries)
+    assert states_by_job == dict(list({"12_0": "RUNNING", "12_1": "PENDING"}.items())[:count])
 
 
-def test_what_a_launcher_that_died_did_not_hand_over_is_not_in_the_queue(array, tmp_path, monkeypatch):
-    asked(monkeypatch, {}, [])
-    seen = job_state.find_tasks(tmp_path)
-    assert {one.state.name for one in seen} == {"LOST"} and not job_state.queued_cases(seen)
+def test_tasks_that_a_dead_launcher_did_not_submit_are_not_queued(orphaned, tmp_path, monkeypatch):
+    fake_slurm(monkeypatch, {}, [])
+    task_states = job_state.find_tasks(tmp_path)
+    assert {task_state.state.name for task_state in task_states} == {"LOST"} and not job_state.queued_cases(
+        task_states
+    )
 
 
-def test_cancel_ends_jobs_that_were_never_noted(array, tmp_path, monkeypatch):
-    asked(monkeypatch, {"12_0": JobState("RUNNING", "n1")}, ["12_0"])
-    ended = []
-    monkeypatch.setattr(slurm, "cancel", lambda jobs: ended.extend(jobs))
+def test_cancel_ends_jobs_whose_ids_were_never_saved(orphaned, tmp_path, monkeypatch):
+    fake_slurm(monkeypatch, {"12_0": JobState("RUNNING", "n1")}, ["12_0"])
+    cancelled = []
+    monkeypatch.setattr(slurm, "cancel", lambda jobs: cancelled.extend(jobs))
     assert job_state.cancel(job_state.find_tasks(tmp_path)) == 1
-    assert ended == ["12_0"]
+    assert cancelled == ["12_0"]
 
 
-def test_what_failed_for_good_runs_once_more_with_retry(made, tmp_path, make_record):
-    """The task that was submitted to retry it runs it once, also when it is requeued after that."""
-    cases = [item.case for item in submission_files.read_task(made.entries[0].path).items]
+def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_record):
+    """The task that retries it runs it once, even if the task is requeued later."""
+    cases = [item.case for item in submission_files.read_task(submission.entries[0].path).items]
     answers = [PreflightResult(case, None, None) for case in cases]
-    work = submission_files.read_task(made.entries[0].path)
-    (around,) = work.environments.values()
+    work = submission_files.read_task(submission.entries[0].path)
+    (recorded,) = work.environments.values()
 
     def failed(attempt):
-        blank = supervise.empty_record(dataclasses.replace(work.items[0], attempt=attempt), around, SETTINGS)
+        blank = supervise.empty_record(
+            dataclasses.replace(work.items[0], attempt=attempt), recorded, SETTINGS
+        )
         return dataclasses.replace(blank, reason="wrong_answer", text="")
 
     def attempts(jobs):

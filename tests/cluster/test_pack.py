@@ -1,4 +1,4 @@
-"""Laws of packing: no case is lost or doubled, a task fills its time and no more, and what is compared stays together."""
+"""Tests of packing cases into tasks: each case once, tasks within the time budget, comparable cases in the same task."""
 
 import dataclasses
 import random
@@ -20,10 +20,10 @@ NODES = Machine("cpu", None, 4, nodes=4, name="of partition main", remote=True)
 
 
 @pytest.fixture
-def made():
-    """A plan of many cases on a cluster: workloads, modes, sizes, device counts, some in 64 bits, some of a peer."""
+def make_plan():
+    """Make a schedule of cases that differ in workload, mode, size, device count, dtype and engine, and its settings."""
 
-    def call(replicates=1, machine=NODES):
+    def make(replicates=1, machine=NODES):
         cases = [
             Case(
                 workload,
@@ -46,44 +46,44 @@ def made():
             [PreflightResult(case, None, None) for case in cases], settings, machine, []
         ), settings
 
-    return call
+    return make
 
 
-def ran(tasks):
+def count_items(tasks):
     return Counter(item.replicate_key for task in tasks for item in task.items)
 
 
 @pytest.mark.parametrize("budget", [0.0, 20.0, 100.0, 1e9])
 @pytest.mark.parametrize("nested", [False, True])
-def test_every_case_is_in_one_task_whatever_the_budget(made, nested, budget):
-    plan, settings = made(replicates=3)
+def test_every_case_is_in_exactly_one_task_for_any_budget(make_plan, nested, budget):
+    plan, settings = make_plan(replicates=3)
     tasks = pack.pack(plan, settings, [], budget, nested=nested)
-    assert ran(tasks) == {item.replicate_key: 1 for job in plan.sessions for item in job}
+    assert count_items(tasks) == {item.replicate_key: 1 for job in plan.sessions for item in job}
 
 
 @pytest.mark.parametrize("budget", [0.0, 20.0, 100.0, 1e9])
-def test_a_task_has_one_shape_fills_its_time_and_tears_no_problem_apart(made, budget):
-    plan, settings = made()
+def test_a_task_has_one_shape_fits_its_budget_and_does_not_split_a_problem(make_plan, budget):
+    plan, settings = make_plan()
     tasks = pack.pack(plan, settings, [], budget)
     for task in tasks:
         assert {schedule.process_shape(item.case, NODES, settings) for item in task.items} == {task.shape}
         problems = {(problem(item.case), item.case.engine) for item in task.items}
         assert task.seconds <= budget or len(problems) == 1
-    homes = Counter(
+    counts = Counter(
         (problem(i.case), i.case.engine, i.case.devices)
         for t in tasks
         for i in {id(i): i for i in t.items}.values()
     )
     assert all(
-        sum((problem(i.case), i.case.engine, i.case.devices) == home for i in task.items) in (0, count)
-        for home, count in homes.items() for task in tasks
+        sum((problem(i.case), i.case.engine, i.case.devices) == key for i in task.items) in (0, count)
+        for key, count in counts.items() for task in tasks
     )  # fmt: skip
     if budget == 1e9:
         assert len(tasks) == len({task.shape for task in tasks})
 
 
-def test_a_job_of_a_task_holds_what_one_process_can_run(made):
-    plan, settings = made(replicates=2)
+def test_each_session_of_a_task_contains_cases_of_one_process(make_plan):
+    plan, settings = make_plan(replicates=2)
     for task in pack.pack(plan, settings, [], 100.0):
         for job in task.sessions:
             assert (
@@ -92,24 +92,24 @@ def test_a_job_of_a_task_holds_what_one_process_can_run(made):
             )
 
 
-def test_nested_tasks_hold_whole_curves_in_every_block(made):
-    plan, settings = made(replicates=3)
+def test_nested_tasks_contain_complete_curves_in_every_block(make_plan):
+    plan, settings = make_plan(replicates=3)
     tasks = pack.pack(plan, settings, [], 200.0, nested=True)
     assert len(tasks) > 1 and {task.shape for task in tasks} == {ProcessShape(8, 2, 2)}
     for task in tasks:
         keys = {dataclasses.replace(item.case, devices=1).key for item in task.items}
-        everywhere = {
+        expected = {
             i.replicate_key
             for j in plan.sessions
             for i in j
             if dataclasses.replace(i.case, devices=1).key in keys
         }
-        assert everywhere == {item.replicate_key for item in task.items}
+        assert expected == {item.replicate_key for item in task.items}
         blocks = [job[0].replicate for job in task.sessions]
         assert blocks == sorted(blocks)
 
 
-def test_a_prediction_is_what_the_case_took_or_its_like_or_a_guess(make_record):
+def test_a_prediction_is_the_recorded_or_scaled_time_or_an_estimate(make_record):
     records = [
         make_record(points=n, seconds=(1e-3,) * 3, **dict.fromkeys(STAGES, n / 6)) for n in (6, 12, 60)
     ]
@@ -124,12 +124,12 @@ def test_a_prediction_is_what_the_case_took_or_its_like_or_a_guess(make_record):
     [(1, None, (1, 1, 1)), (4, None, (4, 1, 1)), (8, None, (8, 2, 2)), (6, None, (6, 2, 2)), (9, None, (9, 3, 3)),
      (8, ONE_PER_DEVICE, (8, 2, 8)), (8, 4, (8, 2, 4)), (1, 4, (1, 1, 1)), (5, None, (5, 5, 5))],
 )  # fmt: skip
-def test_devices_share_out_over_the_fewest_nodes(devices, processes, shape):
+def test_devices_use_as_few_nodes_as_possible(devices, processes, shape):
     assert NODES.shape(devices, processes) == ProcessShape(*shape)
 
 
 @pytest.mark.parametrize(
-    ("devices", "processes", "words"),
+    ("devices", "processes", "message"),
     [
         (
             32,
@@ -141,13 +141,13 @@ def test_devices_share_out_over_the_fewest_nodes(devices, processes, shape):
         (6, 4, "devices=6 do not divide evenly over processes=4 on 2 nodes"),
     ],
 )
-def test_what_a_cluster_has_not_is_refused(devices, processes, words):
+def test_devices_or_processes_that_a_cluster_cannot_provide_are_rejected(devices, processes, message):
     with pytest.raises(Refusal) as refusal:
         NODES.check_device_counts([1, devices], processes, oversubscribe=True)
-    assert words in str(refusal.value)
+    assert message in str(refusal.value)
 
 
-def test_thousands_of_cases_of_any_kind_are_packed_once_each():
+def test_thousands_of_random_cases_are_each_packed_once():
     rng = random.Random(1)
     cases = {
         Case(rng.choice(["rbf", "linear"]), points=16 * rng.randint(1, 99), mode=rng.choice(["jacfwd", "jacrev"]),
@@ -157,7 +157,7 @@ def test_thousands_of_cases_of_any_kind_are_packed_once_each():
     settings = RunSettings(attempts=3)
     plan = schedule.make_schedule([PreflightResult(case, None, None) for case in cases], settings, NODES, [])
     tasks = pack.pack(plan, settings, [], 900.0)
-    assert ran(tasks) == {(case.key, 0): 1 for case in cases}
+    assert count_items(tasks) == {(case.key, 0): 1 for case in cases}
     assert len(tasks) <= 2 * sum(task.seconds for task in tasks) / 900 + len({task.shape for task in tasks})
 
 
@@ -165,8 +165,8 @@ def test_thousands_of_cases_of_any_kind_are_packed_once_each():
     ("counts", "shape"),
     [((4, 6), ProcessShape(8, 2, 2)), ((1, 8), ProcessShape(8, 2, 2)), ((10, 12), ProcessShape(20, 5, 5))],
 )
-def test_every_step_of_a_nested_task_finds_room(counts, shape):
-    """Four devices on one node and six on two want two nodes of four: the largest count alone is not enough."""
+def test_a_nested_task_has_enough_nodes_for_each_step(counts, shape):
+    """Four devices on one node and six on two need two nodes of four: the largest count alone is not enough."""
     machine = dataclasses.replace(NODES, nodes=8)
     answers = [PreflightResult(Case("rbf", points=120, devices=count), None, None) for count in counts]
     settings = RunSettings(replicates=3, attempts=3)
@@ -175,60 +175,62 @@ def test_every_step_of_a_nested_task_finds_room(counts, shape):
     assert task.shape == shape
 
 
-def planned(case, seconds, kind=None, platform="cpu"):
-    """What a plan says of a case."""
-    around = {"digest": "plan", "platform": platform, "device_kind": kind, "hardware": {"name": "other"}}
+def planned_record(case, seconds, kind=None, platform="cpu"):
+    """Make a record that predicts the seconds of a case."""
+    environment = {"digest": "plan", "platform": platform, "device_kind": kind, "hardware": {"name": "other"}}
     return Record(
         case,
         "planned",
-        around,
+        environment,
         compile_seconds=1.0,
         predicted={"seconds": seconds, "low": seconds, "high": seconds},
     )
 
 
-def test_a_task_that_a_plan_has_foreseen_is_given_less_time_and_never_more_than_the_cluster_says(made):
-    plan, settings = made()
+def test_a_predicted_task_gets_a_shorter_time_limit_within_that_of_the_cluster(make_plan):
+    plan, settings = make_plan()
     cases = [item.case for job in plan.sessions for item in job]
-    known = [planned(case, 0.001) for case in cases if case.workload == "rbf"]
-    tasks = pack.pack(plan, settings, [], 1e9, known)
-    rbf_alone = pack.pack(plan, settings, [], 0.0, known)
+    records = [planned_record(case, 0.001) for case in cases if case.workload == "rbf"]
+    tasks = pack.pack(plan, settings, [], 1e9, records)
+    rbf_alone = pack.pack(plan, settings, [], 0.0, records)
     assert not any(
         task.is_planned for task in tasks if {item.case.workload for item in task.items} != {"rbf"}
     )
-    ours = [task for task in rbf_alone if task.items[0].case.workload == "rbf"]
-    assert ours and all(task.is_planned for task in ours)
+    rbf_tasks = [task for task in rbf_alone if task.items[0].case.workload == "rbf"]
+    assert rbf_tasks and all(task.is_planned for task in rbf_tasks)
     cluster = ClusterSettings(name="slurm", time=60.0)
-    for task in ours:
+    for task in rbf_tasks:
         assert (
             10 < submission_files.time_limit(task, cluster) < 60
             and 60 * submission_files.time_limit(task, cluster) > task.seconds
         )
         assert submission_files.time_limit(task, dataclasses.replace(cluster, time=5.0)) == 5.0
-    again = dataclasses.replace(
-        ours[0],
-        sessions=tuple(tuple(dataclasses.replace(i, attempt=2) for i in job) for job in ours[0].sessions),
+    retried = dataclasses.replace(
+        rbf_tasks[0],
+        sessions=tuple(
+            tuple(dataclasses.replace(i, attempt=2) for i in job) for job in rbf_tasks[0].sessions
+        ),
     )
-    assert submission_files.time_limit(dataclasses.replace(again, is_planned=False), cluster) == 60.0
+    assert submission_files.time_limit(dataclasses.replace(retried, is_planned=False), cluster) == 60.0
 
 
-def test_what_a_plan_foresees_counts_for_devices_of_its_kind_alone_and_for_what_was_not_measured(made):
-    plan, settings = made()
+def test_a_plan_predicts_only_unmeasured_cases_on_devices_of_its_kind(make_plan):
+    plan, settings = make_plan()
     case = plan.sessions[0][0].case
-    slow, fast = planned(case, 100.0), planned(case, 0.001)
-    assert pack.planned_seconds([fast, slow], NODES, settings)[case.key] > 700, "of several the longest"
+    slow, fast = planned_record(case, 100.0), planned_record(case, 0.001)
+    assert pack.planned_seconds([fast, slow], NODES, settings)[case.key] > 700, "the longest is used"
     kind = dataclasses.replace(NODES, device_kind="this CPU")
     assert (
         pack.planned_seconds([slow], kind, settings)
         == {}
-        == pack.planned_seconds([planned(case, 1.0, platform="tpu")], NODES, settings)
+        == pack.planned_seconds([planned_record(case, 1.0, platform="tpu")], NODES, settings)
     )
-    assert case.key in pack.planned_seconds([planned(case, 1.0, "this CPU")], kind, settings)
+    assert case.key in pack.planned_seconds([planned_record(case, 1.0, "this CPU")], kind, settings)
     predict = pack.make_predictor([], settings, pack.planned_seconds([slow], NODES, settings))
     assert predict(case) > 700 > predict(dataclasses.replace(case, data_seed=9))
 
 
-def test_a_prediction_has_room_for_the_samples_that_are_asked_for_now(make_record):
+def test_a_prediction_covers_the_number_of_samples_requested_now(make_record):
     record = make_record(points=6, seconds=(2.0,) * 7, calls_per_sample=1, **dict.fromkeys(STAGES, 14.0))
     assert pack.make_predictor([record], RunSettings(Sampling(least=7)), {})(record.case) == pytest.approx(84)
     assert pack.make_predictor([record], RunSettings(Sampling(least=100)), {})(record.case) == pytest.approx(
@@ -236,7 +238,7 @@ def test_a_prediction_has_room_for_the_samples_that_are_asked_for_now(make_recor
     )
 
 
-def test_what_timed_out_before_is_given_all_the_time_that_a_case_may_take(make_record):
+def test_a_case_that_timed_out_is_predicted_to_take_the_full_time_limit(make_record):
     failed = make_record("failed", points=6, reason="timeout", text="its job came to its time limit")
     settings = RunSettings(case_seconds=900.0)
     assert pack.make_predictor([failed], settings, {})(failed.case) == 900.0

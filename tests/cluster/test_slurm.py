@@ -1,4 +1,4 @@
-"""A study on a real Slurm (slurm/cluster): what was asked for is what runs, and whatever becomes of a job, no record is lost."""
+"""Tests of studies on a real Slurm (slurm/cluster): jobs run as requested, and no record is lost however a job ends."""
 
 import contextlib
 import json
@@ -18,14 +18,14 @@ from scaling.core.store import load
 from scaling.workers import cores
 from tests.support.commands import QUICK
 from tests.support.paths import TOP
-from tests.support.slurm import CLUSTER, call, slurm
+from tests.support.slurm import CLUSTER, run_command, slurm
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("cluster")]
-PATIENCE = 300.0  # seconds, for a cluster that shares two cores with everything else
-WHOLE = ("--nodes=2", "--cpus-per-task=2", "--output=/dev/null")  # all that the cluster has
+TIMEOUT = 300.0  # seconds; the cluster shares two cores with the tests
+ALL_CORES = ("--nodes=2", "--cpus-per-task=2", "--output=/dev/null")  # all cores of the cluster
 SLURM = ("cluster=slurm", "oversubscribe=true")
 
-# The case that the fault is to meet: it stays in its first call until the file is there, and is like any other from then on.
+# A workload whose cases with n=3 block in their first call until the file `go` exists.
 STUCK = """
     if RUNNING and case.sizes["n"] == 3 and not os.path.exists("go"):
         open("stuck", "w").close()
@@ -33,30 +33,30 @@ STUCK = """
         time.sleep(3600)
 """
 STUDY = "{workload: mine, points: [8, 12], sizes: {n: [2, 3]}, mode: [jacfwd, jacrev], devices: DEVICES}"
-CASES = 8  # of it, for each number of devices
+CASES = 8  # of the study, for each device count
 
 
-def until(happened, what, seconds=PATIENCE):
-    """Wait for something to be true; what it is worth comes back."""
+def wait_until(condition, description, seconds=TIMEOUT):
+    """Wait until a condition is true and return its value."""
     end = time.monotonic() + seconds
-    while not (found := happened()):
-        assert time.monotonic() < end, f"waited {seconds:.0f} s for {what}"
+    while not (result := condition()):
+        assert time.monotonic() < end, f"waited {seconds:.0f} s for {description}"
         time.sleep(0.2)
-    return found
+    return result
 
 
-def queue():
-    """The jobs that wait or run."""
-    return call("squeue", "--noheader", "--format=%i %T").stdout.splitlines()
+def queued_jobs():
+    """Return the pending and running jobs."""
+    return run_command("squeue", "--noheader", "--format=%i %T").stdout.splitlines()
 
 
 @pytest.fixture(autouse=True)
 def empty_queue():
-    """Each test finds an empty queue, and leaves one."""
-    call("scancel", f"--user={os.environ.get('USER') or os.getuid()}")
-    until(lambda: not queue(), "an empty queue")
+    """Cancel all jobs before and after each test."""
+    run_command("scancel", f"--user={os.environ.get('USER') or os.getuid()}")
+    wait_until(lambda: not queued_jobs(), "an empty queue")
     yield
-    call("scancel", f"--user={os.environ.get('USER') or os.getuid()}")
+    run_command("scancel", f"--user={os.environ.get('USER') or os.getuid()}")
 
 
 @pytest.fixture
@@ -66,37 +66,37 @@ def results(tmp_path):
 
 @pytest.fixture
 def submit(write_study, write_workload, scaling_command):
-    """Submits a study with a case that gets stuck, again at will; what is asked for beside comes as words."""
+    """Submit a study with blocking cases; more arguments of the command may follow. It may be called repeatedly."""
     write_workload(
         head='SIZES = {"n": 2}',
         body=STUCK.replace("\n    ", "\n").strip("\n") + '\nreturn jnp.sin(x)[: case.sizes["n"] - 1] * x[2]',
     )
 
-    def again(*more, devices="1"):
-        words = write_study(STUDY.replace("DEVICES", devices))
-        done = scaling_command([*words, *SLURM, "results=out", *more], timeout=PATIENCE)
+    def run(*options, devices="1"):
+        arguments = write_study(STUDY.replace("DEVICES", devices))
+        done = scaling_command([*arguments, *SLURM, "results=out", *options], timeout=TIMEOUT)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    return again
+    return run
 
 
-def stuck(tmp_path):
-    """Wait until the first case that gets stuck has, while others have records; these come back."""
-    until((tmp_path / "stuck").exists, "a case to get stuck")
-    return finished(tmp_path / "out")
+def wait_for_block(tmp_path):
+    """Wait until the first case blocks and return the counts of records of the cases that finished."""
+    wait_until((tmp_path / "stuck").exists, "a case to get stuck")
+    return count_ok(tmp_path / "out")
 
 
-def finished(results):
-    """How many good records there are of each case and replicate."""
+def count_ok(results):
+    """Return the number of ok records of each case and replicate."""
     return Counter((r.key, r.replicate) for r in load(results).records if r.status == "ok")
 
 
-def complete(submit, tmp_path, before, *more, devices="1"):
-    """The next run brings the study to its end, and no record that was finished is lost or doubled."""
+def check_completion(submit, tmp_path, before, *options, devices="1"):
+    """Check that the next run completes the study, and that no ok record is lost or duplicated."""
     (tmp_path / "go").touch()
-    submit("wait=true", *more, devices=devices)
-    after = finished(tmp_path / "out")
+    submit("wait=true", *options, devices=devices)
+    after = count_ok(tmp_path / "out")
     assert before, "nothing was finished that could be lost"
     assert set(before) <= set(after) and len(after) == CASES and set(after.values()) == {1}
 
@@ -105,20 +105,16 @@ def failures(results):
     return [(r.reason, r.text) for r in load(results).records if r.status == "failed"]
 
 
-def ended(results):
-    """Wait until no task waits or runs; the states of all."""
-    until(lambda: not any(one.state.live for one in job_state.find_tasks(results)), "the tasks to end")
-    return [one.state.name for one in job_state.find_tasks(results)]
+def final_states(results):
+    """Wait until no task is live and return the states of all."""
+    wait_until(lambda: not any(task.state.live for task in job_state.find_tasks(results)), "the tasks to end")
+    return [task.state.name for task in job_state.find_tasks(results)]
 
 
-def test_device_counts_over_two_nodes_end_as_curves_and_what_has_no_core_of_its_own_is_not_drawn(
-    scaling_command, results
-):
-    words = ["run", "study=smoke", *SLURM, *QUICK, "devices=[1,2,4]", "results=out", "wait=true"]
-    words += [
-        "where=\"mode == 'jacfwd' and points < 20000\""
-    ]  # every workload, api, split and dtype, on both nodes too
-    done = scaling_command(words, timeout=2 * PATIENCE)
+def test_curves_over_two_nodes_exclude_oversubscribed_device_counts(scaling_command, results):
+    arguments = ["run", "study=smoke", *SLURM, *QUICK, "devices=[1,2,4]", "results=out", "wait=true"]
+    arguments += ["where=\"mode == 'jacfwd' and points < 20000\""]  # every workload, api, split and dtype
+    done = scaling_command(arguments, timeout=2 * TIMEOUT)
     assert done.returncode == 0, done.stdout + done.stderr
     records = load(results).records
     assert {r.status for r in records} <= {"ok", "skipped"}
@@ -132,46 +128,50 @@ def test_device_counts_over_two_nodes_end_as_curves_and_what_has_no_core_of_its_
     assert all(r.environment["shape"] == {"devices": 4, "nodes": 2, "processes": 2} for r in by_count[4])
     assert {r.environment["code"] for r in records if r.status == "ok"} == {"snapshot"}
     assert "oversubscribed, without a core for each device" in scaling_command(["report", "out"]).stdout
-    again = scaling_command(words, timeout=PATIENCE)
+    again = scaling_command(arguments, timeout=TIMEOUT)
     assert "smoke: 0 cases to run" in again.stdout and load(results).records == records
 
 
-def test_two_processes_on_two_nodes_add_up_their_parts(scaling_command, write_study, results):
-    """The all-reduce of the ceilings is checked like any case: each device must have the sum over all."""
-    words = write_study(
+def test_an_all_reduce_over_two_nodes_is_correct(scaling_command, write_study, results):
+    """The all-reduce is checked like any case: each device must have the sum over all devices."""
+    arguments = write_study(
         "{workload: ceiling, target: all_reduce, mode: value, points: 4, sizes: {k: 64}, devices: 4}"
     )
-    done = scaling_command([*words, *SLURM, "results=out", "wait=true"], timeout=PATIENCE)
+    done = scaling_command([*arguments, *SLURM, "results=out", "wait=true"], timeout=TIMEOUT)
     (record,) = load(results).records
     assert (done.returncode, record.status, len(record.environment["hosts"])) == (0, "ok", 2)
     assert record.collectives["all-reduce"] == 1 and record.slowest_rank in (0, 1)
 
 
-def test_a_process_for_each_device_is_what_is_asked_for(scaling_command, write_study, results):
-    words = write_study("{workload: residual, points: 64, mode: jacfwd, devices: 4}")
-    done = scaling_command([*words, *SLURM, "results=out", "wait=true", "processes=device"], timeout=PATIENCE)
+def test_processes_device_starts_one_process_per_device(scaling_command, write_study, results):
+    arguments = write_study("{workload: residual, points: 64, mode: jacfwd, devices: 4}")
+    done = scaling_command(
+        [*arguments, *SLURM, "results=out", "wait=true", "processes=device"], timeout=TIMEOUT
+    )
     (record,) = load(results).records
     assert (done.returncode, record.status) == (0, "ok"), record.text
     assert record.environment["shape"] == {"devices": 4, "nodes": 2, "processes": 4}
 
 
-def test_more_devices_than_cores_in_truth_fail_and_say_so(scaling_command, write_study, results):
-    """Slurm has four cores and the host two: without leave to oversubscribe the workers refuse."""
-    words = write_study("{workload: residual, points: 64, mode: jacfwd, devices: 4}")
-    done = scaling_command([*words, "cluster=slurm", "results=out", "wait=true"], timeout=PATIENCE)
+def test_cases_with_more_devices_than_real_cores_fail_with_that_reason(scaling_command, write_study, results):
+    """Slurm claims four cores and the host has two: without oversubscribe=true the workers fail."""
+    arguments = write_study("{workload: residual, points: 64, mode: jacfwd, devices: 4}")
+    done = scaling_command([*arguments, "cluster=slurm", "results=out", "wait=true"], timeout=TIMEOUT)
     assert done.returncode == 1
     assert [
         reason for reason, text in failures(results) if "4 cores were requested, but n1, n2 have" in text
     ] == ["not_as_asked"]
     again = scaling_command(
-        [*words, *SLURM, "results=out", "wait=true"], timeout=PATIENCE
-    )  # as it was told to
-    assert again.returncode == 0 and sum(finished(results).values()) == 1
+        [*arguments, *SLURM, "results=out", "wait=true"], timeout=TIMEOUT
+    )  # as the message suggests
+    assert again.returncode == 0 and sum(count_ok(results).values()) == 1
 
 
-def test_all_device_counts_share_an_allocation_block_by_block(scaling_command, write_study, results):
-    words = write_study("{workload: residual, points: 64, mode: [jacfwd, jacrev], devices: [1, 2, 4]}")
-    done = scaling_command([*words, *SLURM, "results=out", "wait=true", "nested=true"], timeout=PATIENCE)
+def test_nested_runs_all_device_counts_in_one_allocation_block_by_block(
+    scaling_command, write_study, results
+):
+    arguments = write_study("{workload: residual, points: 64, mode: [jacfwd, jacrev], devices: [1, 2, 4]}")
+    done = scaling_command([*arguments, *SLURM, "results=out", "wait=true", "nested=true"], timeout=TIMEOUT)
     assert done.returncode == 0, done.stdout + done.stderr
     records = sorted(load(results).records, key=lambda r: r.started_at)
     assert {r.environment["job"] for r in records} == {
@@ -184,203 +184,206 @@ def test_all_device_counts_share_an_allocation_block_by_block(scaling_command, w
     orders = [
         tuple(dict.fromkeys(r.case.devices for r in records if r.replicate == block)) for block in range(3)
     ]
-    assert len(set(orders)) > 1  # shuffled
+    assert len(set(orders)) > 1  # in random order
     assert {d: {tuple(r.environment["hosts"]) for r in records if r.case.devices == d} for d in (1, 2, 4)} == {
         1: {("n1",)}, 2: {("n1",)}, 4: {("n1", "n2")},
     }  # fmt: skip
 
 
-def test_one_sbatch_does_the_same_without_submitit(tmp_path, scaling_command, write_study, results):
-    words = write_study("{workload: residual, points: 64, mode: jacfwd, devices: [1, 2, 4]}")[1:]
-    top = TOP
-    words = [str(tmp_path / "my_conf") if word == "my_conf" else word for word in words]
-    asked = ["--wait", "--nodes=2", "--cpus-per-task=2", f"--chdir={top}", f"--output={tmp_path}/said"]
-    command = ["sbatch", *asked, "slurm/study.sbatch", *words, "oversubscribe=true", f"results={results}"]
+def test_a_plain_sbatch_script_runs_a_study_without_submitit(tmp_path, scaling_command, write_study, results):
+    study = write_study("{workload: residual, points: 64, mode: jacfwd, devices: [1, 2, 4]}")[1:]
+    folder = TOP
+    study = [str(tmp_path / "my_conf") if option == "my_conf" else option for option in study]
+    options = ["--wait", "--nodes=2", "--cpus-per-task=2", f"--chdir={folder}", f"--output={tmp_path}/output"]
+    command = ["sbatch", *options, "slurm/study.sbatch", *study, "oversubscribe=true", f"results={results}"]
     try:
-        done = subprocess.run(command, cwd=top, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, timeout=TIMEOUT
+        )
     except subprocess.TimeoutExpired:
-        pytest.fail((tmp_path / "said").read_text())
-    assert done.returncode == 0, (tmp_path / "said").read_text()
+        pytest.fail((tmp_path / "output").read_text())
+    assert done.returncode == 0, (tmp_path / "output").read_text()
     assert Counter((r.case.devices, r.status) for r in load(results).records) == {
         (d, "ok"): 3 for d in (1, 2, 4)
     }
     assert not (results / "jobs").exists()
 
 
-def test_a_cancelled_task_loses_nothing_that_was_finished(submit, tmp_path, results):
+def test_cancelling_a_task_loses_no_finished_record(submit, tmp_path, results):
     submit()
-    before = stuck(tmp_path)
-    call("scancel", submission_files.read_submissions(results)[0].entries[0].job)
-    assert ended(results) == ["CANCELLED"]
-    complete(submit, tmp_path, before)
+    before = wait_for_block(tmp_path)
+    run_command("scancel", submission_files.read_submissions(results)[0].entries[0].job)
+    assert final_states(results) == ["CANCELLED"]
+    check_completion(submit, tmp_path, before)
     assert failures(results) and {reason for reason, _ in failures(results)} == {"cancelled"}
 
 
-def workers_of(job):
-    """The processes of the workers of a job, without the srun that started them."""
-    found = []
-    for pid in map(int, call("pgrep", "-f", "scaling.worker").stdout.split()):
+def worker_pids(job):
+    """Return the process ids of the workers of a job, without those of srun."""
+    pids = []
+    for pid in map(int, run_command("pgrep", "-f", "scaling.worker").stdout.split()):
         with contextlib.suppress(OSError):  # it has ended since
-            command, told = (
-                Path(f"/proc/{pid}/{what}").read_bytes().split(b"\0") for what in ("cmdline", "environ")
+            command, environment = (
+                Path(f"/proc/{pid}/{name}").read_bytes().split(b"\0") for name in ("cmdline", "environ")
             )
             if b"srun" not in command[0] and {
                 f"SLURM_JOB_ID={job}".encode(),
                 f"SLURM_ARRAY_JOB_ID={job}".encode(),
-            } & set(told):
-                found.append(pid)
-    assert found
-    return found
+            } & set(environment):
+                pids.append(pid)
+    assert pids
+    return pids
 
 
-def test_a_worker_that_is_killed_costs_one_record(submit, tmp_path, results):
+def test_a_killed_worker_fails_only_one_case(submit, tmp_path, results):
     submit()
-    before = stuck(tmp_path)
+    before = wait_for_block(tmp_path)
     (tmp_path / "go").touch()
     job = submission_files.read_submissions(results)[0].entries[0].job.partition("_")[0]
-    for pid in workers_of(job):
+    for pid in worker_pids(job):
         os.kill(pid, signal.SIGKILL)
-    assert ended(results) == ["COMPLETED"]
+    assert final_states(results) == ["COMPLETED"]
     assert [reason for reason, _ in failures(results)] == ["killed"]
     assert all("killed by signal 9" in text for _, text in failures(results))
-    complete(submit, tmp_path, before)
+    check_completion(submit, tmp_path, before)
 
 
-def test_a_requeued_task_goes_on_from_where_it_was(submit, tmp_path, results):
+def test_a_requeued_task_resumes_after_its_finished_cases(submit, tmp_path, results):
     submit()
-    before = stuck(tmp_path)
+    before = wait_for_block(tmp_path)
     (tmp_path / "go").touch()
-    call("scontrol", "requeue", submission_files.read_submissions(results)[0].entries[0].job)
-    assert ended(results) == ["COMPLETED"]
-    after = finished(results)
+    run_command("scontrol", "requeue", submission_files.read_submissions(results)[0].entries[0].job)
+    assert final_states(results) == ["COMPLETED"]
+    after = count_ok(results)
     assert set(before) <= set(after) and len(after) == CASES and set(after.values()) == {1}
     assert {r.environment["restarts"] for r in load(results).records if r.status == "ok"} == {0, 1}
     assert all(reason == "killed" and "requeued" in text for reason, text in failures(results))
 
 
-def test_a_node_that_fails_in_the_middle_of_a_case_loses_nothing(submit, tmp_path, results):
+def test_a_node_failure_loses_no_finished_record(submit, tmp_path, results):
     submit("cluster.sbatch={requeue: false, no-requeue: true}")
-    before = stuck(tmp_path)
+    before = wait_for_block(tmp_path)
     node = job_state.find_tasks(results)[0].state.node
-    call(CLUSTER, "stop-node", node)
+    run_command(CLUSTER, "stop-node", node)
     try:
-        assert ended(results) in (["NODE_FAIL"], ["CANCELLED"])
+        assert final_states(results) in (["NODE_FAIL"], ["CANCELLED"])
     finally:
-        call(CLUSTER, "start-node", node)
-    until(
-        lambda: "idle" in call("sinfo", "--noheader", f"--nodes={node}", "--format=%t").stdout,
+        run_command(CLUSTER, "start-node", node)
+    wait_until(
+        lambda: "idle" in run_command("sinfo", "--noheader", f"--nodes={node}", "--format=%t").stdout,
         "the node to come back",
     )
-    complete(submit, tmp_path, before)
+    check_completion(submit, tmp_path, before)
     assert {reason for reason, _ in failures(results)} <= {"node_failed", "cancelled"}
 
 
-def test_a_task_that_comes_to_its_time_limit_is_resubmitted_by_the_next_run(submit, tmp_path, results):
-    """Without accounting the log of the job says that it was the time limit."""
+def test_a_task_that_timed_out_is_resubmitted_by_the_next_run(submit, tmp_path, results):
+    """Without accounting, the state is read from the log of the job."""
     submit("cluster.time=1", "cluster.fill=1")
-    before = stuck(tmp_path)
-    assert "TIMEOUT" in ended(results)
-    with pytest.MonkeyPatch.context() as without:  # accounting, and a controller that remembers
-        without.setattr("scaling.cluster.slurm.query_states", lambda jobs: {})
+    before = wait_for_block(tmp_path)
+    assert "TIMEOUT" in final_states(results)
+    with pytest.MonkeyPatch.context() as patch:  # neither accounting nor saved states
+        patch.setattr("scaling.cluster.slurm.query_states", lambda jobs: {})
         for path in results.glob("jobs/*/states.json"):
             path.unlink()
-        assert "TIMEOUT" in ended(results)
-    complete(submit, tmp_path, before)
+        assert "TIMEOUT" in final_states(results)
+    check_completion(submit, tmp_path, before)
     assert {reason for reason, _ in failures(results)} == {"timeout"}
 
 
 @pytest.mark.parametrize(("partition", "state"), [("low", "COMPLETED"), ("scavenge", "PREEMPTED")])
-def test_a_preempted_task_is_requeued_by_the_cluster_or_resubmitted_by_the_next_run(
+def test_a_preempted_task_is_requeued_by_slurm_or_resubmitted_by_the_next_run(
     submit, tmp_path, results, partition, state
 ):
     submit(f"cluster.partition={partition}", devices="4")
-    before = stuck(tmp_path)
+    before = wait_for_block(tmp_path)
     (tmp_path / "go").touch()
-    done = call("sbatch", "--wait", "--partition=high", *WHOLE, "--wrap=sleep 1")
+    done = run_command("sbatch", "--wait", "--partition=high", *ALL_CORES, "--wrap=sleep 1")
     assert done.returncode == 0, done.stderr
-    assert ended(results) == [state]
-    complete(submit, tmp_path, before, devices="4")
+    assert final_states(results) == [state]
+    check_completion(submit, tmp_path, before, devices="4")
     assert {reason for reason, _ in failures(results)} <= {"killed", "preempted"}
 
 
-def test_who_waits_gets_what_was_preempted_without_asking_again(
+def test_a_waiting_run_resubmits_preempted_cases(
     start_command, write_study, write_workload, tmp_path, results
 ):
     write_workload(
         head='SIZES = {"n": 2}',
         body=STUCK.replace("\n    ", "\n").strip("\n") + "\nreturn jnp.sin(x)[:2] * x[2]",
     )
-    words = write_study("{workload: mine, points: [8, 12], sizes: {n: 3}, devices: 4}")
-    waits = start_command([*words, *SLURM, "results=out", "cluster.partition=scavenge", "wait=true"])
-    stuck(tmp_path)
+    arguments = write_study("{workload: mine, points: [8, 12], sizes: {n: 3}, devices: 4}")
+    arguments += [*SLURM, "results=out", "cluster.partition=scavenge", "wait=true"]
+    waiting_run = start_command(arguments)
+    wait_for_block(tmp_path)
     (tmp_path / "go").touch()
-    call("sbatch", "--wait", "--partition=high", *WHOLE, "--wrap=sleep 1")
-    out, err = waits.communicate(timeout=PATIENCE)
-    assert waits.returncode == 0, out + err
-    assert len(finished(results)) == 2 and [reason for reason, _ in failures(results)] == ["preempted"]
+    run_command("sbatch", "--wait", "--partition=high", *ALL_CORES, "--wrap=sleep 1")
+    out, err = waiting_run.communicate(timeout=TIMEOUT)
+    assert waiting_run.returncode == 0, out + err
+    assert len(count_ok(results)) == 2 and [reason for reason, _ in failures(results)] == ["preempted"]
 
 
-def test_attempts_are_counted_and_bounded(submit, tmp_path, results):
+def test_attempts_are_counted_and_limited(submit, tmp_path, results):
     for _ in range(2):
         (tmp_path / "stuck").unlink(missing_ok=True)
         submit("cluster.attempts=2")
-        stuck(tmp_path)
-        call("scancel", submission_files.read_submissions(results)[-1].entries[0].job)
-        ended(results)
-    told = submit("cluster.attempts=2")
-    assert "failed for good or 2 times (cluster.attempts)" in told
+        wait_for_block(tmp_path)
+        run_command("scancel", submission_files.read_submissions(results)[-1].entries[0].job)
+        final_states(results)
+    output = submit("cluster.attempts=2")
+    assert "failed for good or 2 times (cluster.attempts)" in output
     assert max(r.attempt for r in load(results).records) == 2
-    complete(submit, tmp_path, finished(results), "cluster.attempts=3")
+    check_completion(submit, tmp_path, count_ok(results), "cluster.attempts=3")
 
 
 def test_a_wrong_answer_is_final(scaling_command, write_study, write_workload, results):
     wrong = "reference=lambda named: Reference(np.ones((6, 2)), np.ones((6, 2, 3)))"
     write_workload(returns=f'Workload(function=function, points={{"x": uniform(3)}}, {wrong})')
-    words = [*write_study("{workload: mine, points: 6}"), *SLURM, "results=out", "wait=true"]
-    assert scaling_command(words, timeout=PATIENCE).returncode == 1
+    arguments = [*write_study("{workload: mine, points: 6}"), *SLURM, "results=out", "wait=true"]
+    assert scaling_command(arguments, timeout=TIMEOUT).returncode == 1
     count = len(load(results).records)
-    again = scaling_command(words, timeout=PATIENCE)
+    again = scaling_command(arguments, timeout=TIMEOUT)
     assert again.returncode == 1 and "0 cases to run" in again.stdout and "failed for good" in again.stdout
     assert len(load(results).records) == count
-    assert scaling_command([*words, "retry=true"], timeout=PATIENCE).returncode == 1
+    assert scaling_command([*arguments, "retry=true"], timeout=TIMEOUT).returncode == 1
     assert [r.attempt for r in load(results).records] == [*range(1, count + 2)]
 
 
-def test_a_job_that_waits_for_cores_of_another_study_says_so(scaling_command, write_study, results):
+def test_a_job_that_waits_for_cores_of_another_study_reports_it(scaling_command, write_study, results):
     study = write_study("{workload: residual, points: 32, mode: jacfwd, devices: [1]}")
     with cores.claim_cores(len(cores.usable_cores()), "another study"):
-        done = scaling_command([*study, *SLURM, "results=out"], timeout=PATIENCE)
+        done = scaling_command([*study, *SLURM, "results=out"], timeout=TIMEOUT)
         assert done.returncode == 0, done.stderr
-        until(
+        wait_until(
             lambda: any(task.blocked for task in job_state.find_tasks(results)),
             "the worker to wait",
         )
         assert "waits for" in scaling_command(["status", "out"]).stdout
         assert f"process {os.getpid()}" in scaling_command(["logs", "out", "residual"]).stdout
-    assert ended(results) == ["COMPLETED"]
+    assert final_states(results) == ["COMPLETED"]
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [("false", "exit status 1: false"), ("exit 3", "exit status 3: exit 3"), ("no_such_module", "not found")],
 )
-def test_a_setup_line_that_fails_ends_the_job_and_is_named_in_the_record(
-    scaling_command, write_study, results, line, said
+def test_a_failing_setup_line_ends_the_job_and_is_named_in_the_record(
+    scaling_command, write_study, results, line, message
 ):
     study = write_study("{workload: residual, points: 32, mode: jacfwd, devices: [1]}")
     done = scaling_command(
-        [*study, *SLURM, "results=out", f"cluster.setup=['export A=1','{line}']"], timeout=PATIENCE
+        [*study, *SLURM, "results=out", f"cluster.setup=['export A=1','{line}']"], timeout=TIMEOUT
     )
     assert done.returncode == 0, done.stderr
-    assert ended(results) == ["FAILED"]
+    assert final_states(results) == ["FAILED"]
     shown = scaling_command(["status", "out"]).stdout
-    assert "setup line failed with exit status" in shown and said in shown
-    assert said in scaling_command(["logs", "out"]).stdout
+    assert "setup line failed with exit status" in shown and message in shown
+    assert message in scaling_command(["logs", "out"]).stdout
     assert "0 ok, 0 skipped, 1 failed" in scaling_command(["report", "out"]).stdout
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("arguments", "message"),
     [
         (["cluster.partition=gpus"], "unknown cluster.partition 'gpus': choose from high, low, main, scavenge"),
         (["cluster.platform=gpu", "devices=16"], "devices=16 exceed the 8 gpu devices (2 nodes of 4) of partition main"),
@@ -393,57 +396,55 @@ def test_a_setup_line_that_fails_ends_the_job_and_is_named_in_the_record(
         (["cluster.partion=main"], "unknown key of cluster 'partion': choose from name, partition"),
     ],
 )  # fmt: skip
-def test_what_a_cluster_cannot_give_is_one_line_and_leaves_nothing_behind(
-    scaling_command, write_study, results, words, said
+def test_impossible_requests_are_rejected_in_one_line_and_leave_no_files(
+    scaling_command, write_study, results, arguments, message
 ):
     study = write_study("{workload: residual, points: 32, mode: jacfwd, devices: [1, 2]}")
-    done = scaling_command([*study, *SLURM, "results=out", *words])
+    done = scaling_command([*study, *SLURM, "results=out", *arguments])
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-    assert said in done.stderr
-    assert not queue() and not list(results.glob("jobs/*"))
+    assert message in done.stderr
+    assert not queued_jobs() and not list(results.glob("jobs/*"))
 
 
-def test_a_queued_task_runs_what_was_submitted_and_not_what_was_changed_since(
-    submit, tmp_path, results, write_workload
-):
-    """Of the package a copy is run; a user's module that has changed is not run at all."""
+def test_a_queued_task_does_not_run_code_changed_after_submission(submit, tmp_path, results, write_workload):
+    """The job runs a copy of the package. Cases of a user's module that has changed fail."""
     (tmp_path / "go").touch()
-    holder = call("sbatch", "--parsable", *WHOLE, "--wrap=sleep 600").stdout.strip()
-    until(lambda: any("RUNNING" in line for line in queue()), "the nodes to be taken")
+    blocking_job = run_command("sbatch", "--parsable", *ALL_CORES, "--wrap=sleep 600").stdout.strip()
+    wait_until(lambda: any("RUNNING" in line for line in queued_jobs()), "the nodes to be taken")
     submit()
     write_workload(head='SIZES = {"n": 2}', body="return jnp.cos(x)[:1] * x[2]")
-    call("scancel", holder)
-    ended(results)
+    run_command("scancel", blocking_job)
+    final_states(results)
     assert {text for _, text in failures(results)} == {
         "mine has changed since this case was asked for; run the study again"
     }
-    assert not finished(results)
+    assert not count_ok(results)
     submit("wait=true")
-    assert len(finished(results)) == CASES
+    assert len(count_ok(results)) == CASES
 
 
-def test_tasks_are_split_as_the_cluster_wants_and_shapes_follow_one_another(submit, results):
-    """fill=0.001: a task for every problem, of which there are four on one device and four on two."""
+def test_tasks_are_split_by_fill_and_arrays_of_different_shapes_run_in_sequence(submit, results):
+    """fill=0.001 gives one task per problem: four problems on one device and four on two."""
     submit("cluster.fill=0.001", "cluster.at_once=1", devices="[1, 2]")
-    (made,) = submission_files.read_submissions(results)
-    assert len(made.entries) == 8 and {entry.shape.devices for entry in made.entries} == {1, 2}
-    told = json.loads((made.folder / "submission.json").read_text())
-    assert len({task["job"] for task in told["tasks"]}) == 8
-    arrays = list(dict.fromkeys(entry.job.partition("_")[0] for entry in made.entries))
+    (submission,) = submission_files.read_submissions(results)
+    assert len(submission.entries) == 8 and {entry.shape.devices for entry in submission.entries} == {1, 2}
+    stored = json.loads((submission.folder / "submission.json").read_text())
+    assert len({task["job"] for task in stored["tasks"]}) == 8
+    arrays = list(dict.fromkeys(entry.job.partition("_")[0] for entry in submission.entries))
     assert len(arrays) == 2
-    assert f"afterany:{arrays[0]}" in call("scontrol", "show", "job", arrays[1]).stdout
-    assert sum("RUNNING" in line for line in queue()) <= 1
+    assert f"afterany:{arrays[0]}" in run_command("scontrol", "show", "job", arrays[1]).stdout
+    assert sum("RUNNING" in line for line in queued_jobs()) <= 1
 
 
-def test_what_is_in_the_queue_is_not_submitted_twice(submit, tmp_path, results):
+def test_queued_cases_are_not_submitted_twice(submit, tmp_path, results):
     submit()
-    stuck(tmp_path)
-    told = submit()
-    assert "0 cases to run" in told and "in the queue already" in told
+    wait_for_block(tmp_path)
+    output = submit()
+    assert "0 cases to run" in output and "in the queue already" in output
     assert len(submission_files.read_submissions(results)) == 1
 
 
-def test_a_scheduler_that_has_forgotten_a_job_is_not_needed_to_tell_what_became_of_it(
+def test_the_state_of_a_job_is_known_after_the_scheduler_has_forgotten_it(
     submit, tmp_path, results, monkeypatch
 ):
     (tmp_path / "go").touch()
@@ -452,70 +453,68 @@ def test_a_scheduler_that_has_forgotten_a_job_is_not_needed_to_tell_what_became_
     (states,) = results.glob("jobs/*/states.json")
     states.unlink()
     monkeypatch.setattr("scaling.cluster.slurm.query_states", lambda jobs: {})
-    assert [one.state.name for one in job_state.find_tasks(results)] == ["COMPLETED"]
+    assert [task.state.name for task in job_state.find_tasks(results)] == ["COMPLETED"]
 
 
-def test_a_worker_sees_the_gpus_of_its_shape_and_fails_where_jax_has_none(
+def test_workers_see_the_gpus_of_their_shape_and_fail_without_a_gpu_backend(
     scaling_command, write_study, results, tmp_path
 ):
-    """Fake GPUs: Slurm hands them out for real, and JAX says that there are none."""
-    told = tmp_path / "told"
+    """The GPUs are fake: Slurm allocates them, and JAX has no GPU backend."""
+    log = tmp_path / "log"
     python = tmp_path / "python"
     python.write_text(
-        f'#!/bin/sh\necho "$SLURM_STEP_NUM_NODES $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES" >> {told}\nexec {sys.executable} "$@"\n'
+        f'#!/bin/sh\necho "$SLURM_STEP_NUM_NODES $SLURMD_NODENAME $CUDA_VISIBLE_DEVICES" >> {log}\nexec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
-    words = write_study("{workload: residual, points: 64, mode: jacfwd, devices: [1, 8], api: shard_map}")
-    words += [*SLURM, "results=out", "wait=true", "cluster.platform=gpu", f"cluster.python={python}"]
-    done = scaling_command(words, timeout=PATIENCE)
+    arguments = write_study("{workload: residual, points: 64, mode: jacfwd, devices: [1, 8], api: shard_map}")
+    arguments += [*SLURM, "results=out", "wait=true", "cluster.platform=gpu", f"cluster.python={python}"]
+    done = scaling_command(arguments, timeout=TIMEOUT)
     assert done.returncode == 1
-    seen = Counter(told.read_text().splitlines())
-    assert {line.rpartition(" ")[0] for line in seen} <= {"1 n1", "1 n2", "2 n1", "2 n2"}
-    assert all(len(line.split()[2].split(",")) == (1 if line.startswith("1") else 4) for line in seen)
-    assert seen["2 n1 0,1,2,3"] == seen["2 n2 0,1,2,3"] > 0
+    lines = Counter(log.read_text().splitlines())
+    assert {line.rpartition(" ")[0] for line in lines} <= {"1 n1", "1 n2", "2 n1", "2 n2"}
+    assert all(len(line.split()[2].split(",")) == (1 if line.startswith("1") else 4) for line in lines)
+    assert lines["2 n1 0,1,2,3"] == lines["2 n2 0,1,2,3"] > 0
     assert {r.case.devices for r in load(results).records} == {1, 8}
     assert all(r.status == "failed" and "gpu" in r.text.lower() for r in load(results).records)
 
 
-ONE = "{workload: residual, points: 64, mode: jacfwd, devices: 1}"
+ONE_CASE = "{workload: residual, points: 64, mode: jacfwd, devices: 1}"
 
 
-def test_memory_is_asked_for_in_gigabytes_and_more_than_a_node_has_is_refused(
-    scaling_command, write_study, results
-):
-    words = [*write_study(ONE), *SLURM, "results=out"]
-    holder = call("sbatch", "--parsable", *WHOLE, "--wrap=sleep 600").stdout.strip()
-    assert scaling_command([*words, "cluster.memory=4"], timeout=PATIENCE).returncode == 0
+def test_memory_is_requested_in_gigabytes_and_too_much_is_rejected(scaling_command, write_study, results):
+    arguments = [*write_study(ONE_CASE), *SLURM, "results=out"]
+    blocking_job = run_command("sbatch", "--parsable", *ALL_CORES, "--wrap=sleep 600").stdout.strip()
+    assert scaling_command([*arguments, "cluster.memory=4"], timeout=TIMEOUT).returncode == 0
     (entry,) = submission_files.read_submissions(results)[0].entries
-    assert call("squeue", "-h", "-o", "%m", "-j", entry.job).stdout.strip() == "4G"
-    call("scancel", holder)
-    assert ended(results) == ["COMPLETED"] and sum(finished(results).values()) == 1
-    done = scaling_command([*words, "points=128", "cluster.memory=2TB"])
+    assert run_command("squeue", "-h", "-o", "%m", "-j", entry.job).stdout.strip() == "4G"
+    run_command("scancel", blocking_job)
+    assert final_states(results) == ["COMPLETED"] and sum(count_ok(results).values()) == 1
+    done = scaling_command([*arguments, "points=128", "cluster.memory=2TB"])
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "Memory specification can not be satisfied" in done.stderr
 
 
-def test_a_case_that_takes_more_memory_than_its_job_has_is_out_of_memory(
+def test_a_case_that_exceeds_the_memory_of_its_job_is_out_of_memory(
     scaling_command, write_study, write_workload, results
 ):
     write_workload(
         body="if RUNNING: hold = np.ones(2**27); import time; time.sleep(30)\nreturn jnp.sin(x)[:2] * x[2]"
     )
-    words = [
+    arguments = [
         *write_study("{workload: mine, points: 8}"),
         *SLURM,
         "results=out",
         "wait=true",
         "cluster.memory=1000MB",
     ]
-    done = scaling_command([*words, "cluster.attempts=1"], timeout=PATIENCE)
+    done = scaling_command([*arguments, "cluster.attempts=1"], timeout=TIMEOUT)
     assert done.returncode == 1, done.stdout
     assert [reason for reason, _ in failures(results)] == ["out_of_memory"], failures(results)
 
 
 @pytest.fixture
 def cpu_default(cluster):
-    """The partition without GPUs is the default one."""
+    """Make a partition without GPUs the default one."""
     slurm("scontrol", "create", "PartitionName=cpu", "Nodes=c1", "Default=YES")
     yield
     slurm("scontrol", "update", "PartitionName=main", "Default=YES")
@@ -523,19 +522,19 @@ def cpu_default(cluster):
 
 
 @pytest.mark.usefixtures("cpu_default")
-def test_a_gpu_partition_beside_a_default_one_without_gpus_is_found_and_a_jax_without_cuda_is_not_as_asked(
+def test_a_gpu_partition_that_is_not_the_default_is_suggested_and_needs_jax_with_cuda(
     scaling_command, write_study, results
 ):
-    words = [*write_study(ONE), *SLURM, "results=out", "cluster.platform=gpu"]
-    refused = scaling_command(words)
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    arguments = [*write_study(ONE_CASE), *SLURM, "results=out", "cluster.platform=gpu"]
+    rejected = scaling_command(arguments)
+    assert (rejected.returncode, rejected.stderr.count("\n")) == (2, 1)
     assert (
         "no node of partition cpu has a gpu: set cluster.partition to one that has: high, low, main"
-        in refused.stderr
+        in rejected.stderr
     )
-    # As at a site where something other than cluster.partition leads to the GPUs.
+    # As at a site where another option than cluster.partition selects the GPUs.
     done = scaling_command(
-        [*words, "cluster.per_node=2", "cluster.sbatch={partition: main}", "wait=true"], timeout=PATIENCE
+        [*arguments, "cluster.per_node=2", "cluster.sbatch={partition: main}", "wait=true"], timeout=TIMEOUT
     )
     assert done.returncode == 1, done.stdout + done.stderr
     ((reason, text),) = failures(results)
@@ -548,16 +547,14 @@ def test_a_gpu_partition_beside_a_default_one_without_gpus_is_found_and_a_jax_wi
 
 
 @pytest.mark.parametrize("option", ["gpus_per_node", "gpus_per_task"])
-def test_gpus_and_cpus_reach_the_workers_however_the_gpus_are_requested(
-    scaling_command, write_study, tmp_path, option
-):
-    told, python = tmp_path / "told", tmp_path / "python"
+def test_workers_get_gpus_and_cpus_for_every_gpu_option(scaling_command, write_study, tmp_path, option):
+    log, python = tmp_path / "log", tmp_path / "python"
     python.write_text(
-        f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $SLURM_CPUS_PER_TASK" >> {told}\nexec {sys.executable} "$@"\n'
+        f'#!/bin/sh\necho "$CUDA_VISIBLE_DEVICES $SLURM_CPUS_PER_TASK" >> {log}\nexec {sys.executable} "$@"\n'
     )
     python.chmod(0o755)
-    words = write_study("{workload: residual, points: 64, mode: jacfwd, devices: 4, api: shard_map}")
-    words += [
+    arguments = write_study("{workload: residual, points: 64, mode: jacfwd, devices: 4, api: shard_map}")
+    arguments += [
         *SLURM,
         "results=out",
         "wait=true",
@@ -565,52 +562,52 @@ def test_gpus_and_cpus_reach_the_workers_however_the_gpus_are_requested(
         f"cluster.python={python}",
         f"cluster.gpu_option={option}",
     ]
-    assert scaling_command(words, timeout=PATIENCE).returncode == 1
-    assert set(told.read_text().splitlines()) == {"0,1,2,3 2"}  # all CPUs of the node
+    assert scaling_command(arguments, timeout=TIMEOUT).returncode == 1
+    assert set(log.read_text().splitlines()) == {"0,1,2,3 2"}  # all CPUs of the node
 
 
 @pytest.mark.parametrize(
-    ("word", "said"),
+    ("option", "message"),
     [
         ("cluster.python=/no/such/python", "No such file or directory"),
         ("cluster.setup=[module load nothing, exit 3]", "module: command not found"),
         ("cluster.srun=[--no-such-option]", "unrecognized option"),
     ],
 )
-def test_the_words_that_explain_a_failure_are_on_record_and_in_the_logs(
-    scaling_command, write_study, results, word, said
+def test_the_cause_of_a_failure_is_in_the_record_and_in_the_logs(
+    scaling_command, write_study, results, option, message
 ):
-    words = [*write_study(ONE), *SLURM, "results=out", "wait=true", "cluster.attempts=1", word]
-    assert scaling_command(words, timeout=PATIENCE).returncode == 1
+    arguments = [*write_study(ONE_CASE), *SLURM, "results=out", "wait=true", "cluster.attempts=1", option]
+    assert scaling_command(arguments, timeout=TIMEOUT).returncode == 1
     (record,) = load(results).records
-    assert said in record.text
+    assert message in record.text
     shown = scaling_command(["logs", "out", record.key[:8]])
-    assert shown.returncode == 0 and said in shown.stdout.partition("log")[2]
+    assert shown.returncode == 0 and message in shown.stdout.partition("log")[2]
 
 
-def test_a_job_whose_launcher_was_killed_before_it_noted_it_runs_and_can_be_cancelled(
+def test_a_job_whose_id_was_not_saved_is_found_and_can_be_cancelled(
     submit, scaling_command, tmp_path, results
 ):
     submit()
     (path,) = results.glob("jobs/*/submission.json")
     written = json.loads(path.read_text())
-    gone = subprocess.Popen(["true"])
-    gone.wait()
+    dead = subprocess.Popen(["true"])
+    dead.wait()
     for task in written["tasks"]:
         task["job"] = None
-    path.write_text(json.dumps(written | {"pid": gone.pid}))
-    stuck(tmp_path)
-    assert [one.state.name for one in job_state.find_tasks(results)] == ["RUNNING"]
-    assert scaling_command(["cancel", "out"], timeout=PATIENCE).returncode == 0
-    assert ended(results) == ["CANCELLED"]
+    path.write_text(json.dumps(written | {"pid": dead.pid}))
+    wait_for_block(tmp_path)
+    assert [task.state.name for task in job_state.find_tasks(results)] == ["RUNNING"]
+    assert scaling_command(["cancel", "out"], timeout=TIMEOUT).returncode == 0
+    assert final_states(results) == ["CANCELLED"]
     assert not job_state.queued_cases(job_state.find_tasks(results))
 
 
-def test_a_dry_run_prints_what_is_submitted(scaling_command, write_study, results):
-    words = [*write_study(ONE), *SLURM, "results=out", "cluster.memory=2GB", "cluster.time=00:20:00"]
-    printed = scaling_command([*words, "dry_run=true"]).stdout
+def test_a_dry_run_prints_the_submitted_script(scaling_command, write_study, results):
+    arguments = [*write_study(ONE_CASE), *SLURM, "results=out", "cluster.memory=2GB", "cluster.time=00:20:00"]
+    printed = scaling_command([*arguments, "dry_run=true"]).stdout
     assert not (results / "jobs").exists()
-    assert scaling_command(words, timeout=PATIENCE).returncode == 0
+    assert scaling_command(arguments, timeout=TIMEOUT).returncode == 0
     (script,) = results.glob("jobs/*/log/*_submission.sh")
     assert (
         script.read_text().strip()

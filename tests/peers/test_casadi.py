@@ -1,4 +1,4 @@
-"""The peer `casadi`: whatever it offers is right, in the virtual machine and compiled, and what it does not offer it says."""
+"""Tests of the engine casadi: supported cases are correct, interpreted and compiled; others are skipped with a reason."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ from scaling.study import applicability, completion
 pytestmark = pytest.mark.peer
 
 jax.config.update("jax_enable_x64", True)
-compiles = pytest.mark.skipif(shutil.which("cc") is None, reason="compiling needs cc, which .ci/run installs")
+needs_cc = pytest.mark.skipif(shutil.which("cc") is None, reason="compiling needs cc, which .ci/run installs")
 
 ONCE = Sampling(least=1, most=1, warm_up=0.0)
 CUBE = {"workload": "rbf", "variant": "squared", "points": 7, "sizes": {"m": 5, "d": 3}}
@@ -44,29 +44,29 @@ PROBLEMS = {
     "residual scalar": {"workload": "residual", "points": 5, "wrt": "d+m", "variant": "scalar"},
     "poisson": {"workload": "poisson", "points": 9},
 }
-TWICE = {
+SECOND_ORDER = {
     f"{name}: {target}": PROBLEMS[name] | {"target": target}
     for name, target in itertools.product(["residual scalar", "poisson"], SECOND)
 }
 
 
-def completed(**fields):
+def make_case(**fields):
     return completion.complete(Case(**{"engine": "casadi", "dtype": "float64", "jit": False} | fields))
 
 
-def refusal(case):
+def skip_reason(case):
     built = workload.build(case)
     return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
 
 def cases(problems, devices=(1, 2), **fields):
-    """The cases of these problems that are offered, by what a person calls them."""
-    found = {}
+    """Return the supported cases of these problems as test parameters with readable ids."""
+    parameters = {}
     for (name, problem), mode, batch, count in itertools.product(problems.items(), MODES, BATCHES, devices):
-        case = completed(**problem | {"mode": mode, "batch": batch, "devices": count} | fields)
-        if refusal(case) is None:
-            found.setdefault(case.key, pytest.param(case, id=f"{name}-{mode}-{batch}-{count}"))
-    return list(found.values())
+        case = make_case(**problem | {"mode": mode, "batch": batch, "devices": count} | fields)
+        if skip_reason(case) is None:
+            parameters.setdefault(case.key, pytest.param(case, id=f"{name}-{mode}-{batch}-{count}"))
+    return list(parameters.values())
 
 
 def run(case, sampling=ONCE):
@@ -75,8 +75,8 @@ def run(case, sampling=ONCE):
     )
 
 
-@pytest.mark.parametrize("case", cases(PROBLEMS | TWICE))
-def test_what_is_offered_is_right_at_every_point(case):
+@pytest.mark.parametrize("case", cases(PROBLEMS | SECOND_ORDER))
+def test_every_supported_case_equals_the_reference_at_every_point(case):
     record = run(case)
     assert record.status == "ok", record.text
     assert record.error <= record.tolerance and record.error < 1e-10
@@ -91,14 +91,14 @@ QUICK_TO_COMPILE = [c for c in cases(COMPILED, devices=(2,), jit=True) if c.valu
 
 
 @pytest.mark.parametrize("case", QUICK_TO_COMPILE)
-def test_what_is_compiled_is_right_too(case):
+def test_compiled_cases_are_correct(case):
     record = run(case)
     assert record.status == "ok", record.text
     assert record.error < 1e-10
 
 
-def test_every_mode_and_batch_is_offered_somewhere():
-    offered = {(p.values[0].mode, p.values[0].batch) for p in cases(PROBLEMS | TWICE)}
+def test_every_mode_and_batch_is_supported_for_some_problem():
+    supported = {(p.values[0].mode, p.values[0].batch) for p in cases(PROBLEMS | SECOND_ORDER)}
     modes = {
         "value",
         "jacfwd",
@@ -109,12 +109,12 @@ def test_every_mode_and_batch_is_offered_somewhere():
         "rev_over_rev",
         "fwd_over_fwd",
     }
-    assert {mode for mode, _ in offered} == modes
-    assert {("jacfwd", "whole"), ("jacrev", "whole"), ("value", "whole")} <= offered
+    assert {mode for mode, _ in supported} == modes
+    assert {("jacfwd", "whole"), ("jacrev", "whole"), ("value", "whole")} <= supported
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"workload": "poisson", "points": 3, "mode": "value"}, "gamma"),
         ({"workload": "residual", "points": 3, "dtype": "float32"}, "float64"),
@@ -126,56 +126,60 @@ def test_every_mode_and_batch_is_offered_somewhere():
         pytest.param(
             {"workload": "rbf", "points": 3, "sizes": {"m": 50_000}, "jit": True},
             "to compile",
-            marks=compiles,
+            marks=needs_cc,
         ),
         ({"workload": "linear", "points": 3, "batch": "whole", "devices": 2}, "one core"),
         ({"workload": "scaling.workloads.ceiling", "points": 3}, "implements the workloads"),
     ],
 )
-def test_what_is_not_offered_is_told_in_words(fields, words):
-    reason, text = refusal(completed(**fields))
-    assert reason == "not_offered" and words in text
+def test_an_unsupported_case_is_skipped_with_the_reason(fields, message):
+    reason, text = skip_reason(make_case(**fields))
+    assert reason == "not_offered" and message in text
 
 
-def test_without_a_compiler_nothing_falls_back_to_the_virtual_machine(monkeypatch):
+def test_without_a_compiler_a_jit_case_is_skipped_not_interpreted(monkeypatch):
     monkeypatch.setenv("PATH", "")
-    assert "cc" in refusal(completed(workload="residual", points=3, jit=True))[1]
-    assert refusal(completed(workload="residual", points=3, jit=False)) is None
+    assert "cc" in skip_reason(make_case(workload="residual", points=3, jit=True))[1]
+    assert skip_reason(make_case(workload="residual", points=3, jit=False)) is None
 
 
-@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=compiles)])
-def test_a_derivative_that_is_a_thousandth_off_is_a_wrong_answer(jit, monkeypatch):
-    right = peer._jacobian
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=needs_cc)])
+def test_a_derivative_with_a_relative_error_of_1e_3_is_a_wrong_answer(jit, monkeypatch):
+    correct = peer._jacobian
 
     def wrong(*arguments):
-        found, passes = right(*arguments)
-        return found * 1.001, passes
+        derivative, passes = correct(*arguments)
+        return derivative * 1.001, passes
 
     monkeypatch.setattr(peer, "_jacobian", wrong)
-    record = run(completed(workload="residual", points=4, jit=jit))
+    record = run(make_case(workload="residual", points=4, jit=jit))
     assert (record.status, record.reason, record.seconds) == ("failed", "wrong_answer", [])
 
 
-def test_the_direction_that_is_asked_for_is_the_one_that_is_taken():
-    def instructions(**fields):
-        case = completed(**fields)
+def test_forward_and_reverse_mode_build_different_graphs():
+    def count_instructions(**fields):
+        case = make_case(**fields)
         built = workload.build(case)
         graph, passes = peer._build_graph(
             case, built, shape.derivative_shape(case, built), inputs.input_arrays(case, built)
         )
         return graph.n_instructions(), passes
 
-    by_shift = {mode: instructions(workload="residual", points=2, mode=mode) for mode in ("jacfwd", "jacrev")}
-    assert by_shift["jacrev"][0] > 2 * by_shift["jacfwd"][0]  # 21 outputs by one input
-    assert (by_shift["jacfwd"][1], by_shift["jacrev"][1]) == (1, 21)
-    of_sum = {mode: instructions(**PROBLEMS["residual scalar"], mode=mode) for mode in ("jacfwd", "jacrev")}
-    assert of_sum["jacfwd"][0] > 2 * of_sum["jacrev"][0]  # one output by 22 inputs
-    assert (of_sum["jacfwd"][1], of_sum["jacrev"][1]) == (22, 1)
+    many_outputs = {
+        mode: count_instructions(workload="residual", points=2, mode=mode) for mode in ("jacfwd", "jacrev")
+    }
+    assert many_outputs["jacrev"][0] > 2 * many_outputs["jacfwd"][0]  # 21 outputs by one input
+    assert (many_outputs["jacfwd"][1], many_outputs["jacrev"][1]) == (1, 21)
+    one_output = {
+        mode: count_instructions(**PROBLEMS["residual scalar"], mode=mode) for mode in ("jacfwd", "jacrev")
+    }
+    assert one_output["jacfwd"][0] > 2 * one_output["jacrev"][0]  # one output by 22 inputs
+    assert (one_output["jacfwd"][1], one_output["jacrev"][1]) == (22, 1)
 
 
-@compiles
-def test_the_folder_that_a_graph_is_compiled_in_is_gone(tmp_path, monkeypatch):
+@needs_cc
+def test_the_folder_of_a_compiled_graph_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    record = run(completed(workload="poisson", points=4, jit=True), Sampling(least=7, most=7, warm_up=0.001))
+    record = run(make_case(workload="poisson", points=4, jit=True), Sampling(least=7, most=7, warm_up=0.001))
     assert record.status == "ok" and len(record.seconds) == 7
     assert not list(tmp_path.iterdir())

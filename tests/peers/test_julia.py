@@ -1,4 +1,4 @@
-"""The peer `julia`: what is said without Julia, the protocol against a stand-in, and the systems themselves where Julia is."""
+"""Tests of the engine julia: reasons to skip without Julia, the protocol with a fake julia, and results of a real one."""
 
 import contextlib
 import json
@@ -41,24 +41,24 @@ PROBLEMS = {
     "rbf in three dimensions by a product": CUBE | {"formulation": "product"},
     "linear by W": LINEAR,
     "linear by both": LINEAR | {"wrt": "W+X"},
-    "linear by both the other way round": LINEAR | {"wrt": "X+W"},
-    "linear at once": LINEAR | {"batch": "whole"},
+    "linear by both in reverse order": LINEAR | {"wrt": "X+W"},
+    "linear as a whole batch": LINEAR | {"batch": "whole"},
     "residual by m": {"workload": "residual", "points": 4},
     "residual by d": {"workload": "residual", "points": 4, "wrt": "d", "formulation": "dot"},
     "residual by both": {"workload": "residual", "points": 4, "wrt": "m+d"},
     "residual scalar": {"workload": "residual", "points": 4, "wrt": "d+m", "variant": "scalar"},
     "poisson": {"workload": "poisson", "points": 9},
-    "poisson at once": {"workload": "poisson", "points": 9, "batch": "whole"},
+    "poisson as a whole batch": {"workload": "poisson", "points": 9, "batch": "whole"},
 }
-HERE = Path(julia.__file__).parent
+PEER_FOLDER = Path(julia.__file__).parent
 SHARED = ("ADTypes", "BenchmarkTools", "Distributions", "JSON", "SpecialFunctions")
-SYSTEMS_OWN = ("ForwardDiff", "ReverseDiff", "Zygote", "Enzyme", "DifferentiationInterface")
-LOADED = {name: (name,) for name in SYSTEMS_OWN} | {
+SYSTEM_PACKAGES = ("ForwardDiff", "ReverseDiff", "Zygote", "Enzyme", "DifferentiationInterface")
+LOADED = {name: (name,) for name in SYSTEM_PACKAGES} | {
     "DifferentiationInterface": ("DifferentiationInterface", "ForwardDiff", "ReverseDiff")
 }
 
-# Speaks as measure.jl does, and computes with NumPy: an imaginary step, which is as exact as a derivative.
-STAND_IN = """\
+# Implements the protocol of measure.jl and computes with NumPy by complex-step differentiation, which is exact.
+FAKE_JULIA = """\
 #!{python}
 import json, math, sys, time
 import numpy as np
@@ -144,44 +144,44 @@ log.write("end\\n")
 
 
 @pytest.fixture(autouse=True)
-def fresh_versions():
-    """What is installed changes from test to test."""
+def clear_version_cache():
+    """Clear the cache because installed packages differ between tests."""
     interface.versions.cache_clear()
     yield
     interface.versions.cache_clear()
 
 
 @pytest.fixture
-def stand_in(tmp_path, monkeypatch):
-    """A `julia` first on the PATH with an environment that holds every package; what it was told, line by line, in the log."""
+def fake_julia(tmp_path, monkeypatch):
+    """Put a fake `julia` on the PATH with an environment of all packages, and return its log of requests."""
 
     def make(**trouble):
         log, folder = tmp_path / "log", tmp_path / "bin"
         folder.mkdir()
-        (folder / "julia").write_text(STAND_IN.format(python=sys.executable, trouble=trouble, log=str(log)))
+        (folder / "julia").write_text(FAKE_JULIA.format(python=sys.executable, trouble=trouble, log=str(log)))
         (folder / "julia").chmod(stat.S_IRWXU)
         monkeypatch.setenv("PATH", str(folder))
         monkeypatch.setenv("JULIA_DEPOT_PATH", str(tmp_path / "depot"))
-        instantiate(tmp_path / "depot")
+        write_manifest(tmp_path / "depot")
         return log
 
     return make
 
 
-def instantiate(depot, leave_out=(), name="Manifest.toml", version="1.2.3"):
-    """A manifest as Julia writes it."""
-    names = tomllib.loads((HERE / "Project.toml").read_text())["deps"]
+def write_manifest(depot, omitted=(), name="Manifest.toml", version="1.2.3"):
+    """Write a manifest like Julia."""
+    names = tomllib.loads((PEER_FOLDER / "Project.toml").read_text())["deps"]
     folder = depot / "environments" / "ad-scaling"
     folder.mkdir(parents=True, exist_ok=True)
-    entries = [f'[[deps.{each}]]\nversion = "{version}"\n' for each in names if each not in leave_out]
+    entries = [f'[[deps.{package}]]\nversion = "{version}"\n' for package in names if package not in omitted]
     (folder / name).write_text('manifest_format = "2.0"\n' + "".join(entries))
 
 
-def completed(**fields):
+def make_case(**fields):
     return completion.complete(Case(**{"engine": "julia/ForwardDiff", "dtype": "float64"} | fields))
 
 
-def refusal(case):
+def skip_reason(case):
     built = workload.build(case)
     return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
@@ -193,44 +193,44 @@ def run(case):
 
 
 @pytest.mark.parametrize("system", julia.SYSTEMS)
-def test_without_julia_every_system_is_skipped_with_the_way_to_install_it(system, monkeypatch):
+def test_without_julia_every_system_is_skipped_with_install_instructions(system, monkeypatch):
     monkeypatch.setenv("PATH", "")
-    reason, words = refusal(
-        completed(workload="residual", points=3, engine=f"julia/{system}", mode=julia.MODES[system][0])
+    reason, text = skip_reason(
+        make_case(workload="residual", points=3, engine=f"julia/{system}", mode=julia.MODES[system][0])
     )
     assert reason == "not_installed"
-    assert words.startswith("julia is not installed; see https://julialang.org/install, then: ")
-    assert "\n" not in words and not re.search(r"\s/", words)
+    assert text.startswith("julia is not installed; see https://julialang.org/install, then: ")
+    assert "\n" not in text and not re.search(r"\s/", text)
 
 
-def test_an_unknown_system_is_refused_with_those_that_there_are():
-    with pytest.raises(Refusal) as refused:
-        completed(workload="residual", points=3, engine="julia/Tracker")
-    assert all(f"julia/{system}" in str(refused.value) for system in julia.SYSTEMS)
+def test_an_unknown_system_is_rejected_with_the_known_ones():
+    with pytest.raises(Refusal) as error:
+        make_case(workload="residual", points=3, engine="julia/Tracker")
+    assert all(f"julia/{system}" in str(error.value) for system in julia.SYSTEMS)
 
 
-def test_versions_are_those_of_julia_and_of_its_environment(stand_in, tmp_path):
-    stand_in()
-    for system, own in LOADED.items():
+def test_versions_are_those_of_julia_and_the_packages_of_the_system(fake_julia, tmp_path):
+    fake_julia()
+    for system, packages in LOADED.items():
         assert interface.versions(f"julia/{system}") == {"julia": "1.11.2"} | dict.fromkeys(
-            {*SHARED, *own}, "1.2.3"
+            {*SHARED, *packages}, "1.2.3"
         )
 
 
-@pytest.mark.parametrize("absent", [*SYSTEMS_OWN, *SHARED])
-def test_an_absent_package_takes_away_only_the_systems_that_load_it(absent, stand_in, tmp_path, monkeypatch):
-    stand_in()
+@pytest.mark.parametrize("absent", [*SYSTEM_PACKAGES, *SHARED])
+def test_a_missing_package_disables_only_the_systems_that_load_it(absent, fake_julia, tmp_path, monkeypatch):
+    fake_julia()
     monkeypatch.setenv("JULIA_DEPOT_PATH", str(tmp_path / "other"))
-    instantiate(tmp_path / "other", leave_out=[absent])
-    for system, own in LOADED.items():
-        lacks = absent in (*own, *SHARED)
-        case = completed(workload="residual", points=3, engine=f"julia/{system}", mode=julia.MODES[system][0])
-        expected = ("not_installed", f"{absent} is not installed; {julia.INSTALL}") if lacks else None
-        assert refusal(case) == expected, system
+    write_manifest(tmp_path / "other", omitted=[absent])
+    for system, packages in LOADED.items():
+        is_affected = absent in (*packages, *SHARED)
+        case = make_case(workload="residual", points=3, engine=f"julia/{system}", mode=julia.MODES[system][0])
+        expected = ("not_installed", f"{absent} is not installed; {julia.INSTALL}") if is_affected else None
+        assert skip_reason(case) == expected, system
 
 
 @pytest.mark.parametrize(
-    ("manifests", "taken"),
+    ("manifests", "expected"),
     [
         ({"Manifest.toml": "1.0.0", "Manifest-v1.11.toml": "1.1.0", "Manifest-v1.12.toml": "1.2.0"}, "1.1.0"),
         ({"Manifest.toml": "1.0.0", "Manifest-v1.12.toml": "1.2.0", "Manifest-v1.1.toml": "0.1.0"}, "1.0.0"),
@@ -247,20 +247,20 @@ def test_an_absent_package_takes_away_only_the_systems_that_load_it(absent, stan
         ({"Manifest-v1.12.toml": "1.2.0"}, None),
     ],
 )
-def test_of_several_manifests_the_one_of_the_running_julia_counts(
-    manifests, taken, stand_in, tmp_path, monkeypatch
+def test_the_manifest_of_the_running_julia_version_is_used(
+    manifests, expected, fake_julia, tmp_path, monkeypatch
 ):
-    stand_in()
+    fake_julia()
     monkeypatch.setenv("JULIA_DEPOT_PATH", str(tmp_path / "other"))
     for name, version in manifests.items():
-        instantiate(tmp_path / "other", name=name, version=version)
+        write_manifest(tmp_path / "other", name=name, version=version)
     assert interface.versions("julia/ForwardDiff") == {"julia": "1.11.2"} | dict.fromkeys(
-        [*SHARED, "ForwardDiff"], taken
+        [*SHARED, "ForwardDiff"], expected
     )
 
 
-def test_a_manifest_of_the_first_format_and_a_damaged_one_are_read_for_what_they_say(stand_in, tmp_path):
-    stand_in()
+def test_a_manifest_of_format_1_is_read_and_a_damaged_one_gives_no_versions(fake_julia, tmp_path):
+    fake_julia()
     manifest = tmp_path / "depot" / "environments" / "ad-scaling" / "Manifest.toml"
     manifest.write_text('[[JSON]]\nversion = "0.21.1"\n[[LinearAlgebra]]\n')
     assert julia.versions("Zygote")["JSON"] == "0.21.1" and julia.versions("Zygote")["Zygote"] is None
@@ -268,22 +268,22 @@ def test_a_manifest_of_the_first_format_and_a_damaged_one_are_read_for_what_they
     assert set(julia.versions("Zygote").values()) == {"1.11.2", None}
 
 
-def test_a_package_that_is_not_in_the_environment_is_named(stand_in, tmp_path, monkeypatch):
-    stand_in()
+def test_a_package_missing_in_the_environment_is_named(fake_julia, tmp_path, monkeypatch):
+    fake_julia()
     monkeypatch.setenv("JULIA_DEPOT_PATH", str(tmp_path / "other"))
-    instantiate(tmp_path / "other", leave_out=["Enzyme"])
-    case = completed(workload="residual", points=3, engine="julia/Enzyme", mode="jacrev")
-    assert refusal(case) == ("not_installed", f"Enzyme is not installed; {julia.INSTALL}")
+    write_manifest(tmp_path / "other", omitted=["Enzyme"])
+    case = make_case(workload="residual", points=3, engine="julia/Enzyme", mode="jacrev")
+    assert skip_reason(case) == ("not_installed", f"Enzyme is not installed; {julia.INSTALL}")
 
 
 @pytest.mark.parametrize(
     ("mode", "dtype"), [("jacfwd", "float64"), ("jacfwd", "float32"), ("value", "float64")]
 )
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
-def test_the_numbers_that_are_handed_over_come_back_in_order(problem, mode, dtype, stand_in):
-    log = stand_in()
-    case = completed(**problem | {"mode": mode, "dtype": dtype})
-    assert refusal(case) is None
+def test_arrays_are_passed_to_julia_and_back_in_order(problem, mode, dtype, fake_julia):
+    log = fake_julia()
+    case = make_case(**problem | {"mode": mode, "dtype": dtype})
+    assert skip_reason(case) is None
     record = run(case)
     assert record.status == "ok", record.text
     assert record.error <= record.tolerance
@@ -293,27 +293,27 @@ def test_the_numbers_that_are_handed_over_come_back_in_order(problem, mode, dtyp
         and record.stop_reason == "most"
     )
     assert record.compile_seconds == 0.25
-    asked = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    assert [line["do"] for line in asked][:3] == ["prepare", "call", "result"]
-    assert asked[0]["names"] == (case.wrt or workload.build(case).wrt).split("+")
+    requests = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    assert [line["do"] for line in requests][:3] == ["prepare", "call", "result"]
+    assert requests[0]["names"] == (case.wrt or workload.build(case).wrt).split("+")
 
 
-def test_the_process_is_told_its_system_threads_and_environment(stand_in, tmp_path):
-    log = stand_in()
-    run(completed(workload="poisson", points=4, engine="julia/Enzyme", mode="jacrev", devices=2))
-    words = json.loads(log.read_text().splitlines()[0])
+def test_the_command_line_of_julia_has_system_threads_and_environment(fake_julia, tmp_path):
+    log = fake_julia()
+    run(make_case(workload="poisson", points=4, engine="julia/Enzyme", mode="jacrev", devices=2))
+    arguments = json.loads(log.read_text().splitlines()[0])
     depot = tmp_path / "depot" / "environments" / "ad-scaling"
-    assert words == [
+    assert arguments == [
         "--startup-file=no",
         f"--project={depot}",
         "--threads=2",
-        str(HERE / "measure.jl"),
+        str(PEER_FOLDER / "measure.jl"),
         "Enzyme",
     ]
 
 
 @pytest.mark.parametrize(
-    ("trouble", "words"),
+    ("trouble", "message"),
     [
         (
             {"prepare": "die"},
@@ -327,63 +327,65 @@ def test_the_process_is_told_its_system_threads_and_environment(stand_in, tmp_pa
         ({"sample": "error"}, "RuntimeError: Julia: MethodError: no method matching +(::Nothing)"),
     ],
 )
-def test_whatever_goes_wrong_in_julia_is_one_failed_record(trouble, words, stand_in):
-    stand_in(**trouble)
-    record = run(completed(workload="poisson", points=4))
-    assert (record.status, record.reason, record.text, record.seconds) == ("failed", "error", words, [])
+def test_an_error_in_julia_gives_one_failed_record(trouble, message, fake_julia):
+    fake_julia(**trouble)
+    record = run(make_case(workload="poisson", points=4))
+    assert (record.status, record.reason, record.text, record.seconds) == ("failed", "error", message, [])
 
 
-def test_what_julia_prints_between_its_answers_is_ignored(stand_in):
-    stand_in(call="garbage")
-    assert run(completed(workload="poisson", points=4)).status == "ok"
+def test_output_of_julia_between_its_replies_is_ignored(fake_julia):
+    fake_julia(call="garbage")
+    assert run(make_case(workload="poisson", points=4)).status == "ok"
 
 
-def test_a_wrong_answer_is_never_timed(stand_in):
-    log = stand_in(prepare="wrong")
-    record = run(completed(workload="poisson", points=4))
+def test_a_wrong_answer_is_not_timed(fake_julia):
+    log = fake_julia(prepare="wrong")
+    record = run(make_case(workload="poisson", points=4))
     assert (record.status, record.reason) == ("failed", "wrong_answer")
     assert '"sample"' not in log.read_text()
 
 
-def test_nothing_is_left_behind(stand_in, tmp_path, monkeypatch):
+def test_the_julia_process_and_its_folder_are_removed(fake_julia, tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    stand_in()
-    case = completed(workload="poisson", points=4)
+    fake_julia()
+    case = make_case(workload="poisson", points=4)
     built = workload.build(case)
     sizes = shape.derivative_shape(case, built)
-    prepared = julia.prepare(case, built, sizes, _arrays(case, built), 1)
+    prepared = julia.prepare(case, built, sizes, _input_arrays(case, built), 1)
     [folder] = (tmp_path / "temporary").iterdir()
     prepared.call()
-    processes = [p for p in _started_with(tmp_path / "bin") if _words(p)[-1:] == ["ForwardDiff"]]
+    processes = [
+        p for p in _processes_with_path(tmp_path / "bin") if _command_line(p)[-1:] == ["ForwardDiff"]
+    ]
     assert len(processes) == 1
     del prepared
     assert not folder.exists()
-    until = time.monotonic() + 5
-    while processes[0].exists() and time.monotonic() < until:
+    deadline = time.monotonic() + 5
+    while processes[0].exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not processes[0].exists()
 
 
-def _started_with(path):
-    """Return the processes that look for programs in this folder alone."""
-    found = []
+def _processes_with_path(path):
+    """Return the processes whose PATH is this folder."""
+    processes = []
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if process.name.isdigit() and f"PATH={path}".encode() in (process / "environ").read_bytes().split(
                 b"\0"
             ):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
-def _arrays(case, built):
+def _input_arrays(case, built):
     from scaling.core import inputs
 
     return inputs.input_arrays(case, built)
 
 
-def _words(process):
+def _command_line(process):
     try:
         return (process / "cmdline").read_text().split("\0")[:-1]
     except OSError:
@@ -391,7 +393,7 @@ def _words(process):
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"mode": "jacrev"}, "julia/ForwardDiff offers jacfwd"),
         ({"mode": "jacfwd", "engine": "julia/Zygote"}, "julia/Zygote offers jacrev"),
@@ -407,31 +409,31 @@ def _words(process):
         ({"workload": "scaling.workloads.ceiling"}, "implements the workloads"),
     ],
 )
-def test_what_is_not_offered_is_told_in_words(fields, words):
-    reason, text = refusal(completed(**{"workload": "poisson", "points": 3} | fields))
-    assert reason == "not_offered" and words in text
+def test_an_unsupported_case_is_skipped_with_the_reason(fields, message):
+    reason, text = skip_reason(make_case(**{"workload": "poisson", "points": 3} | fields))
+    assert reason == "not_offered" and message in text
 
 
 def _packages():
-    return tomllib.loads((HERE / "Project.toml").read_text())["deps"]
+    return tomllib.loads((PEER_FOLDER / "Project.toml").read_text())["deps"]
 
 
-def test_the_script_and_its_environment_name_the_same_packages():
-    script = (HERE / "measure.jl").read_text()
+def test_the_script_and_its_project_file_list_the_same_packages():
+    script = (PEER_FOLDER / "measure.jl").read_text()
     loaded = re.findall(r"^(?:using|import) (\w+)", script, re.MULTILINE)
-    differentiate = re.search(r"const PACKAGES = Dict\((.*?)^\)", script, re.MULTILINE | re.DOTALL).group(1)
-    named = re.findall(r"^    :(\w+) => \[(.*?)\],$", differentiate, re.MULTILINE)
-    assert {system: tuple(re.findall(r":(\w+)", words)) for system, words in named} == LOADED
+    table = re.search(r"const PACKAGES = Dict\((.*?)^\)", script, re.MULTILINE | re.DOTALL).group(1)
+    by_system = re.findall(r"^    :(\w+) => \[(.*?)\],$", table, re.MULTILINE)
+    assert {system: tuple(re.findall(r":(\w+)", packages)) for system, packages in by_system} == LOADED
     assert set(loaded) - {"LinearAlgebra"} == set(SHARED)
     assert set(julia.SYSTEMS) == set(LOADED)
-    assert set(loaded) | set(re.findall(r":(\w+)", differentiate)) == set(_packages())
-    assert set(tomllib.loads((HERE / "Project.toml").read_text())["compat"]) == set(_packages()) - {
+    assert set(loaded) | set(re.findall(r":(\w+)", table)) == set(_packages())
+    assert set(tomllib.loads((PEER_FOLDER / "Project.toml").read_text())["compat"]) == set(_packages()) - {
         "LinearAlgebra"
     } | {"julia"}
 
 
-def test_every_formulation_and_mode_is_a_word_of_the_script():
-    script = (HERE / "measure.jl").read_text()
+def test_the_script_implements_every_formulation_and_mode():
+    script = (PEER_FOLDER / "measure.jl").read_text()
     for name in (*julia.FORMULATIONS["poisson"][:-1], "rowwise", "product", "dot", "scalar", "squared"):
         assert f'"{name}"' in script
     for system, modes in julia.MODES.items():
@@ -441,11 +443,11 @@ def test_every_formulation_and_mode_is_a_word_of_the_script():
 @pytest.mark.skipif(shutil.which("julia") is None, reason=textwrap.shorten(julia.INSTALL, 60))
 @pytest.mark.parametrize("system", julia.SYSTEMS)
 @pytest.mark.parametrize("problem", PROBLEMS.values(), ids=PROBLEMS)
-def test_the_systems_themselves_are_right(problem, system):
+def test_results_of_the_real_systems_are_correct(problem, system):
     for mode in (*julia.MODES[system], "value", "finite_difference"):
-        case = completed(**problem | {"engine": f"julia/{system}", "mode": mode})
-        if refusal(case) is not None:
-            assert refusal(case)[0] != "not_installed", refusal(case)
+        case = make_case(**problem | {"engine": f"julia/{system}", "mode": mode})
+        if skip_reason(case) is not None:
+            assert skip_reason(case)[0] != "not_installed", skip_reason(case)
             continue
         record = run(case)
         assert record.status == "ok", (mode, record.text)
@@ -455,8 +457,8 @@ def test_the_systems_themselves_are_right(problem, system):
 @pytest.mark.skipif(shutil.which("julia") is None, reason=textwrap.shorten(julia.INSTALL, 60))
 @pytest.mark.parametrize("jit", [True, False])
 @pytest.mark.parametrize("formulation", julia.FORMULATIONS["poisson"])
-def test_the_formulations_of_the_thread_are_right(formulation, jit):
-    case = completed(
+def test_every_poisson_formulation_is_correct_with_reversediff(formulation, jit):
+    case = make_case(
         workload="poisson",
         points=20,
         batch="whole",

@@ -1,4 +1,4 @@
-"""A peer is one file, runs in a process of its own under the same check, and costs at most its own record."""
+"""Tests of user peers: one file, run in its own process with the same checks; its errors affect only its own records."""
 
 import textwrap
 
@@ -12,7 +12,7 @@ from scaling.study import completion
 
 pytestmark = pytest.mark.process
 
-RIGHT = """
+CORRECT = """
     x, y = arrays["x"], arrays["support"][:, 0]
     return Prepared(lambda: ((y - 0.5) * np.exp((x - 0.5) * y - 0.5 * x)).sum(axis=1), np.asarray, passes=1)
 """
@@ -20,9 +20,9 @@ RIGHT = """
 
 @pytest.fixture
 def write_peer(tmp_path):
-    """A user's own peer in the test's folder: the body of `prepare`, which knows rbf."""
+    """Write a user's peer with this body of `prepare`; it supports the workload rbf."""
 
-    def write(body=RIGHT, head="", name="other"):
+    def write(body=CORRECT, head="", name="other"):
         text = f"""\
 import os
 import numpy as np
@@ -43,17 +43,17 @@ def prepare(case, workload, sizes, arrays, threads):
 
 @pytest.fixture
 def run(scaling_command, write_study, tmp_path):
-    """Runs JAX and the peer on two sizes of rbf; the records, JAX's first."""
+    """Run JAX and the peer on two sizes of rbf and return the records, those of JAX first, and the process."""
 
-    def call(engines="jax, other", more="", status=0):
-        words = write_study(f"""
+    def call(engines="jax, other", options="", status=0):
+        arguments = write_study(f"""
             devices: 1
             dtype: float64
             api: jit
             grids:
-              - {{workload: rbf, points: [12, 20], mode: jacfwd, engine: [{engines}]{more}}}
+              - {{workload: rbf, points: [12, 20], mode: jacfwd, engine: [{engines}]{options}}}
             """)
-        done = scaling_command(words, env={"PYTHONPATH": str(tmp_path)})
+        done = scaling_command(arguments, env={"PYTHONPATH": str(tmp_path)})
         assert done.returncode == status, done.stdout + done.stderr
         records = latest(load(tmp_path / "results" / "mine").records)
         return sorted(records, key=lambda r: (r.case.engine != "jax", r.case.points)), done
@@ -61,7 +61,7 @@ def run(scaling_command, write_study, tmp_path):
     return call
 
 
-def test_a_peer_of_ones_own_is_measured_beside_jax(write_peer, run, scaling_command, tmp_path):
+def test_a_user_peer_is_measured_and_compared_to_jax(write_peer, run, scaling_command, tmp_path):
     write_peer()
     records, _ = run()
     assert [r.status for r in records] == ["ok"] * 4
@@ -72,21 +72,21 @@ def test_a_peer_of_ones_own_is_measured_beside_jax(write_peer, run, scaling_comm
     assert "Other systems" in (tmp_path / "results" / "mine" / "report" / "table.md").read_text()
 
 
-def test_a_peers_versions_are_part_of_its_identity_and_not_of_what_it_is_compared_in(write_peer, run):
+def test_versions_of_a_peer_change_the_digest_but_not_the_setting(write_peer, run):
     write_peer(head="PACKAGES = ('pytest',)")
     records, _ = run()
     assert len({r.setting for r in records}) == 1
     assert len({r.environment["digest"] for r in records}) == 2
-    told = records[-1].environment["engine"]
-    assert told["pytest"] == pytest.__version__ and set(told) == {
+    versions = records[-1].environment["engine"]
+    assert versions["pytest"] == pytest.__version__ and set(versions) == {
         "pytest",
         "other",
-    }  # and a hash of its source
+    }  # the value of `other` is a hash of its source
 
 
-BROKEN = {  # what `prepare` does, the reason, some words of the text
-    "wrong": (RIGHT.replace("0.5)", "0.6)", 1), "wrong_answer", "point 0 is wrong"),
-    "of_another_shape": (RIGHT.replace(".sum(axis=1)", ""), "error", "where (12, 1, 1) is expected"),
+BROKEN = {  # body of `prepare`, expected reason, part of the text
+    "wrong": (CORRECT.replace("0.5)", "0.6)", 1), "wrong_answer", "point 0 is wrong"),
+    "of_another_shape": (CORRECT.replace(".sum(axis=1)", ""), "error", "where (12, 1, 1) is expected"),
     "aborting": ("os.abort()", "killed", "signal 6"),
     "hungry": ("raise MemoryError('no room')", "out_of_memory", "no room"),
     "not_to_be_imported": ("import nowhere", "error", "nowhere"),
@@ -94,20 +94,22 @@ BROKEN = {  # what `prepare` does, the reason, some words of the text
 }
 
 
-def test_what_goes_wrong_in_a_peer_costs_its_own_records(write_peer, run):
+def test_errors_of_a_peer_affect_only_its_own_records(write_peer, run):
     write_peer()
     for name, (body, *_) in BROKEN.items():
         write_peer(body, name=name)
     records, _ = run(", ".join(["jax", *BROKEN, "other"]), status=1)
-    of = {engine: [r for r in records if r.case.engine == engine] for engine in ("jax", *BROKEN, "other")}
-    assert [r.status for r in of["jax"] + of["other"]] == ["ok"] * 4
-    for engine, (_, reason, words) in BROKEN.items():
-        first, second = of[engine]
-        assert (first.status, first.reason) == ("failed", reason) and words in first.text, engine
+    by_engine = {
+        engine: [r for r in records if r.case.engine == engine] for engine in ("jax", *BROKEN, "other")
+    }
+    assert [r.status for r in by_engine["jax"] + by_engine["other"]] == ["ok"] * 4
+    for engine, (_, reason, text) in BROKEN.items():
+        first, second = by_engine[engine]
+        assert (first.status, first.reason) == ("failed", reason) and text in first.text, engine
         assert second.reason in (reason, "dominated" if reason == "out_of_memory" else reason), engine
 
 
-def test_what_a_peer_does_not_offer_or_lacks_is_skipped_with_the_words(write_peer, run):
+def test_cases_of_a_peer_with_missing_packages_are_skipped_with_the_reason(write_peer, run):
     write_peer(head="PACKAGES = ('numpy', 'surely-not-there')")
     records, done = run()
     assert [(r.status, r.reason) for r in records[2:]] == [("skipped", "not_installed")] * 2
@@ -115,7 +117,7 @@ def test_what_a_peer_does_not_offer_or_lacks_is_skipped_with_the_words(write_pee
     assert done.stdout.count("not_installed") >= 1
 
 
-def test_a_peer_that_was_missing_runs_when_it_is_there(write_peer, run):
+def test_skipped_cases_run_once_the_packages_of_a_peer_are_installed(write_peer, run):
     write_peer(head="PACKAGES = ('surely-not-there',)")
     assert [r.status for r in run()[0]] == ["ok", "ok", "skipped", "skipped"]
     write_peer()
@@ -124,7 +126,7 @@ def test_a_peer_that_was_missing_runs_when_it_is_there(write_peer, run):
     assert "2 done before" in done.stdout and "0 skipped, 0 failed" in done.stdout
 
 
-def test_a_peer_that_is_gone_for_a_while_leaves_its_record(write_peer, run):
+def test_records_of_a_peer_are_kept_while_its_packages_are_missing(write_peer, run):
     write_peer()
     assert [r.status for r in run()[0]] == ["ok"] * 4
     write_peer(head="PACKAGES = ('surely-not-there',)")
@@ -135,7 +137,7 @@ def test_a_peer_that_is_gone_for_a_while_leaves_its_record(write_peer, run):
     assert "0 cases to run" in done.stdout and "0 skipped" in done.stdout
 
 
-def test_what_is_not_offered_today_is_asked_again_tomorrow(write_peer, run, tmp_path):
+def test_unsupported_cases_are_checked_again_in_the_next_run(write_peer, run, tmp_path):
     write_peer(head="OFFERED = os.path.exists('compiler')")
     text = (
         (tmp_path / "other.py")
@@ -148,19 +150,19 @@ def test_what_is_not_offered_today_is_asked_again_tomorrow(write_peer, run, tmp_
     assert [r.status for r in run()[0]] == ["ok"] * 4
 
 
-def test_what_nothing_is_said_of_is_written_alike_in_jax_and_in_the_formulas():
+def test_the_default_formulation_is_the_same_in_jax_and_in_the_peers():
     from scaling.peers import formulas
     from scaling.workloads import rbf
 
     for variant, names in rbf.FORMULATIONS.items():
-        said, unsaid = (Case("rbf", variant=variant, formulation=name) for name in (names[0], None))
-        assert completion.complete(said) == completion.complete(unsaid)
-        assert formulas.function(said, None).func is formulas.function(unsaid, None).func
+        explicit, default = (Case("rbf", variant=variant, formulation=name) for name in (names[0], None))
+        assert completion.complete(explicit) == completion.complete(default)
+        assert formulas.function(explicit, None).func is formulas.function(default, None).func
 
 
-def test_a_peer_on_one_core_is_not_asked_for_two(write_peer, run):
+def test_a_peer_that_uses_one_core_is_skipped_on_two_devices(write_peer, run):
     write_peer()
-    records, _ = run(more=", devices: [1, 2], api: [jit]")
+    records, _ = run(options=", devices: [1, 2], api: [jit]")
     assert {(r.case.devices, r.status) for r in records if r.case.engine == "other"} == {
         (1, "ok"),
         (2, "skipped"),
@@ -171,7 +173,7 @@ def test_a_peer_on_one_core_is_not_asked_for_two(write_peer, run):
 
 
 @pytest.mark.parametrize(
-    ("engine", "words"),
+    ("engine", "message"),
     [
         (
             "trch",
@@ -183,19 +185,19 @@ def test_a_peer_on_one_core_is_not_asked_for_two(write_peer, run):
         ("my.own.peer", "unknown engine 'my.own.peer'"),
     ],
 )
-def test_an_engine_that_is_none_is_refused_in_one_line(engine, words):
-    with pytest.raises(Refusal, match=words) as refused:
+def test_an_unknown_engine_is_rejected_in_one_line(engine, message):
+    with pytest.raises(Refusal, match=message) as error:
         interface.module(engine)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
-def test_a_setting_differs_from_the_digest_by_the_versions_of_the_engine_alone():
-    plain, one, other = (
+def test_engine_versions_change_the_digest_but_not_the_setting():
+    default, old, new = (
         environment.describe("cpu", "cpu", {}, None, [0], engine)
         for engine in (None, {"torch": "2.13.0"}, {"torch": "2.14.0"})
     )
-    assert plain["digest"] == plain["setting"] == one["setting"] == other["setting"]
-    assert len({plain["digest"], one["digest"], other["digest"]}) == 3
+    assert default["digest"] == default["setting"] == old["setting"] == new["setting"]
+    assert len({default["digest"], old["digest"], new["digest"]}) == 3
 
 
 def test_a_default_engine_does_not_change_a_key():

@@ -1,4 +1,4 @@
-"""The peers `numpy`, `autograd` and `enzyme`: whatever they offer is right, and what they do not offer they say beforehand."""
+"""Tests of the engines numpy, autograd and enzyme: supported cases are correct, and others are skipped with a reason."""
 
 import dataclasses
 import importlib.util
@@ -54,7 +54,7 @@ PROBLEMS = {
     "residual scalar": SCALAR | {"wrt": "m+d"},
     "poisson": {"workload": "poisson", "points": 9},
 }
-TWICE = {
+SECOND_ORDER = {
     "residual scalar": SCALAR | {"wrt": "m+d"},
     "residual scalar with dot": SCALAR | {"formulation": "dot"},
     "poisson": PROBLEMS["poisson"],
@@ -62,20 +62,20 @@ TWICE = {
 }
 
 
-def refusal(case):
+def skip_reason(case):
     built = workload.build(case)
     return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
 
-def offered(engine, problem, modes):
-    """The cases of a problem that an engine offers; the dtypes take turns."""
+def supported_cases(engine, problem, modes):
+    """Return the cases of a problem that an engine supports, with alternating dtypes."""
     pytest.importorskip(NEEDS[engine], reason="scripts/peers installs it")
-    found, turn = {}, itertools.cycle(DTYPES[engine])
+    cases, turn = {}, itertools.cycle(DTYPES[engine])
     for mode, batch in itertools.product(modes, BATCHES):
         case = completion.complete(Case(**problem | {"mode": mode, "batch": batch, "engine": engine}))
-        if refusal(case) is None and case not in found:
-            found[case] = dataclasses.replace(case, dtype=next(turn))
-    return list(found.values())
+        if skip_reason(case) is None and case not in cases:
+            cases[case] = dataclasses.replace(case, dtype=next(turn))
+    return list(cases.values())
 
 
 def run(case):
@@ -85,7 +85,7 @@ def run(case):
     )
 
 
-def is_right(record):
+def check_correct(record):
     if record.reason == "no_digits":
         assert (record.case.mode, record.case.dtype) == ("finite_difference", "float32")
         return
@@ -96,8 +96,8 @@ def is_right(record):
     assert (record.compile_seconds is not None) == (record.case.engine == "enzyme")
 
 
-def why_not(**fields):
-    """Why an engine does not offer a case, in words."""
+def skip_text(**fields):
+    """Return as text why an engine does not support a case."""
     case = completion.complete(Case(**fields))
     built = workload.build(case)
     return interface.module(case.engine).reason_to_skip(case, built, shape.derivative_shape(case, built))
@@ -105,27 +105,27 @@ def why_not(**fields):
 
 @pytest.mark.parametrize("name", PROBLEMS)
 @pytest.mark.parametrize("engine", NEEDS)
-def test_every_way_that_is_offered_gives_the_reference_at_every_point(engine, name):
-    cases = offered(engine, PROBLEMS[name], interface.module(engine).MODES)
+def test_every_supported_case_equals_the_reference_at_every_point(engine, name):
+    cases = supported_cases(engine, PROBLEMS[name], interface.module(engine).MODES)
     assert {"value", "finite_difference" if engine == "numpy" else "jacfwd"} <= {case.mode for case in cases}
     for case in cases:
-        is_right(run(case))
+        check_correct(run(case))
 
 
 @pytest.mark.parametrize("target", SECOND)
-@pytest.mark.parametrize("name", TWICE)
-def test_autograd_gives_every_hessian_in_every_nesting(name, target):
-    cases = offered("autograd", TWICE[name] | {"target": target}, HESSIAN)
+@pytest.mark.parametrize("name", SECOND_ORDER)
+def test_autograd_computes_hessians_in_every_nesting(name, target):
+    cases = supported_cases("autograd", SECOND_ORDER[name] | {"target": target}, HESSIAN)
     assert [case.mode for case in cases] == list(HESSIAN)
     for case in cases:
-        is_right(run(case))
+        check_correct(run(case))
 
 
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
-def test_enzyme_takes_a_function_written_in_jax(write_workload, tmp_path, monkeypatch, mode):
+def test_enzyme_differentiates_a_function_written_in_jax(write_workload, tmp_path, monkeypatch, mode):
     write_workload("springs")
     monkeypatch.syspath_prepend(tmp_path)
-    is_right(
+    check_correct(
         run(
             completion.complete(
                 Case(workload="springs", points=3, mode=mode, engine="enzyme", dtype="float64")
@@ -134,7 +134,7 @@ def test_enzyme_takes_a_function_written_in_jax(write_workload, tmp_path, monkey
     )
 
 
-def test_enzyme_says_that_it_cannot_sort_instead_of_ending_the_process(tmp_path, monkeypatch):
+def test_enzyme_reports_an_error_for_a_sort_instead_of_crashing(tmp_path, monkeypatch):
     text = "from scaling.workload import *\nimport jax.numpy as jnp\n"
     text += "def workload(case):\n    return Workload(lambda x: jnp.sort(x), points={'x': normal(4)})\n"
     (tmp_path / "sorting.py").write_text(text)
@@ -149,10 +149,10 @@ def test_enzyme_says_that_it_cannot_sort_instead_of_ending_the_process(tmp_path,
     ("numpy", "finite_difference"), ("autograd", "jacfwd"), ("autograd", "linearize"), ("autograd", "jacrev"),
     ("enzyme", "jacfwd"), ("enzyme", "jacrev"),
 ])  # fmt: skip
-def test_a_slice_that_is_a_thousandth_off_is_a_wrong_answer(engine, mode, name, monkeypatch):
+def test_a_derivative_with_a_relative_error_of_1e_3_is_a_wrong_answer(engine, mode, name, monkeypatch):
     seeds, seed = _seeds.unit_seeds, enzyme._unit_seed
     monkeypatch.setattr(_seeds, "unit_seeds", lambda like, rows, size=1.0: seeds(like, rows, 1.001 * size))
-    monkeypatch.setattr(enzyme, "_unit_seed", lambda *words: 1.001 * seed(*words))
+    monkeypatch.setattr(enzyme, "_unit_seed", lambda *args: 1.001 * seed(*args))
     record = run(
         completion.complete(Case(**PROBLEMS[name] | {"mode": mode, "engine": engine, "dtype": "float64"}))
     )
@@ -161,70 +161,70 @@ def test_a_slice_that_is_a_thousandth_off_is_a_wrong_answer(engine, mode, name, 
 
 
 @pytest.mark.parametrize("engine", ["numpy", "autograd"])
-def test_a_function_written_in_jax_is_not_offered_by_what_has_no_jax(
+def test_engines_without_jax_do_not_support_functions_written_in_jax(
     engine, write_workload, tmp_path, monkeypatch
 ):
     write_workload("springs")
     monkeypatch.syspath_prepend(tmp_path)
-    words = f"{engine} implements the functions rbf, linear, residual, poisson, not those in JAX"
-    assert why_not(workload="springs", engine=engine) == words
+    text = f"{engine} implements the functions rbf, linear, residual, poisson, not those in JAX"
+    assert skip_text(workload="springs", engine=engine) == text
 
 
-@pytest.mark.parametrize(("engine", "mode", "words"), [
+@pytest.mark.parametrize(("engine", "mode", "text"), [
     ("numpy", "jacfwd", "numpy offers value, finite_difference, analytic"),
     ("autograd", "finite_difference", "autograd offers value, jacfwd, linearize, jacrev, grad_of_sum, fwd_over_rev"),
     ("enzyme", "linearize", "enzyme offers value, jacfwd, jacrev, grad_of_sum"),
 ])  # fmt: skip
-def test_modes_that_it_does_not_have_are_not_offered(engine, mode, words):
-    assert why_not(**RBF, engine=engine, mode=mode).startswith(words)
+def test_unsupported_modes_are_skipped_with_the_supported_ones(engine, mode, text):
+    assert skip_text(**RBF, engine=engine, mode=mode).startswith(text)
 
 
-def test_a_hessian_by_hand_is_not_offered():
+def test_an_analytic_hessian_is_not_supported():
     assert (
-        why_not(**SCALAR, engine="numpy", mode="analytic", target="hvp")
+        skip_text(**SCALAR, engine="numpy", mode="analytic", target="hvp")
         == "numpy offers no analytic of target=hvp"
     )
 
 
 @pytest.mark.parametrize("engine", ["numpy", "autograd"])
-def test_bfloat16_is_not_offered_by_what_has_none(engine):
-    assert why_not(**RBF, engine=engine, mode="value", dtype="bfloat16") == f"{engine} has no bfloat16"
+def test_engines_without_bfloat16_do_not_support_it(engine):
+    assert skip_text(**RBF, engine=engine, mode="value", dtype="bfloat16") == f"{engine} has no bfloat16"
 
 
 @pytest.mark.parametrize(
     ("engine", "mode"), [("numpy", "finite_difference"), ("autograd", "jacrev"), ("enzyme", "jacrev")]
 )
-def test_seeds_in_chunks_are_not_offered(engine, mode):
+def test_chunks_of_seeds_are_not_supported(engine, mode):
     assert (
-        why_not(**RBF, engine=engine, mode=mode, chunk=2)
+        skip_text(**RBF, engine=engine, mode=mode, chunk=2)
         == f"{engine} computes one seed at a time; omit chunk"
     )
 
 
 @pytest.mark.parametrize("engine", NEEDS)
-def test_more_than_one_core_is_not_offered(engine):
+def test_more_than_one_core_is_not_supported(engine):
     case = completion.complete(Case(**RBF, engine=engine, mode="value", devices=7))
-    assert refusal(case) == ("not_offered", f"{engine} uses one core")
+    assert skip_reason(case) == ("not_offered", f"{engine} uses one core")
 
 
 @pytest.mark.parametrize("engine", NEEDS)
-def test_what_does_not_fit_in_memory_is_not_offered_and_both_figures_are_told(engine, monkeypatch):
+def test_a_case_that_does_not_fit_in_memory_is_skipped_with_both_sizes(engine, monkeypatch):
     monkeypatch.setattr(_seeds, "available_bytes", lambda: 10**9)
-    much = {"engine": engine, "mode": "finite_difference" if engine == "numpy" else "jacrev"}
-    words = why_not(workload="residual", wrt="d", points=300_000, **much)
-    assert words == "needs about 1.26 GB, has 1 GB"
-    assert why_not(workload="residual", wrt="d", points=100_000, **much) is None
+    fields = {"engine": engine, "mode": "finite_difference" if engine == "numpy" else "jacrev"}
+    text = skip_text(workload="residual", wrt="d", points=300_000, **fields)
+    assert text == "needs about 1.26 GB, has 1 GB"
+    assert skip_text(workload="residual", wrt="d", points=100_000, **fields) is None
 
 
 @pytest.mark.parametrize("engine", NEEDS)
-def test_asking_what_is_offered_loads_no_library(engine):
+def test_importing_an_engine_module_loads_no_library(engine):
     code = f"import sys, importlib\nimportlib.import_module('scaling.peers.{engine}')\n"
     code += "assert not {'jax', 'autograd', 'enzyme_ad', 'scipy'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @pytest.mark.parametrize("engine", NEEDS)
-def test_what_is_not_installed_is_told_with_the_command_that_installs_it(engine):
+def test_a_missing_package_is_reported(engine):
     if importlib.util.find_spec(NEEDS[engine]):
         assert interface.missing(engine) is None
     else:

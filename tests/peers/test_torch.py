@@ -1,4 +1,4 @@
-"""The peer `torch`: whatever it offers is right, and what it does not offer it says before anything runs."""
+"""Tests of the engine torch: supported cases are correct, and others are skipped with a reason."""
 
 import itertools
 import os
@@ -46,7 +46,7 @@ PROBLEMS = {
     "residual scalar": SCALAR | {"wrt": "m+d"},
     "poisson": {"workload": "poisson", "points": 6},
 }
-TWICE = {
+SECOND_ORDER = {
     f"{name}: {target}": problem | {"target": target}
     for (name, problem), target in itertools.product(
         {
@@ -57,27 +57,27 @@ TWICE = {
         SECOND,
     )
 }
-ONCE_MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
+FIRST_ORDER_MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
 
 
 def cases(problems, modes, dtypes=("float64",), chunks=(None,), **fields):
-    """The cases of these problems that are offered, by what a person calls them."""
-    found = {}
+    """Return the supported cases of these problems as test parameters with readable ids."""
+    names = {}
     for name, mode, batch, dtype, chunk in itertools.product(problems, modes, BATCHES, dtypes, chunks):
         rest = {"mode": mode, "batch": batch, "dtype": dtype, "chunk": chunk, "engine": "torch", "jit": False}
         case = completion.complete(Case(**problems[name] | rest | fields))
-        if refusal(case) is None:
-            found.setdefault(case, f"{name}-{mode}-{batch}-{dtype}-{chunk}")
-    return [pytest.param(case, id=name) for case, name in found.items()]
+        if skip_reason(case) is None:
+            names.setdefault(case, f"{name}-{mode}-{batch}-{dtype}-{chunk}")
+    return [pytest.param(case, id=name) for case, name in names.items()]
 
 
-def refusal(case):
+def skip_reason(case):
     built = workload.build(case)
     return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
 
-def why_not(**fields):
-    """Why torch does not offer a case, in words."""
+def skip_text(**fields):
+    """Return as text why torch does not support a case."""
     case = completion.complete(Case(**{"engine": "torch", "api": "jit"} | fields))
     built = workload.build(case)
     return peer.reason_to_skip(case, built, shape.derivative_shape(case, built))
@@ -89,7 +89,7 @@ def run(case):
     )
 
 
-def is_right(record):
+def check_correct(record):
     assert record.status == "ok", record.text
     assert record.error <= record.tolerance
     if record.case.dtype == "float64":
@@ -97,21 +97,21 @@ def is_right(record):
 
 
 EAGER = [
-    *cases(PROBLEMS, ONCE_MODES, chunks=[None, 2]),
-    *cases(TWICE, HESSIAN, chunks=[None, 3]),
+    *cases(PROBLEMS, FIRST_ORDER_MODES, chunks=[None, 2]),
+    *cases(SECOND_ORDER, HESSIAN, chunks=[None, 3]),
     *cases(
         {name: PROBLEMS[name] for name in ("rbf", "linear by both", "residual by both", "poisson")},
-        ONCE_MODES,
+        FIRST_ORDER_MODES,
         DTYPES[::2],
     ),
-    *cases({"residual scalar: hvp": TWICE["residual scalar: hvp"]}, HESSIAN, DTYPES[::2]),
+    *cases({"residual scalar: hvp": SECOND_ORDER["residual scalar: hvp"]}, HESSIAN, DTYPES[::2]),
 ]
 
 
 @pytest.mark.parametrize("case", EAGER)
-def test_every_way_that_is_offered_gives_the_reference_at_every_point(case):
+def test_every_supported_case_equals_the_reference_at_every_point(case):
     record = run(case)
-    is_right(record)
+    check_correct(record)
     assert record.compile_seconds is None
     assert (record.passes is None) == (case.mode == "value")
 
@@ -119,7 +119,7 @@ def test_every_way_that_is_offered_gives_the_reference_at_every_point(case):
 COMPILED = [
     *cases({"rbf": RBF}, ["jacfwd", "jacrev"], ["float32"], [2], jit=True),
     *cases(
-        {"residual scalar: hessian": TWICE["residual scalar: hessian"]},
+        {"residual scalar: hessian": SECOND_ORDER["residual scalar: hessian"]},
         ["rev_over_fwd"],
         ["bfloat16"],
         jit=True,
@@ -129,22 +129,22 @@ COMPILED = [
 
 
 @pytest.mark.parametrize("case", COMPILED)
-def test_what_is_compiled_is_right_as_well_and_says_what_compiling_took(case):
+def test_compiled_cases_are_correct_and_record_their_compile_time(case):
     record = run(case)
-    is_right(record)
+    check_correct(record)
     assert record.compile_seconds > 0
 
 
 def test_a_wrong_derivative_is_a_wrong_answer(monkeypatch):
-    right = formulas.function
-    monkeypatch.setattr(formulas, "function", lambda *words: lambda **x: right(*words)(**x) * 1.001)
+    correct = formulas.function
+    monkeypatch.setattr(formulas, "function", lambda *args: lambda **x: correct(*args)(**x) * 1.001)
     for mode in ("jacfwd", "jacrev"):
         record = run(completion.complete(Case(**RBF | {"engine": "torch", "mode": mode, "jit": False})))
         assert (record.status, record.reason) == ("failed", "wrong_answer")
         assert not record.seconds
 
 
-def test_it_uses_as_many_threads_as_jax_has_devices():
+def test_torch_uses_the_given_number_of_threads():
     import torch
 
     case = completion.complete(Case(**RBF | {"engine": "torch", "jit": False}))
@@ -155,42 +155,44 @@ def test_it_uses_as_many_threads_as_jax_has_devices():
         assert (torch.get_num_threads(), torch.get_num_interop_threads()) == (threads, 1)
 
 
-def test_a_function_written_in_jax_is_not_offered(write_workload, tmp_path, monkeypatch):
+def test_a_function_written_in_jax_is_not_supported(write_workload, tmp_path, monkeypatch):
     write_workload("springs")
     monkeypatch.syspath_prepend(tmp_path)
-    assert why_not(workload="springs") == (
+    assert skip_text(workload="springs") == (
         "torch implements the functions rbf, linear, residual, poisson, not those in JAX"
     )
 
 
-def test_modes_that_it_does_not_have_are_not_offered():
+def test_unsupported_modes_are_skipped_with_the_supported_ones():
     for mode in ("linearize", "finite_difference", "analytic"):
-        assert "torch offers value, jacfwd, jacrev" in why_not(**RBF, mode=mode)
+        assert "torch offers value, jacfwd, jacrev" in skip_text(**RBF, mode=mode)
 
 
-def test_hessians_are_offered_of_the_functions_that_have_one():
-    assert "Hessians of residual" in why_not(workload="rbf", sizes={"m": 1}, mode="fwd_over_rev")
+def test_hessians_are_not_supported_for_rbf():
+    assert "Hessians of residual" in skip_text(workload="rbf", sizes={"m": 1}, mode="fwd_over_rev")
 
 
-def test_forward_over_forward_is_not_compiled():
-    assert "torch.compile crashes" in why_not(**TWICE["poisson: hessian"], mode="fwd_over_fwd", jit=True)
+def test_forward_over_forward_is_not_supported_with_jit():
+    assert "torch.compile crashes" in skip_text(
+        **SECOND_ORDER["poisson: hessian"], mode="fwd_over_fwd", jit=True
+    )
 
 
-def test_compiling_without_a_compiler_is_not_offered(monkeypatch, tmp_path):
+def test_jit_without_a_compiler_is_not_supported(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "needs a C++ compiler" in why_not(**RBF, jit=True)
-    assert why_not(**RBF, jit=False) is None
+    assert "needs a C++ compiler" in skip_text(**RBF, jit=True)
+    assert skip_text(**RBF, jit=False) is None
 
 
-def test_what_does_not_fit_in_memory_is_not_offered_and_both_figures_are_told(monkeypatch):
+def test_a_case_that_does_not_fit_in_memory_is_skipped_with_both_sizes(monkeypatch):
     monkeypatch.setattr(peer, "available_bytes", lambda: 10**9)
-    much = {"workload": "rbf", "points": 1000, "mode": "jacrev", "jit": False}
-    assert why_not(**much).startswith("needs about 8") and "has 1 GB" in why_not(**much)
-    assert why_not(**much, chunk=8) is None
-    assert why_not(**much | {"mode": "jacfwd"}) is None
-    assert why_not(**much | {"mode": "grad_of_sum"}) is None
+    large = {"workload": "rbf", "points": 1000, "mode": "jacrev", "jit": False}
+    assert skip_text(**large).startswith("needs about 8") and "has 1 GB" in skip_text(**large)
+    assert skip_text(**large, chunk=8) is None
+    assert skip_text(**large | {"mode": "jacfwd"}) is None
+    assert skip_text(**large | {"mode": "grad_of_sum"}) is None
 
 
-def test_asking_what_is_offered_does_not_load_torch():
+def test_importing_the_engine_module_does_not_load_torch():
     code = f"import sys; sys.path.insert(0, {os.getcwd()!r})\nimport scaling.peers.torch\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,6 +1,6 @@
-"""The crew: every case has its end, what several have in common is compiled once, and a planner that dies ends one case alone.
+"""Tests of the compile pool: every case gets a result, common programs are compiled once, a dying worker fails one case.
 
-The planners are stand-ins, a few lines without JAX: what a case does stands in its workload's name.
+The compile workers are fakes of a few lines without JAX; the name of the workload selects what a case does.
 """
 
 import collections
@@ -15,7 +15,7 @@ from scaling.plan import compile_pool
 from scaling.workers.machine import AllocationLost
 from scaling.workers.worker_group import RecordNotWritten, Variant
 
-STAND_IN = """
+FAKE_WORKER = """
 import json, os, sys, time
 
 out = os.fdopen(os.dup(1), "w")
@@ -25,11 +25,11 @@ if job.get("stillborn"):
 log = open(os.path.join(job["log"], str(os.getpid())), "a")
 
 
-def say(**what):
-    print(json.dumps(what), file=out, flush=True)
+def send(**event):
+    print(json.dumps(event), file=out, flush=True)
 
 
-say(event="started")
+send(event="started")
 cases = {}
 for line in sys.stdin:
     order = json.loads(line)
@@ -38,161 +38,164 @@ for line in sys.stdin:
     print(what, case["workload"], case.get("devices", 1), file=log, flush=True)
     word, _, rest = case["workload"].partition(".")
     if what == "trace" and word == "unbuildable":
-        say(event="end", key=key, status="skipped", reason="not_defined", text="it has no meaning")
+        send(event="end", key=key, status="skipped", reason="not_defined", text="it has no meaning")
     elif what == "trace":
-        # "alike" is one program whatever the number of devices; "apart" has none; others are their own.
-        say(event="traced", key=key, program=None if word == "apart" else case["workload"])
+        # "alike" is one program for all device counts; "apart" has no shared program; others have their own.
+        send(event="traced", key=key, program=None if word == "apart" else case["workload"])
     elif word == "dies" or (word == "once" and not os.path.exists(os.path.join(job["log"], "died"))):
         open(os.path.join(job["log"], "died"), "w").close()
         sys.exit("it fell over")
     elif word == "sleeps":
         time.sleep(60)
     elif word == "broken":
-        say(event="end", key=key, status="failed", reason="error", text="the compiler refused")
+        send(event="end", key=key, status="failed", reason="error", text="the compiler refused")
     else:
         time.sleep(job["seconds"])
-        say(event="end", key=key, status="planned", compile_seconds=0.5, trace_seconds=0.1, lower_seconds=0.2, output_bytes=7)
+        send(event="end", key=key, status="planned", compile_seconds=0.5, trace_seconds=0.1, lower_seconds=0.2, output_bytes=7)
 """
 
 
 @pytest.fixture
-def plan(tmp_path, monkeypatch):
-    """Plan cases with stand-ins: what was told of each case, in order; `plan.did` has what the planners did."""
-    (tmp_path / "stand_in.py").write_text(STAND_IN)
+def compile_cases(tmp_path, monkeypatch):
+    """Compile cases with fake workers and return (case, result) pairs in order; `actions` lists those of the workers."""
+    (tmp_path / "stand_in.py").write_text(FAKE_WORKER)
     (tmp_path / "log").mkdir()
-    monkeypatch.setattr(compile_pool, "Variant", functools.partial(_side, tmp_path))
+    monkeypatch.setattr(compile_pool, "Variant", functools.partial(_fake_variant, tmp_path))
 
-    def run(cases, size=1, limit=30.0, tell=None, compiling=0.0, **header):
-        told = []
+    def run(cases, size=1, limit=30.0, report=None, compiling=0.0, **header):
+        results = []
         header = {"platform": "gpu", "log": str(tmp_path / "log"), "seconds": compiling} | header
-        begun = []
+        started = []
         compile_pool.CompilePool(header, size, limit).compile_all(
-            cases, tell or (lambda case, found: told.append((case, found))), begun.append
+            cases, report or (lambda case, result: results.append((case, result))), started.append
         )
-        assert not alive(tmp_path / "log"), "no planner is left behind"
-        run.begun = begun
-        return told
+        assert not live_workers(tmp_path / "log"), "no worker is left behind"
+        run.started = started
+        return results
 
-    run.did = lambda: sorted(
+    run.actions = lambda: sorted(
         line for path in (tmp_path / "log").iterdir() for line in path.read_text().splitlines()
     )
     return run
 
 
-def _side(folder, name, module, variables):
+def _fake_variant(folder, name, module, variables):
     assert module == "scaling.plan.compile_worker"
     return Variant(
         name, module="stand_in", folder=folder, variables=dict(variables) | {"PYTHONPATH": str(folder)}
     )
 
 
-def alive(log):
+def live_workers(log):
     return [
         path.name for path in log.iterdir() if path.name.isdigit() and os.path.exists(f"/proc/{path.name}")
     ]
 
 
-def case(does="apart", devices=1, **fields):
-    return Case(does, points=840, devices=devices, **fields)
+def case(workload="apart", devices=1, **fields):
+    return Case(workload, points=840, devices=devices, **fields)
 
 
-def statuses(told):
+def statuses(results):
     return collections.Counter(
-        (each.workload.partition(".")[0], found["status"], found.get("reason")) for each, found in told
+        (reported.workload.partition(".")[0], result["status"], result.get("reason"))
+        for reported, result in results
     )
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-def test_every_case_is_told_once_whatever_the_size_of_the_crew(plan, size):
+def test_every_case_is_reported_once_for_any_number_of_workers(compile_cases, size):
     cases = [case(f"own.{k}" if k % 2 else "alike", devices=k + 1) for k in range(6)] + [
         case("unbuildable"),
         case("broken"),
     ]
-    told = plan(cases, size)
-    assert sorted(each.key for each, _ in told) == sorted(each.key for each in cases)
-    assert set(plan.begun) == set(cases)
-    found = dict(told)
-    assert found[case("unbuildable")] == {
+    results = compile_cases(cases, size)
+    assert sorted(reported.key for reported, _ in results) == sorted(reported.key for reported in cases)
+    assert set(compile_cases.started) == set(cases)
+    by_case = dict(results)
+    assert by_case[case("unbuildable")] == {
         "status": "skipped",
         "reason": "not_defined",
         "text": "it has no meaning",
     }
-    assert found[case("broken")]["text"] == "the compiler refused"
-    assert all("event" not in fields and "key" not in fields for fields in found.values())
+    assert by_case[case("broken")]["text"] == "the compiler refused"
+    assert all("event" not in fields and "key" not in fields for fields in by_case.values())
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_what_several_cases_have_in_common_is_compiled_once(plan, size):
+def test_a_program_that_cases_share_is_compiled_once(compile_cases, size):
     cases = [case("alike", devices=n) for n in (1, 2, 4, 8)]
-    told = plan(cases, size, compiling=0.3)
-    assert len([line for line in plan.did() if line.startswith("compile")]) == 1
-    first = next(each for each, found in told if "compiled_as" not in found)
-    for each, found in told:
-        assert found["status"] == "planned" and found["output_bytes"] == 7 and found["program"] == "alike"
-        if each != first:
-            assert found["compiled_as"] == first.key
-            assert found["compile_seconds"] == 0.5, "those of the case that was compiled"
-    assert len([line for line in plan.did() if line.startswith("trace")]) == 4
+    results = compile_cases(cases, size, compiling=0.3)
+    assert len([line for line in compile_cases.actions() if line.startswith("compile")]) == 1
+    first = next(reported for reported, result in results if "compiled_as" not in result)
+    for reported, result in results:
+        assert result["status"] == "planned" and result["output_bytes"] == 7 and result["program"] == "alike"
+        if reported != first:
+            assert result["compiled_as"] == first.key
+            assert result["compile_seconds"] == 0.5, "of the compiled case"
+    assert len([line for line in compile_cases.actions() if line.startswith("trace")]) == 4
 
 
-def test_the_largest_numbers_of_devices_come_first(plan):
-    told = plan([case(f"own.{n}", devices=n) for n in (2, 840, 1, 56)])
-    assert [each.devices for each, _ in told] == [840, 56, 2, 1]
-    assert [each.devices for each in plan.begun] == [840, 56, 2, 1]
+def test_cases_with_the_largest_device_counts_come_first(compile_cases):
+    results = compile_cases([case(f"own.{n}", devices=n) for n in (2, 840, 1, 56)])
+    assert [reported.devices for reported, _ in results] == [840, 56, 2, 1]
+    assert [reported.devices for reported in compile_cases.started] == [840, 56, 2, 1]
 
 
-def test_what_has_no_program_in_common_is_compiled_for_itself(plan):
-    told = plan([case("apart", devices=n) for n in (1, 2)])
-    assert len([line for line in plan.did() if line.startswith("compile")]) == 2
-    assert all("program" not in found and "compiled_as" not in found for _, found in told)
+def test_cases_without_a_shared_program_are_compiled_separately(compile_cases):
+    results = compile_cases([case("apart", devices=n) for n in (1, 2)])
+    assert len([line for line in compile_cases.actions() if line.startswith("compile")]) == 2
+    assert all("program" not in result and "compiled_as" not in result for _, result in results)
 
 
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_planner_that_dies_fails_one_case_and_the_others_go_on(plan, size):
-    told = plan([case("dies", devices=8), *(case("alike", devices=n) for n in (4, 2)), case("own")], size)
-    assert statuses(told) == {
+def test_a_dying_compile_worker_fails_one_case_and_the_others_continue(compile_cases, size):
+    results = compile_cases(
+        [case("dies", devices=8), *(case("alike", devices=n) for n in (4, 2)), case("own")], size
+    )
+    assert statuses(results) == {
         ("dies", "failed", "killed"): 1,
         ("alike", "planned", None): 2,
         ("own", "planned", None): 1,
     }
-    (died,) = [found for _, found in told if found["status"] == "failed"]
+    (died,) = [result for _, result in results if result["status"] == "failed"]
     assert "ended with status 1: it fell over" in died["text"]
 
 
-def test_what_waited_for_a_case_whose_planner_died_tries_again(plan):
+def test_cases_waiting_for_a_shared_program_are_retried_if_its_worker_dies(compile_cases):
     cases = [case("once", devices=n) for n in (8, 4, 2, 1)]
-    told = plan(cases, size=3, compiling=0.2)
-    assert len({each for each, _ in told}) == len(told) == 4
-    assert statuses(told) == {("once", "failed", "killed"): 1, ("once", "planned", None): 3}
-    assert len([line for line in plan.did() if line.startswith("compile")]) == 2
+    results = compile_cases(cases, size=3, compiling=0.2)
+    assert len({reported for reported, _ in results}) == len(results) == 4
+    assert statuses(results) == {("once", "failed", "killed"): 1, ("once", "planned", None): 3}
+    assert len([line for line in compile_cases.actions() if line.startswith("compile")]) == 2
 
 
-def test_a_case_that_takes_too_long_is_stopped(plan):
-    began = time.monotonic()
-    told = plan([case("sleeps", devices=2), case("own")], limit=0.5)
-    assert time.monotonic() - began < 10
-    assert statuses(told) == {("sleeps", "failed", "timeout"): 1, ("own", "planned", None): 1}
-    assert told[0][1]["text"] == "no end after 0.5 s (case_seconds)"
+def test_a_case_is_stopped_after_its_time_limit(compile_cases):
+    start = time.monotonic()
+    results = compile_cases([case("sleeps", devices=2), case("own")], limit=0.5)
+    assert time.monotonic() - start < 10
+    assert statuses(results) == {("sleeps", "failed", "timeout"): 1, ("own", "planned", None): 1}
+    assert results[0][1]["text"] == "no end after 0.5 s (case_seconds)"
 
 
 @pytest.mark.parametrize("size", [1, 3])
-def test_where_nothing_can_be_told_the_crew_ends_with_that_error(plan, size):
-    told = []
+def test_the_pool_ends_with_the_error_if_a_record_cannot_be_written(compile_cases, size):
+    results = []
 
-    def full(each, found):
-        told.append(each)
-        if len(told) == 1:
+    def fail(reported, result):
+        results.append(reported)
+        if len(results) == 1:
             raise RecordNotWritten("no space left on device")
 
     with pytest.raises(RecordNotWritten, match="no space left"):
-        plan([case(f"own.{n}", devices=n) for n in range(1, 30)], size, tell=full, compiling=0.1)
-    assert 1 <= len(told) < 20, "nothing more is begun"
+        compile_cases([case(f"own.{n}", devices=n) for n in range(1, 30)], size, report=fail, compiling=0.1)
+    assert 1 <= len(results) < 20, "no more cases are started"
 
 
-def test_a_planner_that_does_not_start_ends_the_crew(plan):
+def test_the_pool_ends_if_a_compile_worker_does_not_start(compile_cases):
     with pytest.raises(AllocationLost, match=r"the compile worker did not start: .*no compiler here"):
-        plan([case("own"), case("apart")], stillborn=True)
+        compile_cases([case("own"), case("apart")], stillborn=True)
 
 
-def test_no_cases_start_no_planner(plan):
-    assert plan([]) == [] and plan.did() == []
+def test_no_compile_worker_starts_without_cases(compile_cases):
+    assert compile_cases([]) == [] and compile_cases.actions() == []

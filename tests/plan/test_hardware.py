@@ -1,4 +1,4 @@
-"""Hardware: what conf/hardware says is whole and sourced, and what is malformed is refused in one line that names the field."""
+"""Tests of conf/hardware: every file is complete with sources, and a malformed field is rejected in one line."""
 
 import json
 import math
@@ -8,11 +8,11 @@ import yaml
 
 from scaling.core.case import DTYPES, Refusal
 from scaling.plan.hardware import from_config
-from tests.support.machines import machine, told
+from tests.support.machines import machine, machine_config
 from tests.support.paths import CONF
 
 FILES = sorted((CONF / "hardware").glob("*.yaml"))
-# What needs no source: names, what follows from the shape of a chip or a host, and what is the user's.
+# Fields without a source: names, the shape of a chip or a host, and fields that the user sets.
 UNSOURCED = {
     "name",
     "title",
@@ -26,8 +26,8 @@ UNSOURCED = {
 }
 
 
-def file(path):
-    """A file as Hydra reads it, to which 1e9 is a number, as it is to JSON."""
+def load_yaml(path):
+    """Return the content of a YAML file as Hydra reads it: 1e9 is a number."""
     return yaml.load(path.read_text(), Loader=_Loader)
 
 
@@ -40,23 +40,23 @@ _Loader.add_implicit_resolver(
 )
 
 
-def numbers(value):
-    """Every number in a nested value."""
+def all_numbers(value):
+    """Return all numbers in a nested value."""
     if isinstance(value, dict):
-        return [n for each in value.values() for n in numbers(each)]
+        return [n for item in value.values() for n in all_numbers(item)]
     if isinstance(value, list):
-        return [n for each in value for n in numbers(each)]
+        return [n for item in value for n in all_numbers(item)]
     return [value] if isinstance(value, int | float) else []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_file_is_a_machine_with_a_source_for_each_figure(path):
-    fields = file(path)
-    found = from_config(fields)
-    assert found.name == path.stem
+def test_every_hardware_file_has_a_source_for_each_figure(path):
+    fields = load_yaml(path)
+    hardware = from_config(fields)
+    assert hardware.name == path.stem
     figures = {name for name, value in fields.items() if value is not None} - UNSOURCED
     if path.stem == "cpu":
-        figures -= {"most"}  # no more than what is compiled for this host
+        figures -= {"most"}  # limited by the compilation for this host
     if isinstance(fields.get("target"), str):
         figures -= {"target"}  # a name
     assert set(fields["sources"]) == figures
@@ -64,26 +64,26 @@ def test_every_file_is_a_machine_with_a_source_for_each_figure(path):
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_every_rate_is_positive_and_the_largest_machine_can_be_had(path):
-    fields = file(path)
-    found = from_config(fields)
+def test_every_rate_is_positive_and_every_device_count_is_available(path):
+    fields = load_yaml(path)
+    hardware = from_config(fields)
     assert all(
         n > 0 and math.isfinite(n)
-        for n in numbers({name: value for name, value in fields.items() if name != "target"})
+        for n in all_numbers({name: value for name, value in fields.items() if name != "target"})
     )
-    counts = found.device_counts()
-    assert counts == sorted(set(counts)) and counts[0] == 1 and counts[-1] == found.most
-    if found.slices:
-        assert math.prod(found.slices[-1]) * found.per_chip == found.most
-        sizes = [math.prod(shape) for shape in found.slices]
-        assert sizes == sorted(sizes) and len({len(shape) for shape in found.slices}) == 1
+    counts = hardware.device_counts()
+    assert counts == sorted(set(counts)) and counts[0] == 1 and counts[-1] == hardware.most
+    if hardware.slices:
+        assert math.prod(hardware.slices[-1]) * hardware.per_chip == hardware.most
+        sizes = [math.prod(shape) for shape in hardware.slices]
+        assert sizes == sorted(sizes) and len({len(shape) for shape in hardware.slices}) == 1
     for count in counts:
-        shape = found.slice_shape(count)
+        shape = hardware.slice_shape(count)
         assert shape is not None
         if shape and count > 1:
-            assert math.prod(shape) * found.per_chip == count
-        found.check_devices(count)
-    for rates in found.rates:
+            assert math.prod(shape) * hardware.per_chip == count
+        hardware.check_devices(count)
+    for rates in hardware.rates:
         assert rates.network[-1].devices is None
         assert all(
             rates.products[d]["highest"] <= rates.products[d]["default"]
@@ -92,19 +92,19 @@ def test_every_rate_is_positive_and_the_largest_machine_can_be_had(path):
         )
 
 
-def test_hosts_are_full_and_slices_are_those_that_there_are():
+def test_device_counts_are_full_hosts_or_existing_slices():
     hosts = machine(per_host=8, most=64)
     assert hosts.device_counts() == [1, 2, 4, 8, 16, 32, 64]
     assert [hosts.slice_shape(n) for n in (3, 8, 24, 20)] == [(), (), (), None]
     torus = machine(
         platform="tpu", target="mine", slices=[[1, 1], [2, 2], [4, 4]], per_chip=2, per_host=4, most=32
     )
-    assert torus.device_counts() == [1, 8, 32], "one device stands for a chip; both of one are no slice"
+    assert torus.device_counts() == [1, 8, 32], "one device represents a chip; two devices are not a slice"
     assert [torus.slice_shape(n) for n in (1, 2, 8, 16, 32)] == [(1, 1), None, (2, 2), None, (4, 4)]
 
 
 @pytest.mark.parametrize(
-    ("fields", "count", "near"),
+    ("fields", "count", "alternatives"),
     [
         ({"per_host": 8, "most": 64}, 20, "use 1, 2, 4, 8, 16, 32, 64, or a multiple of 8 up to 64"),
         (
@@ -114,35 +114,35 @@ def test_hosts_are_full_and_slices_are_those_that_there_are():
         ),
     ],
 )
-def test_a_number_of_devices_that_cannot_be_had_is_refused_with_its_neighbours(fields, count, near):
+def test_an_unavailable_device_count_is_rejected_with_the_valid_ones(fields, count, alternatives):
     with pytest.raises(Refusal) as refusal:
         machine(**fields).check_devices(count)
-    assert str(refusal.value) == f"devices={count} are not available on mine: {near}"
+    assert str(refusal.value) == f"devices={count} are not available on mine: {alternatives}"
 
 
-def test_beyond_the_largest_machine_any_number_will_do_up_to_a_million():
-    found = machine(most=64)
+def test_any_device_count_beyond_the_largest_machine_is_valid_up_to_a_million():
+    hardware = machine(most=64)
     for count in (65, 999_999, 1_000_000):
-        found.check_devices(count)
+        hardware.check_devices(count)
     with pytest.raises(Refusal, match="devices=1000001 exceed the maximum of a plan: 1000000"):
-        found.check_devices(1_000_001)
+        hardware.check_devices(1_000_001)
 
 
-def test_rates_are_those_of_the_largest_number_of_devices_that_is_no_more():
-    found = machine()
-    assert found.rates_at(1) is found.rates_at(4096) is found.rates[0]
+def test_rates_are_those_of_the_next_smaller_measured_device_count():
+    hardware = machine()
+    assert hardware.rates_at(1) is hardware.rates_at(4096) is hardware.rates[0]
 
 
-def test_what_is_not_said_of_rates_follows_from_others():
-    some = machine(divisions=None, reductions=None, turned=None).rates[0]
+def test_missing_rates_default_to_related_ones():
+    rates = machine(divisions=None, reductions=None, turned=None).rates[0]
     assert (
-        some.divisions == some.transcendental
-        and some.reductions == some.arithmetic
-        and some.turned == some.bandwidth[0][1]
+        rates.divisions == rates.transcendental
+        and rates.reductions == rates.arithmetic
+        and rates.turned == rates.bandwidth[0][1]
     )
 
 
-def test_a_price_or_a_title_changes_no_prediction_and_a_rate_does():
+def test_the_digest_depends_on_rates_but_not_on_price_or_title():
     assert machine(price=3.5, title="Another", sources={"bandwidth": "here"}).digest == machine().digest
     for change in (
         {"bandwidth": 2e9},
@@ -153,44 +153,44 @@ def test_a_price_or_a_title_changes_no_prediction_and_a_rate_does():
         assert machine(**change).digest != machine().digest
 
 
-# Values that are none for a field, and the fields that have a meaning for some of them after all.
-BAD = {"missing": None, "text": "many", "negative": -1, "zero": 0, "true": True, "nan": math.nan, "infinite": math.inf,
+# Invalid values of fields, and the exceptions: (value, field) pairs that are valid.
+INVALID = {"missing": None, "text": "many", "negative": -1, "zero": 0, "true": True, "nan": math.nan, "infinite": math.inf,
        "list": [[1, "x"]], "mapping": {"a": -1}}  # fmt: skip
-FIELDS = [name for name in told() if name != "sources"]
-FINE = {
+FIELDS = [name for name in machine_config() if name != "sources"]
+VALID = {
     ("missing", name) for name in ("price", "slices", "device_kind", "title", "divisions", "reductions", "turned")
 } | {("text", name) for name in ("name", "title", "device_kind")} | {("mapping", "target")}  # fmt: skip
 
 
 @pytest.mark.parametrize("field", FIELDS)
-@pytest.mark.parametrize("bad", BAD)
-def test_a_malformed_field_is_refused_in_one_line_that_names_it(field, bad):
-    if (bad, field) in FINE:
-        machine(**{field: BAD[bad]})
+@pytest.mark.parametrize("kind", INVALID)
+def test_a_malformed_field_is_rejected_in_one_line_that_names_it(field, kind):
+    if (kind, field) in VALID:
+        machine(**{field: INVALID[kind]})
         return
     with pytest.raises(Refusal) as refusal:
-        machine(**{field: BAD[bad]})
+        machine(**{field: INVALID[kind]})
     assert f"hardware.{field}" in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 @pytest.mark.parametrize("name", ["a/b", "../up", ".", "a b", "x" * 200, "\x00"])
-def test_a_name_that_no_file_could_have_is_refused(name):
+def test_a_name_that_is_not_a_valid_file_name_is_rejected(name):
     with pytest.raises(Refusal, match=r"hardware\.name"):
         machine(name=name)
     assert machine(name="tpu-7.x+1").name == "tpu-7.x+1"
 
 
-def test_a_device_differs_from_the_others_by_a_share():
+def test_jitter_is_limited():
     assert machine(jitter=1.0).jitter == 1.0
     with pytest.raises(Refusal, match=r"hardware\.jitter"):
         machine(jitter=1000.0)
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_a_field_that_is_not_there_is_the_same_as_one_that_is_null(field):
-    fields = told()
+def test_a_missing_field_equals_a_null_field(field):
+    fields = machine_config()
     del fields[field]
-    if ("missing", field) in FINE:
+    if ("missing", field) in VALID:
         from_config(fields)
         return
     with pytest.raises(Refusal, match=rf"hardware\.{field}"):
@@ -218,23 +218,23 @@ NESTED = {
 @pytest.mark.parametrize(
     ("field", "value"), [(field, value) for field, values in NESTED.items() for value in values]
 )
-def test_what_is_malformed_inside_a_field_is_refused_too(field, value):
+def test_malformed_nested_values_are_rejected(field, value):
     with pytest.raises(Refusal, match=rf"hardware\.{field}"):
         machine(**{field: value})
 
 
-def test_the_largest_machine_is_that_of_the_last_slice():
+def test_the_largest_device_count_must_be_that_of_the_last_slice():
     with pytest.raises(Refusal, match=r"hardware\.most must be the devices of the last slice, not 8"):
         machine(platform="tpu", target="t", slices=[[1, 1], [2, 2]], most=8)
 
 
-def test_a_machine_is_compiled_for_by_what_its_compiler_knows_it_by():
+def test_the_compiler_target_must_match_the_platform():
     for platform, target in (("gpu", "h100"), ("tpu", {"name": "v5p"}), ("tpu", None)):
         with pytest.raises(Refusal, match=r"hardware\.target"):
             machine(platform=platform, target=target)
 
 
-def test_an_unknown_key_is_refused_with_the_nearest():
+def test_an_unknown_key_is_rejected_with_the_nearest():
     with pytest.raises(Refusal, match=r"unknown key of hardware 'bandwith'.*did you mean 'bandwidth'"):
         machine(bandwith=1e9)
     for internal in ("config", "rates", "devices"):
@@ -242,5 +242,5 @@ def test_an_unknown_key_is_refused_with_the_nearest():
             machine(**{internal: 1})
 
 
-def test_what_a_machine_was_made_from_can_be_kept():
+def test_the_configuration_of_a_machine_survives_json():
     assert from_config(json.loads(json.dumps(machine().config))) == machine()

@@ -1,4 +1,4 @@
-"""Kernels: those of a program, and its messages, are those that its text holds, counted by hand, whichever backend wrote it."""
+"""Tests of reading HLO text: kernels, operations, bytes and messages of a program equal a count by hand on every backend."""
 
 import math
 import os
@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from scaling.options.program.hlo_cost import Kernel, Message, as_work, read
 
-jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
+jax.config.update("jax_num_cpu_devices", 8)  # as in test_contract.py
 jax.config.update("jax_enable_x64", True)
 
 ADD = """
@@ -30,32 +30,32 @@ ADD = """
 
 
 def module(entry, others="", header="HloModule written"):
-    """A module whose entry has these lines, the last being its root."""
+    """Return the text of an HLO module whose entry computation has these lines; the last line is its root."""
     *lines, last = entry.strip().splitlines()
     body = "\n".join(f"  {line.strip()}" for line in lines)
     return f"{header}\n{others}{ADD}\nENTRY %main (x: f32[]) -> f32[] {{\n{body}\n  ROOT {last.strip()}\n}}\n"
 
 
-def kernels(entry, others="", **more):
-    return read(module(entry, others, **more)).kernels
+def kernels(entry, others="", **options):
+    return read(module(entry, others, **options)).kernels
 
 
-def alone(instruction, *parameters, others=""):
-    """The kernel of one instruction of these parameters, a and b."""
-    given = "\n".join(
+def single_kernel(instruction, *parameters, others=""):
+    """Return the kernel of one instruction with the parameters a and b."""
+    definitions = "\n".join(
         f"%{name} = {shape} parameter({k})"
         for k, (name, shape) in enumerate(zip("ab", parameters, strict=False))
     )
-    (kernel,) = kernels(f"{given}\n%result = {instruction}", others)
+    (kernel,) = kernels(f"{definitions}\n%result = {instruction}", others)
     return kernel
 
 
-def done(kernel):
-    """What a kernel does, without its bytes and how often."""
+def kernel_work(kernel):
+    """Return the operations of a kernel, without its bytes and repetitions."""
     return {name: value for name, value in as_work(kernel).items() if name not in ("bytes", "times")}
 
 
-PRODUCTS = {  # an instruction, its operands, its multiplications and additions
+PRODUCTS = {  # instruction, operands, multiplications and additions
     "a dot": ("f32[3,7]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}",
               ["f32[3,5]{1,0}", "f32[5,7]{1,0}"], 2 * 3 * 7 * 5),
     "a dot along two axes": ("f32[7]{0} dot(%a, %b), lhs_contracting_dims={0,2}, rhs_contracting_dims={0,1}",
@@ -69,28 +69,28 @@ PRODUCTS = {  # an instruction, its operands, its multiplications and additions
         '(f32[3,7]{1,0}, s8[4194304]{0}) custom-call(%a, %b), custom_call_target="__cublas$gemm", backend_config='
         '{"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}}',
         ["f32[3,5]{1,0}", "f32[5,7]{1,0}"], 2 * 3 * 7 * 5),
-    "a product as TPUs write it": ("f32[3,7]{1,0} convolution(%a, %b), dim_labels=bf_io->bf",
+    "a product in the notation of TPUs": ("f32[3,7]{1,0} convolution(%a, %b), dim_labels=bf_io->bf",
                                    ["f32[3,5]{1,0}", "f32[5,7]{1,0}"], 2 * 3 * 7 * 5),
-    # One number a feature against a window that is wider than it: of the four taps at each of the four places one meets it.
+    # One number per feature and a window wider than it: at each of the four positions one of four taps overlaps the number.
     "a window that runs over an operand": (
         "f32[9,4,6]{2,1,0} convolution(%a, %b), window={size=4 pad=3_3 rhs_reversal=1}, dim_labels=bf0_0io->b0f",
         ["f32[9,5,1]{2,1,0}", "f32[4,5,6]{2,1,0}"], 2 * 9 * 6 * 5 * 4),
-    "padding is no work": ("f32[2,6,3]{2,1,0} convolution(%a, %b), window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f",
+    "padding": ("f32[2,6,3]{2,1,0} convolution(%a, %b), window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f",
                            ["f32[2,6,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (3 * 6 - 2)),
     "strides": ("f32[2,3,4,3]{3,2,1,0} convolution(%a, %b), window={size=3x2 stride=2x2}, dim_labels=b01f_01io->b01f",
                 ["f32[2,7,8,5]{3,2,1,0}", "f32[3,2,5,3]{3,2,1,0}"], 2 * 2 * 3 * 5 * (3 * 3) * (4 * 2)),
-    # 4 numbers with a zero between each two are 7; three taps over 7 + 2 x 2 are 9 places; each number meets each tap once.
+    # 4 numbers with zeros between them are 7; three taps over 7 + 2 x 2 have 9 positions; each number meets each tap once.
     "a dilated operand": ("f32[2,9,3]{2,1,0} convolution(%a, %b), window={size=3 pad=2_2 lhs_dilate=2}, dim_labels=b0f_0io->b0f",
                           ["f32[2,4,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (4 * 3)),
-    # Taps two apart reach two beyond either end: of eight places six, eight and six meet a number.
+    # Taps two apart extend two beyond each end: they overlap a number at six, eight and six of eight positions.
     "a dilated window": (
         "f32[2,8,3]{2,1,0} convolution(%a, %b), window={size=3 pad=2_2 rhs_dilate=2}, dim_labels=b0f_0io->b0f",
         ["f32[2,8,5]{2,1,0}", "f32[3,5,3]{2,1,0}"], 2 * 2 * 3 * 5 * (6 + 8 + 6)),
 } | {
-    f"cuDNN, {way}": (
+    f"cuDNN, {direction}": (
         f'({result}, u8[64]{{0}}) custom-call(%a, %b), window={{size=3 pad=1_1}}, dim_labels=b0f_o0i->b0f, '
-        f'custom_call_target="__cudnn$conv{way}"', operands, 2 * 2 * 3 * 5 * (3 * 6 - 2))
-    for way, result, operands in [
+        f'custom_call_target="__cudnn$conv{direction}"', operands, 2 * 2 * 3 * 5 * (3 * 6 - 2))
+    for direction, result, operands in [
         ("Forward", "f32[2,6,3]{2,1,0}", ["f32[2,6,5]{2,1,0}", "f32[3,3,5]{2,1,0}"]),
         ("BackwardInput", "f32[2,6,5]{2,1,0}", ["f32[2,6,3]{2,1,0}", "f32[3,3,5]{2,1,0}"]),
         ("BackwardFilter", "f32[3,3,5]{2,1,0}", ["f32[2,6,5]{2,1,0}", "f32[2,6,3]{2,1,0}"]),
@@ -99,21 +99,21 @@ PRODUCTS = {  # an instruction, its operands, its multiplications and additions
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_a_product_of_matrices_is_counted_however_it_is_written(name):
+def test_a_matrix_product_is_counted_in_every_notation(name):
     instruction, operands, operations = PRODUCTS[name]
-    assert done(alone(instruction, *operands)) == {"products": operations}
+    assert kernel_work(single_kernel(instruction, *operands)) == {"products": operations}
 
 
-def test_a_librarys_scratch_is_not_moved_and_another_call_is_no_product():
+def test_a_library_call_moves_no_scratch_and_unknown_calls_are_not_products():
     instruction, operands, _ = PRODUCTS["cuBLAS"]
-    assert alone(instruction, *operands).bytes == 4 * (15 + 35 + 21)
+    assert single_kernel(instruction, *operands).bytes == 4 * (15 + 35 + 21)
     unknown = 'f32[3,5]{1,0} custom-call(%a), custom_call_target="their own"'
-    assert done(alone(unknown, "f32[3,5]{1,0}")) == {"library": "their own"}
+    assert kernel_work(single_kernel(unknown, "f32[3,5]{1,0}")) == {"library": "their own"}
     placed = 'f32[3,5]{1,0} custom-call(%a), custom_call_target="Sharding"'
-    assert done(alone(placed, "f32[3,5]{1,0}")) == {}
+    assert kernel_work(single_kernel(placed, "f32[3,5]{1,0}")) == {}
 
 
-WORK = {  # an instruction, its operands, what it does
+WORK = {  # instruction, operands, operations by kind
     "an addition": ("f32[3,5]{1,0} add(%a, %a)", ["f32[3,5]{1,0}"], {"arithmetic": 15}),
     "a comparison": ("pred[15]{0} compare(%a, %b), direction=LT", ["f32[15]{0}", "f32[15]{0}"], {"arithmetic": 15}),
     "a quotient": ("f32[15]{0} divide(%a, %b)", ["f32[15]{0}", "f32[15]{0}"], {"divisions": 15}),
@@ -124,9 +124,9 @@ WORK = {  # an instruction, its operands, what it does
     "a sum of rows": ("f32[3]{0} reduce(%a, %b), dimensions={1}, to_apply=%add", ["f32[3,5]{1,0}", "f32[]"], {"reductions": 15}),
     "a sum of columns": ("f32[5]{0} reduce(%a, %b), dimensions={0}, to_apply=%add", ["f32[3,5]{1,0}", "f32[]"],
                          {"arithmetic": 15}),
-    "a sum of rows that lie apart": ("f32[3]{0} reduce(%a, %b), dimensions={1}, to_apply=%add", ["f32[3,5]{0,1}", "f32[]"],
+    "a sum of strided rows": ("f32[3]{0} reduce(%a, %b), dimensions={1}, to_apply=%add", ["f32[3,5]{0,1}", "f32[]"],
                                      {"arithmetic": 15}),
-    "a sum along an axis of one beside": ("f32[3]{0} reduce(%a, %b), dimensions={1}, to_apply=%add",
+    "a sum along an axis next to an axis of size 1": ("f32[3]{0} reduce(%a, %b), dimensions={1}, to_apply=%add",
                                           ["f32[3,5,1]{2,1,0}", "f32[]"], {"reductions": 15}),
     "running sums": ("f32[3,5]{1,0} reduce-window(%a, %b), window={size=1x5 pad=0_0x4_0}, to_apply=%add",
                      ["f32[3,5]{1,0}", "f32[]"], {"reductions": 15 * 5}),
@@ -134,35 +134,35 @@ WORK = {  # an instruction, its operands, what it does
                                 ["f32[3,5]{1,0}", "f32[]"], {"arithmetic": 15 * 3}),
     "a broadcast": ("f32[3,5]{1,0} broadcast(%a), dimensions={0}", ["f32[3]{0}"], {}),
     "a copy": ("f32[3,5]{1,0} copy(%a)", ["f32[3,5]{1,0}"], {}),
-    "a copy that turns": ("f32[3,5]{0,1} copy(%a)", ["f32[3,5]{1,0}"], {"turned": 2 * 60}),
+    "a copy that transposes": ("f32[3,5]{0,1} copy(%a)", ["f32[3,5]{1,0}"], {"turned": 2 * 60}),
     "a transposition": ("f32[5,3]{1,0} transpose(%a), dimensions={1,0}", ["f32[3,5]{1,0}"], {"turned": 2 * 60}),
-    "a transposition that only renames": ("f32[5,3]{0,1} transpose(%a), dimensions={1,0}", ["f32[3,5]{1,0}"], {}),
+    "a transposition that only changes the layout": ("f32[5,3]{0,1} transpose(%a), dimensions={1,0}", ["f32[3,5]{1,0}"], {}),
     "a transposition of slow axes": ("f32[4,3,5]{2,1,0} transpose(%a), dimensions={1,0,2}", ["f32[3,4,5]{2,1,0}"], {}),
-    "a transposition of an axis of one": ("f32[1,5]{1,0} transpose(%a), dimensions={1,0}", ["f32[5,1]{1,0}"], {}),
+    "a transposition of an axis of size 1": ("f32[1,5]{1,0} transpose(%a), dimensions={1,0}", ["f32[5,1]{1,0}"], {}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_an_instruction_does_what_it_says(name):
+def test_an_instruction_has_its_operations(name):
     instruction, operands, work = WORK[name]
-    assert done(alone(instruction, *operands)) == work
+    assert kernel_work(single_kernel(instruction, *operands)) == work
 
 
-def test_a_kernel_reads_its_operands_and_writes_its_result_and_what_is_on_the_chip_costs_nothing():
+def test_a_kernel_moves_its_operands_and_result_except_in_on_chip_memory():
     move = "f32[100]{0%s} negate(%%a)"
-    for result, operand, moved in (
+    for result, operand, expected in (
         ("", "", 800),
         (":S(1)", "", 400),
         ("", ":S(1)", 400),
         (":S(1)", ":S(1)", 0),
     ):
-        assert alone(move % result, f"f32[100]{{0{operand}}}").bytes == moved
+        assert single_kernel(move % result, f"f32[100]{{0{operand}}}").bytes == expected
     tiled = "f32[100]{0:T(128)S(1)}"
-    assert alone("f32[100]{0:T(128)} negate(%a)", tiled).bytes == 512, "a whole tile"
-    assert alone("f32[100]{0} negate(%a)", "f32[100]{0:S(5)}").bytes == 800, (
-        "the host's memory is not on the chip"
+    assert single_kernel("f32[100]{0:T(128)} negate(%a)", tiled).bytes == 512, "a whole tile"
+    assert single_kernel("f32[100]{0} negate(%a)", "f32[100]{0:S(5)}").bytes == 800, (
+        "host memory is not on-chip memory"
     )
-    assert alone("pred[100]{0} compare(%a, %a), direction=EQ", "bf16[100]{0}").bytes == 300
+    assert single_kernel("pred[100]{0} compare(%a, %a), direction=EQ", "bf16[100]{0}").bytes == 300
 
 
 FUSION = """
@@ -178,7 +178,7 @@ FUSION = """
 """
 
 
-def test_a_fusion_is_one_kernel_that_moves_what_goes_in_and_comes_out():
+def test_a_fusion_is_one_kernel_that_moves_its_inputs_and_output():
     (kernel,) = kernels(
         """%a = f32[50,40]{1,0} parameter(0)
         %b = f32[40]{0} parameter(1)
@@ -222,24 +222,24 @@ NESTED = """
 """
 
 
-def test_what_a_fusion_within_another_slices_or_updates_is_not_all_of_it():
-    given = """%a = f32[5000,64]{1,0} parameter(0)
+def test_a_nested_fusion_that_slices_or_updates_moves_only_the_slice():
+    inputs = """%a = f32[5000,64]{1,0} parameter(0)
         %b = s32[] parameter(1)
         %c = f32[64,4]{1,0} parameter(2)
         """
-    (kernel,) = kernels(given + "%f = f32[8,4]{1,0} fusion(%a, %b, %c), kind=kOutput, calls=%fused", NESTED)
+    (kernel,) = kernels(inputs + "%f = f32[8,4]{1,0} fusion(%a, %b, %c), kind=kOutput, calls=%fused", NESTED)
     assert kernel == Kernel(4 * (8 * 64 + 1 + 64 * 4 + 8 * 4), products=2 * 8 * 4 * 64)
-    (kernel,) = kernels(given + "%f = f32[5000,64]{1,0} fusion(%a, %b), kind=kLoop, calls=%kept", NESTED)
+    (kernel,) = kernels(inputs + "%f = f32[5000,64]{1,0} fusion(%a, %b), kind=kLoop, calls=%kept", NESTED)
     assert kernel == Kernel(4 * (8 * 64 + 1 + 8 * 64), arithmetic=8 * 64), (
-        "eight rows are read, and written where they were"
+        "eight rows are read and updated in place"
     )
 
 
-def messages(entry, **more):
-    return read(module(f"%x = f32[256]{{0}} parameter(0)\n{entry}", **more)).messages
+def messages(entry, **options):
+    return read(module(f"%x = f32[256]{{0}} parameter(0)\n{entry}", **options)).messages
 
 
-MANY = "HloModule written, num_partitions=6, replica_count=2"
+TWELVE_DEVICES = "HloModule written, num_partitions=6, replica_count=2"
 
 
 @pytest.mark.parametrize(
@@ -253,9 +253,9 @@ MANY = "HloModule written, num_partitions=6, replica_count=2"
         ("channel_id=1", 12),
     ],
 )
-def test_a_message_goes_to_its_group_or_to_all(groups, devices):
+def test_a_message_is_sent_to_its_replica_group_or_to_all_devices(groups, devices):
     line = f"%sum = f32[256]{{0}} all-reduce(%x), {groups}, to_apply=%add"
-    assert messages(line, header=MANY) == (Message("all-reduce", 1024, devices),)
+    assert messages(line, header=TWELVE_DEVICES) == (Message("all-reduce", 1024, devices),)
 
 
 ASYNCHRONOUS = {
@@ -267,15 +267,15 @@ ASYNCHRONOUS = {
 @pytest.mark.parametrize("kind", ASYNCHRONOUS)
 def test_an_asynchronous_collective_is_one_message(kind):
     start, size = ASYNCHRONOUS[kind], {"all-reduce": 1024, "all-gather": 2048}[kind]
-    found = read(
+    stats = read(
         module(f"%x = f32[256]{{0}} parameter(0)\n{start}\n%done = f32[{size // 4}]{{0}} {kind}-done(%start)")
     )
-    assert found.messages == (Message(kind, size, 2),)
-    assert found.kernels == (Kernel(1024 + size),)
-    assert found.collectives[kind] == 1
+    assert stats.messages == (Message(kind, size, 2),)
+    assert stats.kernels == (Kernel(1024 + size),)
+    assert stats.collectives[kind] == 1
 
 
-def test_an_asynchronous_copy_moves_what_lies_in_the_devices_memory_and_its_end_nothing():
+def test_an_asynchronous_copy_moves_bytes_at_its_start_only():
     copy = """%x = f32[256]{{0}} parameter(0)
         %start = (f32[256]{{0{to}}}, f32[256]{{0}}, u32[]{{:S(2)}}) copy-start(%x)
         %done = f32[256]{{0{to}}} copy-done(%start)"""
@@ -284,30 +284,30 @@ def test_an_asynchronous_copy_moves_what_lies_in_the_devices_memory_and_its_end_
 
 
 @pytest.mark.parametrize(
-    ("array", "room"),  # as libtpu 0.0.42 lays it out for v5p, and the bytes that its memory analysis says the array takes
+    ("array", "padded_bytes"),  # layouts of libtpu 0.0.42 for v5p, and the bytes of the array in its memory analysis
     [
         ("f32[100000,5,3]{0,2,1:T(4,128)}", 8_007_680), ("f32[1000,5]{0,1:T(8,128)}", 32_768), ("f32[77777]{0:T(1024)}", 311_296),
         ("bf16[1000,5]{0,1:T(8,128)(2,1)}", 16_384), ("bf16[3,100000]{1,0:T(4,128)(2,1)}", 800_768),
     ],
 )  # fmt: skip
-def test_what_fills_up_a_tile_is_moved_as_well_and_neither_computed_nor_sent(array, room):
-    kernel = alone(f"{array} negate(%a)", array)
+def test_tile_padding_is_moved_but_neither_computed_nor_sent(array, padded_bytes):
+    kernel = single_kernel(f"{array} negate(%a)", array)
     dims = [int(n) for n in array[array.index("[") + 1 : array.index("]")].split(",")]
-    assert kernel == Kernel(bytes=2 * room, arithmetic=math.prod(dims))
+    assert kernel == Kernel(bytes=2 * padded_bytes, arithmetic=math.prod(dims))
     (message,) = messages(f"%y = {array} parameter(1)\n%sum = {array} all-reduce(%y), to_apply=%add")
     assert message.bytes == math.prod(dims) * (2 if array.startswith("bf16") else 4)
 
 
-def loop(
+def loop_module(
     test="compare(%k, %end), direction=LT",
     step="add(%k, %one)",
     one="1",
     begin="2",
     end="12",
     config="",
-    inside="",
+    body="",
 ):
-    """A loop over a counter that negates 64 numbers each time."""
+    """Return the text of a module with a loop over a counter that negates 64 numbers per iteration."""
     state = "(s32[], f32[64]{0})"
     return module(
         f"""%first = s32[] constant({begin})
@@ -329,7 +329,7 @@ def loop(
   %one = s32[] constant({one})
   %next = s32[] {step}
   %numbers = f32[64]{{0}} get-tuple-element(%s), index=1
-  {inside or "%minus = f32[64]{0} negate(%numbers)"}
+  {body or "%minus = f32[64]{0} negate(%numbers)"}
   ROOT %both = {state} tuple(%next, %minus)
 }}
 """,
@@ -337,7 +337,7 @@ def loop(
 
 
 def trips(text):
-    """How often the numbers are negated."""
+    """Return the number of iterations of the loop."""
     (kernel,) = [kernel for kernel in read(text).kernels if kernel.bytes == 512]
     return kernel.times
 
@@ -345,13 +345,13 @@ def trips(text):
 KNOWN = ', backend_config={"known_trip_count":{"n":"7"}}'
 
 
-def test_a_loop_runs_as_often_as_its_counter_says_or_as_the_compiler_does():
-    assert trips(loop()) == 10
-    assert trips(loop(one="3")) == 4
-    assert trips(loop(end="-5")) == 0
-    assert trips(loop(step="add(%one, %k)")) == 10
-    assert trips(loop(config=KNOWN)) == 7
-    assert trips(loop(step="multiply(%k, %one)", config=KNOWN)) == 7
+def test_trips_of_a_loop_are_those_of_its_counter_or_of_the_compiler():
+    assert trips(loop_module()) == 10
+    assert trips(loop_module(one="3")) == 4
+    assert trips(loop_module(end="-5")) == 0
+    assert trips(loop_module(step="add(%one, %k)")) == 10
+    assert trips(loop_module(config=KNOWN)) == 7
+    assert trips(loop_module(step="multiply(%k, %one)", config=KNOWN)) == 7
 
 
 @pytest.mark.parametrize(
@@ -361,21 +361,21 @@ def test_a_loop_runs_as_often_as_its_counter_says_or_as_the_compiler_does():
         {"step": "add(%k, %k)"}, {"one": "0"}, {"one": "-1"}, {"begin": "{...}"}, {"test": "and(%k, %end)"},
     ],
 )  # fmt: skip
-def test_a_loop_whose_trips_nothing_says_runs_infinitely_often_and_leaves_the_traffic_unknown(unknown):
-    text = loop(**unknown)
+def test_a_loop_with_an_unknown_number_of_trips_has_unknown_traffic(unknown):
+    text = loop_module(**unknown)
     assert trips(text) == math.inf
     assert read(text).hbm_bytes is None
-    assert read(text).collective_bytes == 0, "nothing is sent, however often"
+    assert read(text).collective_bytes == 0, "the loop sends nothing"
 
 
-def test_what_a_loop_sends_it_sends_each_time():
+def test_a_message_in_a_loop_is_sent_in_every_iteration():
     inside = """%sum = f32[64]{0} all-reduce(%numbers), replica_groups=[2,4]<=[8], to_apply=%add
   %minus = f32[64]{0} negate(%sum)"""
-    found = read(loop(inside=inside))
-    assert found.messages == (Message("all-reduce", 256, 4, 10.0),)
-    assert found.collective_bytes == 2560
-    assert found.collectives["all-reduce"] == 1, "in the text there is one"
-    unknown = read(loop(inside=inside, one="0"))
+    stats = read(loop_module(body=inside))
+    assert stats.messages == (Message("all-reduce", 256, 4, 10.0),)
+    assert stats.collective_bytes == 2560
+    assert stats.collectives["all-reduce"] == 1, "the text contains one"
+    unknown = read(loop_module(body=inside, one="0"))
     assert unknown.messages[0].times == math.inf and unknown.collective_bytes is None
 
 
@@ -406,31 +406,31 @@ FUSED_TEST = """
 """
 
 
-def with_fusions(text):
+def add_fused_computations(text):
     return text.replace("HloModule written\n", f"HloModule written\n{FUSED_TEST}")
 
 
-def test_a_counter_is_found_inside_fusions():
+def test_the_counter_of_a_loop_is_found_in_fusions():
     fused = {
         "test": "fusion(%k, %end), kind=kLoop, calls=%small",
         "step": "fusion(%one, %k), kind=kLoop, calls=%plus",
     }
-    assert trips(with_fusions(loop(**fused))) == 10
+    assert trips(add_fused_computations(loop_module(**fused))) == 10
 
 
-def test_numbers_are_found_inside_fusions_too():
+def test_constants_of_a_loop_are_found_in_fusions():
     inside = {
         "test": "fusion(%k), kind=kLoop, calls=%smaller",
         "step": "fusion(%k), kind=kLoop, calls=%three",
     }
-    assert trips(with_fusions(loop(**inside))) == 4
-    assert trips(with_fusions(loop(test=inside["test"], step=inside["test"]))) == math.inf
+    assert trips(add_fused_computations(loop_module(**inside))) == 4
+    assert trips(add_fused_computations(loop_module(test=inside["test"], step=inside["test"]))) == math.inf
 
 
-def test_loops_within_loops_multiply():
-    inner = loop()
+def test_trips_of_nested_loops_are_multiplied():
+    inner = loop_module()
     nested = inner.replace("ENTRY %main (x: f32[])", "%inside (x: f32[64])")
-    outer = loop(one="5", inside="%minus = f32[64]{0} call(%numbers), to_apply=%inside")
+    outer = loop_module(one="5", body="%minus = f32[64]{0} call(%numbers), to_apply=%inside")
     outer = (
         outer.replace("%more", "%more.1")
         .replace("%body", "%body.1")
@@ -440,15 +440,15 @@ def test_loops_within_loops_multiply():
     assert trips(nested + outer) == 2 * 10
 
 
-def test_a_program_in_another_notation_is_unknown_and_not_a_part_of_it():
-    found = read(loop().replace("body=", "corpus="))
-    assert (found.hbm_bytes, found.collective_bytes) == (None, None)
+def test_a_program_in_an_unknown_notation_has_unknown_figures():
+    stats = read(loop_module().replace("body=", "corpus="))
+    assert (stats.hbm_bytes, stats.collective_bytes) == (None, None)
 
 
-# Programs that are compiled here.
+# Programs compiled for this host.
 
 
-def compiled(function, *arguments):
+def compile_and_read(function, *arguments):
     return read(jax.jit(function).lower(*arguments).compile().as_text())
 
 
@@ -456,47 +456,47 @@ def array(*shape, dtype="float32"):
     return jax.ShapeDtypeStruct(shape, dtype)
 
 
-def total(found, name):
-    return sum(getattr(kernel, name) * kernel.times for kernel in found.kernels)
+def total(stats, name):
+    return sum(getattr(kernel, name) * kernel.times for kernel in stats.kernels)
 
 
-def test_a_compiled_product_does_its_operations_and_moves_its_matrices():
-    found = compiled(lambda a, b: a @ b, array(96, 160), array(160, 224))
-    assert total(found, "products") == 2 * 96 * 160 * 224
-    assert found.hbm_bytes == 4 * (96 * 160 + 160 * 224 + 96 * 224)
+def test_a_compiled_matrix_product_has_its_operations_and_bytes():
+    stats = compile_and_read(lambda a, b: a @ b, array(96, 160), array(160, 224))
+    assert total(stats, "products") == 2 * 96 * 160 * 224
+    assert stats.hbm_bytes == 4 * (96 * 160 + 160 * 224 + 96 * 224)
 
 
-def test_compiled_exponentials_quotients_and_sums_are_counted_apart():
-    found = compiled(lambda x: (jnp.exp(x) / (1 + x)).sum(1), array(48, 512))
-    assert total(found, "transcendentals") == total(found, "divisions") == 48 * 512
-    assert total(found, "reductions") + total(found, "arithmetic") >= 48 * 512
-    assert 4 * 48 * 512 < found.hbm_bytes < 3 * 4 * 48 * 512 + 10**4
+def test_compiled_exponentials_divisions_and_sums_are_counted_separately():
+    stats = compile_and_read(lambda x: (jnp.exp(x) / (1 + x)).sum(1), array(48, 512))
+    assert total(stats, "transcendentals") == total(stats, "divisions") == 48 * 512
+    assert total(stats, "reductions") + total(stats, "arithmetic") >= 48 * 512
+    assert 4 * 48 * 512 < stats.hbm_bytes < 3 * 4 * 48 * 512 + 10**4
 
 
-def test_a_compiled_transposition_turns_all_of_it():
-    found = compiled(lambda x: x.T.copy(), array(320, 192))
-    assert total(found, "turned") == found.hbm_bytes == 2 * 4 * 320 * 192
+def test_a_compiled_transposition_transposes_all_bytes():
+    stats = compile_and_read(lambda x: x.T.copy(), array(320, 192))
+    assert total(stats, "turned") == stats.hbm_bytes == 2 * 4 * 320 * 192
 
 
-def test_compiled_loops_multiply_and_one_without_end_is_unknown():
+def test_trips_of_compiled_loops_are_multiplied_and_unknown_for_while_loops():
     def inner(x):
         return lax.fori_loop(0, 3, lambda _, y: lax.sin(y @ y), x)
 
-    found = compiled(lambda x: lax.fori_loop(0, 5, lambda _, y: inner(y), x), array(32, 32))
-    assert total(found, "products") == 15 * 2 * 32**3
-    assert total(found, "transcendentals") == 15 * 32**2
-    endless = compiled(
+    stats = compile_and_read(lambda x: lax.fori_loop(0, 5, lambda _, y: inner(y), x), array(32, 32))
+    assert total(stats, "products") == 15 * 2 * 32**3
+    assert total(stats, "transcendentals") == 15 * 32**2
+    endless = compile_and_read(
         lambda x: lax.while_loop(lambda y: jnp.sum(y) < 1e9, lambda y: y * 1.5 + 1, x), array(4096)
     )
     assert endless.hbm_bytes is None and any(kernel.times == math.inf for kernel in endless.kernels)
 
 
 @pytest.mark.parametrize("devices", [2, 4, 8])
-def test_a_compiled_sum_over_devices_in_a_loop_is_sent_each_time_to_all(devices):
+def test_a_compiled_all_reduce_in_a_loop_is_sent_in_every_iteration(devices):
     mesh = Mesh(np.array(jax.devices()[:devices]), ("shard",))
     steps = lambda x: lax.fori_loop(0, 6, lambda _, y: lax.psum(y, "shard") * 0.5, x)  # noqa: E731
-    spread = jax.shard_map(steps, mesh=mesh, in_specs=P("shard"), out_specs=P("shard"), check_vma=False)
-    found = compiled(spread, array(devices * 1024))
-    assert {(m.kind, m.bytes, m.group) for m in found.messages} == {("all-reduce", 4096, devices)}
-    assert found.collective_bytes == 6 * 4096
-    assert found.collectives["all-reduce"] == len(found.messages)
+    sharded = jax.shard_map(steps, mesh=mesh, in_specs=P("shard"), out_specs=P("shard"), check_vma=False)
+    stats = compile_and_read(sharded, array(devices * 1024))
+    assert {(m.kind, m.bytes, m.group) for m in stats.messages} == {("all-reduce", 4096, devices)}
+    assert stats.collective_bytes == 6 * 4096
+    assert stats.collectives["all-reduce"] == len(stats.messages)

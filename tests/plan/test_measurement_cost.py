@@ -1,4 +1,4 @@
-"""What measuring a plan would take: by hand, from how a case is measured."""
+"""Tests of the cost of measuring a plan: the predicted time equals a computation by hand."""
 
 import dataclasses
 
@@ -25,27 +25,27 @@ def case(high, devices=1, **fields):
     )
 
 
-def test_a_short_case_takes_its_stages_and_sampling_to_its_end():
+def test_a_short_case_takes_its_stages_and_the_sampling_time():
     assert measurement_cost.seconds(case(0.001), settings()) == pytest.approx(2 + 0.001 + 0.8 + 0.05 + 1.0)
 
 
-def test_a_long_case_is_called_as_often_as_it_must_be():
-    # Once and checked, once to warm up, and seven samples.
+def test_a_long_case_takes_the_minimum_number_of_calls():
+    # One checked call, one warm-up call, and seven samples.
     assert measurement_cost.seconds(case(10.0), settings()) == pytest.approx(2 + 0.8 + 9 * 10.0)
 
 
-def test_each_compilation_is_sampled_by_itself():
+def test_each_compilation_is_sampled_separately():
     assert measurement_cost.seconds(case(0.001), settings(compilations=3)) == pytest.approx(
         2 + 0.001 + 3 * (0.8 + 0.05 + 1.0)
     )
 
 
-def test_device_hours_are_those_of_every_device_in_every_replicate():
+def test_device_hours_are_summed_over_devices_and_replicates():
     records = [case(0.001), case(10.0, 64), plan(None, 4)]
     *hours, unknown = measurement_cost.device_hours(records, settings(replicates=5))
-    for end, took in zip(("low", "high"), hours, strict=True):
-        one, many = (measurement_cost.seconds(record, settings(), end) for record in records[:2])
-        assert took == pytest.approx(5 * (one + 64 * many) / 3600)
+    for end, hours_taken in zip(("low", "high"), hours, strict=True):
+        small, large = (measurement_cost.seconds(record, settings(), end) for record in records[:2])
+        assert hours_taken == pytest.approx(5 * (small + 64 * large) / 3600)
     assert (
         unknown == 1
         and measurement_cost.seconds(records[2], settings()) is None

@@ -1,4 +1,4 @@
-"""`scaling plan` from end to end: programs compiled for machines that are not here, on record with what they would take there."""
+"""Tests of `scaling plan` from end to end: programs compiled for this CPU and other hardware, and their predicted times."""
 
 import contextlib
 import importlib.metadata
@@ -30,24 +30,24 @@ DEVICES = (1, 2, 4, 8)
 
 
 @pytest.fixture(scope="module")
-def planned(tmp_path_factory, loaded_command):
-    """The small study planned for this CPU: (its folder, the words, what the command said, the records)."""
+def planned_study(tmp_path_factory, loaded_command):
+    """Plan the small study for this CPU; return its folder, the arguments, the output of the command and the records."""
     folder = tmp_path_factory.mktemp("planned")
-    words = write(folder)
-    done = loaded_command.run([str(COMMAND), *words], folder, command_environment(), 100)
+    arguments = write(folder)
+    done = loaded_command.run([str(COMMAND), *arguments], folder, command_environment(), 100)
     assert done.returncode == 0, done.stderr
-    return folder, words, done.stdout, plans(folder)
+    return folder, arguments, done.stdout, plans(folder)
 
 
-def some(records, **fields):
-    """By devices, the records of cases with these fields."""
-    found = [r for r in records if all(getattr(r.case, name) == value for name, value in fields.items())]
-    assert found and len({r.case.devices for r in found}) == len(found)
-    return {r.case.devices: r for r in found}
+def by_devices(records, **fields):
+    """Map each device count to the record of the case with these fields."""
+    matches = [r for r in records if all(getattr(r.case, name) == value for name, value in fields.items())]
+    assert matches and len({r.case.devices for r in matches}) == len(matches)
+    return {r.case.devices: r for r in matches}
 
 
-def test_every_case_is_on_record_once_as_planned(planned):
-    records = planned[-1]
+def test_every_case_has_exactly_one_planned_or_skipped_record(planned_study):
+    records = planned_study[-1]
     assert len({record.key for record in records}) == len(records) == 4 * 4 + 2 + 4
     assert {record.status for record in records} == {"planned", "skipped"}
     assert [record.reason for record in records if record.status == "skipped"] in (
@@ -55,15 +55,15 @@ def test_every_case_is_on_record_once_as_planned(planned):
     )  # fmt: skip
 
 
-def test_a_plan_has_all_that_is_read_off_a_program(planned):
-    for record in (record for record in planned[-1] if record.status == "planned"):
-        told = record.environment
+def test_a_planned_record_contains_all_figures_of_its_program(planned_study):
+    for record in (record for record in planned_study[-1] if record.status == "planned"):
+        environment = record.environment
         assert (
             record.of_plan
-            and told["hardware"]["name"] == "cpu"
-            and told["device_kind"] == "A processor of made up"
+            and environment["hardware"]["name"] == "cpu"
+            and environment["device_kind"] == "A processor of made up"
         )
-        known = (
+        names = (
             "flops",
             "hbm_bytes",
             "temp_bytes",
@@ -73,9 +73,9 @@ def test_a_plan_has_all_that_is_read_off_a_program(planned):
             "compulsory_bytes",
         )
         assert all(
-            getattr(record, name) is not None for name in (*known, "program_flops", "program_transcendentals")
+            getattr(record, name) is not None for name in (*names, "program_flops", "program_transcendentals")
         )
-        results = 2 if record.case.storage else 1  # of two steps: one is on its way to the host
+        results = 2 if record.case.storage else 1  # results of two steps: one is being moved to the host
         assert record.peak_bytes == record.argument_bytes + record.temp_bytes + results * record.output_bytes
         one_step = record.argument_bytes + record.output_bytes
         assert (
@@ -86,34 +86,34 @@ def test_a_plan_has_all_that_is_read_off_a_program(planned):
             sum(kernel.get("bytes", 0) * kernel.get("times", 1) for kernel in record.kernels)
             == record.hbm_bytes
         )
-        if not record.case.storage:  # moving results to the host, a block at a time, is not in the model
+        if not record.case.storage:  # the model does not predict moving results to the host
             predicted = record.predicted
             assert (
                 0 < predicted["low"] < predicted["seconds"] < predicted["high"]
                 and predicted["by"] == "program"
             )
             assert {"call", "compute", "communication", "waiting", "bound"} < set(predicted)
-        own = [record.trace_seconds, record.lower_seconds, record.compile_seconds]
-        assert all(own), "its own, or those of the case that was compiled"
+        stages = [record.trace_seconds, record.lower_seconds, record.compile_seconds]
+        assert all(stages), "of this case or of the compiled one"
 
 
 @pytest.mark.parametrize("split", ["points", "seeds"])
-def test_what_is_split_over_points_or_seeds_sends_nothing(planned, split):
+def test_programs_split_over_points_or_seeds_do_not_communicate(planned_study, split):
     for mode in ("jacfwd", "analytic") if split == "points" else ("jacfwd",):
-        found = some([r for r in planned[-1] if r.status == "planned"], split=split, mode=mode)
-        assert tuple(sorted(found)) == DEVICES
-        for record in found.values():
+        records = by_devices([r for r in planned_study[-1] if r.status == "planned"], split=split, mode=mode)
+        assert tuple(sorted(records)) == DEVICES
+        for record in records.values():
             assert (
                 record.collective_bytes == 0
                 and record.messages == []
                 and not any(record.collectives.values())
             )
             assert record.predicted["communication"] == 0
-        assert found[8].flops == pytest.approx(found[1].flops / 8, rel=0.1)
+        assert records[8].flops == pytest.approx(records[1].flops / 8, rel=0.1)
 
 
-def test_what_is_split_over_data_sends_the_gradient_to_all(planned):
-    for devices, record in some(planned[-1], split="data").items():
+def test_programs_split_over_data_all_reduce_the_gradient(planned_study):
+    for devices, record in by_devices(planned_study[-1], split="data").items():
         if devices == 1:
             assert record.collective_bytes == 0 and record.messages == []
             continue
@@ -122,17 +122,18 @@ def test_what_is_split_over_data_sends_the_gradient_to_all(planned):
         assert record.collective_bytes == 8 * 4 * 4 and record.predicted["communication"] > 0
 
 
-def test_what_does_not_fit_is_a_row_with_its_figures(planned):
-    (record,) = [record for record in planned[-1] if record.reason == "too_large"]
-    # A device has half of 24 samples, each with a Jacobian of 64 x 16 in float32: the result alone is more than may be had.
+def test_a_case_that_does_not_fit_in_memory_is_skipped_with_its_figures(planned_study):
+    (record,) = [record for record in planned_study[-1] if record.reason == "too_large"]
+    # Each device has half of 24 samples with Jacobians of 64 x 16 in float32: the result alone exceeds the memory.
     assert record.peak_bytes > record.output_bytes == 12 * 64 * 16 * 4 > 20_000
     assert record.text.startswith("needs ") and record.text.endswith(", a device has 20.0 kB")
     assert record.predicted is None and record.status == "skipped"
 
 
-def test_steps_of_one_program_are_counted_for_each_case(planned):
+def test_figures_are_multiplied_by_the_number_of_host_offload_steps(planned_study):
     one, two = (
-        some([r for r in planned[-1] if r.case.storage], storage="host")[devices] for devices in (1, 2)
+        by_devices([r for r in planned_study[-1] if r.case.storage], storage="host")[devices]
+        for devices in (1, 2)
     )
     assert one.argument_bytes == two.argument_bytes, "a step has four points on each device"
     assert (
@@ -143,59 +144,62 @@ def test_steps_of_one_program_are_counted_for_each_case(planned):
     assert one.predicted is None and "not predicted" in one.text
 
 
-def test_what_fills_up_a_mesh_is_that_of_each_case(planned):
-    padding = {record.case.points: record.padding for record in planned[-1] if record.case.split == "both"}
+def test_padding_of_a_mesh_is_that_of_each_case(planned_study):
+    padding = {
+        record.case.points: record.padding for record in planned_study[-1] if record.case.split == "both"
+    }
     assert padding == {31: pytest.approx(1 / 32), 32: 0.0}
 
 
-def test_what_runs_uncompiled_is_no_plan(planned):
-    (record,) = [record for record in planned[-1] if record.reason == "not_defined"]
+def test_a_case_without_jit_is_not_planned(planned_study):
+    (record,) = [record for record in planned_study[-1] if record.reason == "not_defined"]
     assert not record.case.jit and "jit=false" in record.text
 
 
-def test_the_command_answers_in_words(planned):
-    said = planned[2]
-    assert "mine for this CPU: 21 cases to compile, 0 done before, 1 skipped" in said
+def test_the_command_prints_a_summary(planned_study):
+    output = planned_study[2]
+    assert "mine for this CPU: 21 cases to compile, 0 done before, 1 skipped" in output
     assert (
-        "the fastest planned method" in said
-        and "First to run out of memory" in said
-        and "device-hours" in said
+        "the fastest planned method" in output
+        and "First to run out of memory" in output
+        and "device-hours" in output
     )
 
 
-def test_a_second_run_compiles_nothing(planned, loaded_command):
-    folder, words, _, records = planned
+def test_a_second_run_compiles_nothing(planned_study, loaded_command):
+    folder, arguments, _, records = planned_study
     files = sorted(path.name for path in (folder / "out").glob("*.jsonl"))
-    began = time.monotonic()
-    done = loaded_command.run([str(COMMAND), *words], folder, command_environment(), 100)
+    start = time.monotonic()
+    done = loaded_command.run([str(COMMAND), *arguments], folder, command_environment(), 100)
     assert done.returncode == 0 and "0 cases to compile, 22 done before" in done.stdout
     assert sorted(path.name for path in (folder / "out").glob("*.jsonl")) == files and len(
         plans(folder)
     ) == len(records)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - start < 10
 
 
-def test_device_hours_are_those_of_as_many_replicates_as_are_asked_for(planned, loaded_command):
-    folder, words, said, _ = planned
+def test_device_hours_are_proportional_to_the_replicates(planned_study, loaded_command):
+    folder, arguments, output, _ = planned_study
     again = loaded_command.run(
-        [str(COMMAND), *words, "replicates=3"], folder, command_environment(), 100
+        [str(COMMAND), *arguments, "replicates=3"], folder, command_environment(), 100
     ).stdout
     hours = [
-        re.search(r"Measuring the whole study (once|3 times) takes ([\d.]+)", text) for text in (said, again)
+        re.search(r"Measuring the whole study (once|3 times) takes ([\d.]+)", text)
+        for text in (output, again)
     ]
-    assert [found[1] for found in hours] == ["once", "3 times"]
-    assert float(hours[1][2]) == pytest.approx(3 * float(hours[0][2]), rel=0.1), "as far as the digits go"
+    assert [match[1] for match in hours] == ["once", "3 times"]
+    assert float(hours[1][2]) == pytest.approx(3 * float(hours[0][2]), rel=0.1), "up to the printed digits"
 
 
-def test_without_ceilings_it_is_refused_and_says_what_to_do(tmp_path, scaling_command):
-    words = [word for word in write(tmp_path) if not word.startswith("hardware.ceilings")]
-    done = scaling_command(words)
+def test_a_plan_for_a_cpu_without_ceilings_is_rejected_with_the_fix(tmp_path, scaling_command):
+    arguments = [argument for argument in write(tmp_path) if not argument.startswith("hardware.ceilings")]
+    done = scaling_command(arguments)
     assert done.returncode == 2 and "scaling run study=linear" in done.stderr + done.stdout
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
-    ("here", "refused"),
+    ("installed", "message"),
     [
         ((), "the compiler for hardware=.* is not installed: run `scripts/plan`.*plan-gpu"),
         (
@@ -205,48 +209,50 @@ def test_without_ceilings_it_is_refused_and_says_what_to_do(tmp_path, scaling_co
         (("jax-cuda12-plugin", "nvidia-cuda-nvcc-cu12"), None),
     ],
 )
-def test_a_compiler_that_lacks_something_is_one_line_that_says_what_installs_it(
-    monkeypatch, tmp_path, here, refused
+def test_a_missing_compiler_is_rejected_with_the_command_that_installs_it(
+    monkeypatch, tmp_path, installed, message
 ):
     def version(name):
-        if name not in here:
+        if name not in installed:
             raise importlib.metadata.PackageNotFoundError(name)
         return "1.0"
 
     monkeypatch.setattr(importlib.metadata, "version", version)
     monkeypatch.setattr(plan_study, "_CUDA", tmp_path / "cuda")
     monkeypatch.setattr(shutil, "which", lambda name: None)
-    if refused is None:
-        assert plan_study._find_compiler(machines.machine()) == (here[0], "1.0")
+    if message is None:
+        assert plan_study._find_compiler(machines.machine()) == (installed[0], "1.0")
         return
-    with pytest.raises(Refusal, match=refused):
+    with pytest.raises(Refusal, match=message):
         plan_study._find_compiler(machines.machine())
 
 
-def children(process):
-    """The processes that one started, and theirs; by their parents, as what the kernel lists by thread misses some."""
+def descendants(process):
+    """Return the descendants of a process from the parents in /proc, since the lists of children are incomplete."""
     parents = {}
-    for each in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError), open(f"/proc/{each}/stat") as stat:
-            parents[each] = stat.read().rpartition(")")[2].split()[1]
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/stat") as stat:
+            parents[pid] = stat.read().rpartition(")")[2].split()[1]
 
-    def below(one):
-        return [each for child, parent in parents.items() if parent == one for each in (child, *below(child))]
+    def below(ancestor):
+        return [
+            pid for child, parent in parents.items() if parent == ancestor for pid in (child, *below(child))
+        ]
 
     return below(str(process))
 
 
-def until(condition, seconds=60.0):
-    """Wait for something that must come."""
+def wait_until(condition, seconds=60.0):
+    """Wait until a condition is true and return its value."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come"
+    while not (result := condition()):
+        assert time.monotonic() < deadline, "timeout"
         time.sleep(0.02)
-    return found
+    return result
 
 
-def running(process):
-    """Whether a process is there and no zombie."""
+def is_running(process):
+    """Return whether a process exists and is not a zombie."""
     try:
         with open(f"/proc/{process}/stat") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
@@ -254,44 +260,44 @@ def running(process):
         return False
 
 
-def test_a_plan_that_is_killed_loses_nothing_and_leaves_no_planner(tmp_path, start_command, scaling_command):
-    words = write(tmp_path, STUDY.replace("devices: [1, 2, 4, 8]", "devices: [1, 2, 3, 4, 6, 8]"))
-    launcher = start_command(words)
-    until(
+def test_a_killed_plan_loses_no_record_and_leaves_no_compile_worker(tmp_path, start_command, scaling_command):
+    arguments = write(tmp_path, STUDY.replace("devices: [1, 2, 4, 8]", "devices: [1, 2, 3, 4, 6, 8]"))
+    launcher = start_command(arguments)
+    wait_until(
         lambda: (
             (tmp_path / "out").exists()
-            and sum(one.status == "planned" for one in load(tmp_path / "out").plans) >= 3
+            and sum(record.status == "planned" for record in load(tmp_path / "out").plans) >= 3
         )
     )
-    planners = children(launcher.pid)
-    assert planners
+    compile_workers = descendants(launcher.pid)
+    assert compile_workers
     os.kill(launcher.pid, signal.SIGKILL)
     launcher.wait()
-    until(lambda: not any(map(running, planners)), 10.0)
+    wait_until(lambda: not any(map(is_running, compile_workers)), 10.0)
     before = {record.key: record for record in plans(tmp_path)}
     assert 3 <= len(before) < 30
-    done = scaling_command(words)
+    done = scaling_command(arguments)
     assert done.returncode == 0, done.stderr
     after = plans(tmp_path)
     assert len({record.key for record in after}) == len(after) == 30, (
-        "nothing is lost, and nothing is compiled again"
+        "no record is lost and no program is compiled again"
     )
     assert all(before[record.key] == record for record in after if record.key in before)
 
 
-def test_a_program_that_a_compiler_refused_has_its_figures_all_the_same():
-    one = SingleDeviceSharding(jax.devices("cpu")[0])
-    given = {
-        "x": jax.ShapeDtypeStruct((1000,), np.float32, sharding=one),
-        "i": jax.ShapeDtypeStruct((10,), np.int32, sharding=one),
+def test_a_program_rejected_by_the_compiler_still_has_its_memory_figures():
+    sharding = SingleDeviceSharding(jax.devices("cpu")[0])
+    inputs = {
+        "x": jax.ShapeDtypeStruct((1000,), np.float32, sharding=sharding),
+        "i": jax.ShapeDtypeStruct((10,), np.int32, sharding=sharding),
     }
-    program = SimpleNamespace(function=jax.jit(lambda x, i: (x[i], x * 2)), arguments=given)
-    refused = compile_worker._rejected_program(
+    program = SimpleNamespace(function=jax.jit(lambda x, i: (x[i], x * 2)), arguments=inputs)
+    rejected = compile_worker._rejected_program(
         program, 1, "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 2.5G of 1.0G hbm."
     )
     inside, out = 4000 + 40, 40 + 4000
     rest = int(2.5 * 2**30) - inside - out
-    assert memory.program_bytes(refused) == {
+    assert memory.program_bytes(rejected) == {
         "argument_bytes": inside,
         "output_bytes": out,
         "temp_bytes": rest,
@@ -299,10 +305,10 @@ def test_a_program_that_a_compiler_refused_has_its_figures_all_the_same():
     assert (
         memory.program_bytes(compile_worker._rejected_program(program, 1, "RESOURCE_EXHAUSTED"))["temp_bytes"]
         is None
-    ), "nothing is made up"
+    ), "unknown"
 
 
-ELSEWHERE = """\
+OTHER_HARDWARE = """\
 title: Small cases elsewhere
 scaling: weak
 api: shard_map
@@ -314,46 +320,47 @@ grids:
 
 
 @pytest.mark.parametrize(
-    ("hardware", "compiler", "counts", "most"),
+    ("hardware", "compiler", "counts", "largest"),
     [("v5p", "libtpu", (1, 64, 8960), 8960), ("h100", "jax-cuda12-plugin", (8, 1024), 8192)],
 )
-def test_programs_are_compiled_for_machines_that_are_not_here(
-    tmp_path, scaling_command, hardware, compiler, counts, most
+def test_programs_are_compiled_for_hardware_of_another_machine(
+    tmp_path, scaling_command, hardware, compiler, counts, largest
 ):
-    machines.needs(compiler)
-    words = write(tmp_path, ELSEWHERE)
+    machines.require_compiler(compiler)
+    arguments = write(tmp_path, OTHER_HARDWARE)
     beyond = 1_000_000
-    words[4:6] = [f"hardware={hardware}", f"devices=[{','.join(map(str, (*counts, beyond)))}]"]
-    done = scaling_command(words)
+    arguments[4:6] = [f"hardware={hardware}", f"devices=[{','.join(map(str, (*counts, beyond)))}]"]
+    done = scaling_command(arguments)
     assert done.returncode == 0, done.stderr
     records = plans(tmp_path)
     assert len(records) == 3 * (len(counts) + 1) and {record.status for record in records} == {"planned"}
     manifest = json.loads((tmp_path / "out" / f"plan-{hardware}.json").read_text())
     assert manifest["hardware"]["name"] == hardware and manifest["scaling"] == ["weak"]
     for record in records:
-        check(record, counts, most)
-    for workload in ("linear", "poisson"):  # the same for each device at every count
-        alike = [
+        check_plan(record, counts, largest)
+    for workload in ("linear", "poisson"):  # each device runs the same program at every device count
+        same_workload = [
             record for record in records if record.case.split == "points" and record.case.workload == workload
         ]
         assert (
-            len({record.program for record in alike})
-            == len({record.compiled_as or record.key for record in alike})
+            len({record.program for record in same_workload})
+            == len({record.compiled_as or record.key for record in same_workload})
             == 1
         )
     seconds = {
-        devices: some(records, split="data")[devices].predicted["seconds"] for devices in (counts[-1], beyond)
+        devices: by_devices(records, split="data")[devices].predicted["seconds"]
+        for devices in (counts[-1], beyond)
     }
-    assert seconds[beyond] > seconds[counts[-1]], "a million wait longer for each other"
+    assert seconds[beyond] > seconds[counts[-1]], "a million devices wait longer for each other"
     assert (
         f"Up to {counts[-1]:,} devices programs were compiled; beyond, from 1,000,000 devices on"
         in done.stdout
     )
 
 
-def test_a_product_for_which_xla_finds_no_tiles_is_planned_by_cublas(tmp_path, scaling_command):
-    machines.needs("jax-cuda12-plugin")
-    words = [
+def test_a_matrix_product_without_xla_tiling_is_planned_with_cublas(tmp_path, scaling_command):
+    machines.require_compiler("jax-cuda12-plugin")
+    arguments = [
         "study=linear",
         "mode=jacrev",
         "batch=whole",
@@ -363,14 +370,14 @@ def test_a_product_for_which_xla_finds_no_tiles_is_planned_by_cublas(tmp_path, s
         "devices=1",
         "api=jit",
     ]
-    done = scaling_command(["plan", *words, "where=True", "hardware=h100", "results=out"])
+    done = scaling_command(["plan", *arguments, "where=True", "hardware=h100", "results=out"])
     assert done.returncode == 0, done.stdout
     assert {record.status for record in plans(tmp_path)} == {"planned"}
     assert all(sum(kernel.get("products", 0) for kernel in record.kernels) for record in plans(tmp_path))
 
 
-def check(record: Record, counts, most):
-    """A record of a machine elsewhere: by its program up to the largest machine, and by formula beyond."""
+def check_plan(record: Record, counts, largest):
+    """Check a planned record: predicted from its program up to the largest machine, and by formula beyond."""
     devices, predicted = record.case.devices, record.predicted
     assert predicted["by"] == ("program" if devices in counts else "formula")
     assert record.kernels and record.flops and record.peak_bytes and record.hbm_bytes is not None
@@ -381,5 +388,5 @@ def check(record: Record, counts, most):
         assert predicted["communication"] > 0
     else:
         assert record.messages == [] and record.collective_bytes == 0
-    if devices > most:
+    if devices > largest:
         assert record.compiled_as and record.compiled_as != record.key

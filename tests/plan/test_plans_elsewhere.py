@@ -1,4 +1,4 @@
-"""What other verbs make of a folder that holds plans: they tell them apart from what happened, and lose nothing of them."""
+"""Tests of plans in other verbs: lint, status and merge distinguish planned from measured records and keep both."""
 
 import json
 
@@ -12,16 +12,18 @@ from scaling.core.record import to_line
 from tests.support import made_up, planned
 
 
-def test_plans_alone_are_not_publishable_and_status_tells_them_apart(tmp_path, capsys):
+def test_a_folder_of_plans_is_not_publishable_and_status_lists_planned_cases(tmp_path, capsys):
     made_up.write(tmp_path / "alone", [planned.plan(1e-3, devices) for devices in (1, 2)], None, ["strong"])
     (tmp_path / "alone" / "study.json").unlink()
     remarks = lint.lint_findings(findings.read(tmp_path / "alone"))
-    assert [(each.rule, each.severity) for each in remarks] == [("nothing measured, only planned", "warning")]
+    assert [(remark.rule, remark.severity) for remark in remarks] == [
+        ("nothing measured, only planned", "warning")
+    ]
     status = statuses.look(tmp_path / "alone")
     assert status.counts == {} and status.notes == ["for mine, compiled and not run: 2 planned"]
 
 
-def test_merged_plans_keep_their_hardware_and_are_there_once(tmp_path):
+def test_merged_plans_keep_their_hardware_and_appear_once(tmp_path):
     folders = [tmp_path / name for name in "ab"]
     for folder, devices in zip(folders, (1, 2), strict=True):
         made_up.write(folder, [planned.plan(1e-3, 1), planned.plan(1e-3, devices)], None, ["strong"])
@@ -35,32 +37,32 @@ def test_merged_plans_keep_their_hardware_and_are_there_once(tmp_path):
     assert (forecast.title, forecast.price) == ("A machine, by a", 2.0)
 
 
-DAMAGE = {  # where in a line, and what stands there
-    "no kind of device": (("environment", "device_kind"), 5),
+DAMAGED = {  # path in the record, and a damaged value
+    "device kind that is a number": (("environment", "device_kind"), 5),
     "no platform": (("environment", "platform"), None),
     "hardware without a name": (("environment", "hardware"), {}),
-    "hardware that is a word": (("environment", "hardware"), "v5p"),
-    "a part that is missing": (("predicted", "communication"), None),
-    "a part that is a word": (("predicted", "waiting"), "x"),
+    "hardware that is a text": (("environment", "hardware"), "v5p"),
+    "a missing time part": (("predicted", "communication"), None),
+    "a time part that is a text": (("predicted", "waiting"), "x"),
     "a bound that is a number": (("predicted", "bound"), 5),
-    "by a list": (("predicted", "by"), [1]),
-    "an interval without its middle": (("predicted", "low"), 1.0),
-    "draws that are words": (("predicted", "draws"), ["x"]),
-    "bytes that are a word": (("messages",), [{"kind": "all-reduce", "bytes": "x", "group": 2}]),
+    "a method that is a list": (("predicted", "by"), [1]),
+    "an interval without its median": (("predicted", "low"), 1.0),
+    "samples that are texts": (("predicted", "draws"), ["x"]),
+    "bytes that are a text": (("messages",), [{"kind": "all-reduce", "bytes": "x", "group": 2}]),
     "a kernel that is a number": (("kernels",), [1]),
-    "ok, though it was not run": (("status",), "ok"),
+    "status ok without a run": (("status",), "ok"),
 }
 
 
-@pytest.mark.parametrize("name", DAMAGE)
-def test_a_damaged_plan_is_passed_over_by_name(name, tmp_path):
-    place, value = DAMAGE[name]
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_plan_is_skipped_and_named(name, tmp_path):
+    path, value = DAMAGED[name]
     fields = json.loads(to_line(planned.plan(1e-3, 2)))
-    *way, last = place
-    within = fields
-    for step in way:
-        within = within[step]
-    within[last] = value
+    *parents, last = path
+    parent = fields
+    for step in parents:
+        parent = parent[step]
+    parent[last] = value
     made_up.write(tmp_path, [planned.plan(1e-3, 1)])
     (tmp_path / "other.jsonl").write_text(json.dumps(fields) + "\n")
     loaded = store.load(tmp_path)

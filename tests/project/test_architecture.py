@@ -1,4 +1,4 @@
-"""The rules of the architecture, by folder: what may import what, and how many modules a dense case loads."""
+"""Tests of the architecture: which folders may import which others, and how many modules a dense case loads."""
 
 import ast
 import json
@@ -18,15 +18,15 @@ MAY_IMPORT = {  # folder -> the other folders that its modules may import; each 
     "report": {"analysis", "contrib", "options"}, "contrib": {"analysis", "report"},
     "cli": {"analysis", "cluster", "options", "plan", "report", "study", "wandb", "workers"},
 }  # fmt: skip
-EXCEPTIONS: set[str] = set()  # imports against the rules, which are to disappear; nothing may be added
-IN_A_WORKER = ("workers.worker", "workers.jax_worker", "workers.module_side_effects")  # run where JAX is
+EXCEPTIONS: set[str] = set()  # imports that violate the rules; none may be added
+IN_A_WORKER = ("workers.worker", "workers.jax_worker", "workers.module_side_effects")  # these load JAX
 WITHOUT_JAX = ("analysis", "cli", "cluster", "contrib", "report", "workers")
-MOST_IN_WORKER = 50  # modules of the package; the target is 25
-ORDERS = [{"do": "prepare", "alone": True, "workload_digest": None, "engine": {}, "replicate": 0, "order": 0,
+MAX_IN_WORKER = 50  # modules of the package; the target is 25
+REQUESTS = [{"do": "prepare", "alone": True, "workload_digest": None, "engine": {}, "replicate": 0, "order": 0,
            "attempt": 1, "block": "b"}, {"do": "turn"}, {"do": "finish"}]  # fmt: skip
 
 
-def imports_of(path: Path) -> set[str]:
+def find_imports(path: Path) -> set[str]:
     """Return the modules that a file imports anywhere."""
     nodes = [
         node
@@ -41,22 +41,22 @@ def imports_of(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("folder", MAY_IMPORT)
-def test_a_folder_imports_what_it_may_import(folder):
-    allowed, found = MAY_IMPORT[folder] | {"core", folder}, set()
+def test_a_folder_imports_only_allowed_folders(folder):
+    allowed, violations = MAY_IMPORT[folder] | {"core", folder}, set()
     for path in (PACKAGE / folder).rglob("*.py"):
         module = ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
-        folders = {name.split(".")[1] for name in imports_of(path) if name.startswith("scaling.")}
-        found |= {f"{module}>{other}" for other in folders - allowed}
-    assert found == {each for each in EXCEPTIONS if each.startswith(f"{folder}.")}
+        folders = {name.split(".")[1] for name in find_imports(path) if name.startswith("scaling.")}
+        violations |= {f"{module}>{other}" for other in folders - allowed}
+    assert violations == {exception for exception in EXCEPTIONS if exception.startswith(f"{folder}.")}
 
 
-def test_every_folder_has_a_rule_and_core_uses_jax_numpy_and_the_standard_library_only():
+def test_every_folder_has_a_rule_and_core_imports_only_jax_numpy_and_stdlib():
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(MAY_IMPORT)
-    used = {name.split(".")[0] for path in (PACKAGE / "core").glob("*.py") for name in imports_of(path)}
+    used = {name.split(".")[0] for path in (PACKAGE / "core").glob("*.py") for name in find_imports(path)}
     assert used <= {"jax", "numpy", "scaling", *sys.stdlib_module_names}
 
 
-def test_what_reads_records_and_submits_jobs_loads_no_jax():
+def test_folders_that_read_records_or_submit_jobs_do_not_load_jax():
     modules = [
         ".".join(p.relative_to(PACKAGE).with_suffix("").parts)
         for f in WITHOUT_JAX
@@ -69,11 +69,11 @@ def test_what_reads_records_and_submits_jobs_loads_no_jax():
     )
 
 
-def test_the_package_is_imported_quickly_and_the_command_needs_no_pandas():
+def test_importing_the_package_is_light_and_the_command_loads_no_pandas():
     assert not modules_after("import scaling") & {"jax", "pandas", "numpy", "scipy"}
     calls = ["['status', '--help']", "['run', '--help']", "['status', 'nowhere']", "['lint', 'nowhere']"]
-    for words in calls:
-        code = f"import sys; sys.argv[1:] = {words}\ntry:\n from scaling.cli.main import entry; entry()\nexcept SystemExit: pass"
+    for arguments in calls:
+        code = f"import sys; sys.argv[1:] = {arguments}\ntry:\n from scaling.cli.main import entry; entry()\nexcept SystemExit: pass"
         assert "pandas" not in modules_after(code)
     assert "pandas" not in modules_after("import scaling.report.write_report, scaling.cli.run")
 
@@ -88,9 +88,9 @@ def test_a_dense_case_loads_few_modules_in_the_worker(tmp_path, monkeypatch):
     job = {"results": str(tmp_path), "platform": "cpu", "device_kind": None, "x64": False, "bind": False, "cores": None,
            "owner": "o", "oversubscribe": True, "asked": None, "order_seed": 0, "sampling": vars(Sampling()), "beside": {},
            "shape": {"devices": 1, "nodes": 1, "processes": 1}, "rank": 0, "parent": os.getpid()}  # fmt: skip
-    orders = [each | {"key": case.key, "case": non_default_fields(case)} for each in ORDERS]
-    told = "\n".join(map(json.dumps, [job, *orders])) + "\n"
-    loaded = modules_after("from scaling.workers import worker_main\nworker_main.main()", True, told)
+    requests = [request | {"key": case.key, "case": non_default_fields(case)} for request in REQUESTS]
+    stdin = "\n".join(map(json.dumps, [job, *requests])) + "\n"
+    loaded = modules_after("from scaling.workers import worker_main\nworker_main.main()", True, stdin)
     assert json.loads(next(tmp_path.glob("*.jsonl")).read_text())["status"] == "ok"
     assert not {name.split(".")[0] for name in loaded} & set(NOT_IN_THE_WORKER)
-    assert len({name for name in loaded if name.startswith("scaling")}) <= MOST_IN_WORKER
+    assert len({name for name in loaded if name.startswith("scaling")}) <= MAX_IN_WORKER

@@ -1,4 +1,4 @@
-"""The pages of docs/ keep their promises: what they show runs, what they name exists, and each fits a screen."""
+"""Tests of docs/: examples run, named files exist, and each page of a question fits on a screen."""
 
 import re
 
@@ -9,16 +9,16 @@ from tests.support import made_up
 from tests.support.paths import TOP
 
 PAGES = {path.stem: path.read_text() for path in sorted((TOP / "docs").glob("*.md"))}
-ASKED = ("rbf", "linear", "residual", "poisson")
+QUESTIONS = ("rbf", "linear", "residual", "poisson")
 SMALL = ["sampling.seconds=0.02", "sampling.most=7", "sampling.warm_up=0.001"]
 
 
-def blocks(page, kind):
+def code_blocks(page, kind):
     return re.findall(rf"```{kind}\n(.*?)```", PAGES[page], re.DOTALL)
 
 
 def commands(page):
-    lines = [line for block in blocks(page, "bash") for line in block.splitlines()]
+    lines = [line for block in code_blocks(page, "bash") for line in block.splitlines()]
     return [line.split("  #")[0].split()[1:] for line in lines if line.startswith("scaling ")]
 
 
@@ -28,8 +28,8 @@ def commands(page):
     [(page, c) for page in ("adding_a_workload", "adding_a_peer") for c in commands(page)],
     ids=str,
 )
-def test_what_is_added_as_the_page_says_is_measured_and_right(page, command, scaling_command, tmp_path):
-    for block in blocks(page, "python"):
+def test_the_example_of_a_page_runs_without_failures(page, command, scaling_command, tmp_path):
+    for block in code_blocks(page, "python"):
         name = block.split(":")[0].removeprefix("# ")
         (tmp_path / name).write_text(block)
     done = scaling_command([*command, "points=8", "devices=1", *SMALL], env={"PYTHONPATH": str(tmp_path)})
@@ -37,7 +37,7 @@ def test_what_is_added_as_the_page_says_is_measured_and_right(page, command, sca
     assert "0 failed" in done.stdout and " ok " in done.stdout
 
 
-def test_the_notebook_answers_its_question(tmp_path, monkeypatch, capsys, make_record):
+def test_the_code_of_the_notebook_page_prints_the_expected_rows(tmp_path, monkeypatch, capsys, make_record):
     rows = [
         make_record(
             mode=mode, devices=d, seconds=[s / d * (1 + 0.001 * (5 * i % 7)) for i in range(7)], replicate=k
@@ -48,22 +48,22 @@ def test_the_notebook_answers_its_question(tmp_path, monkeypatch, capsys, make_r
     ]
     made_up.write(tmp_path / "results" / "linear", rows, scaling=["strong"])
     monkeypatch.chdir(tmp_path)
-    (code,) = blocks("notebook", "python")
+    (code,) = code_blocks("notebook", "python")
     assert len([line for line in code.splitlines() if line]) <= 5
     exec(compile(code, "notebook.md", "exec"), {})
     printed = capsys.readouterr().out
     assert printed.count("jacfwd") == 4 and "jacrev" not in printed and printed.count("sure") == 4
 
 
-def test_the_notebook_names_every_column_of_a_tidy_table(tmp_path, make_record):
+def test_the_notebook_page_documents_the_columns_of_the_table(tmp_path, make_record):
     frame = scaling.load(made_up.write(tmp_path, [make_record()], scaling=["strong"]))
-    named = set(re.findall(r"`([a-z_.]+)`", PAGES["notebook"]))
+    documented = set(re.findall(r"`([a-z_.]+)`", PAGES["notebook"]))
     assert {"key", "median", "low", "high", "samples", "kind", "speedup", "efficiency", "against_jit", "certainty",
-            "baseline_devices", "honest", "nodes", "sizes.p"} <= named & set(frame)  # fmt: skip
+            "baseline_devices", "honest", "nodes", "sizes.p"} <= documented & set(frame)  # fmt: skip
 
 
-@pytest.mark.parametrize("page", ASKED)
-def test_each_question_has_a_page_with_one_command_a_figure_and_no_more_than_a_screen(page):
+@pytest.mark.parametrize("page", QUESTIONS)
+def test_each_question_has_a_short_page_with_one_command_and_a_figure(page):
     assert commands(page) == [["run", f"study={page}"]]
     assert (TOP / "conf" / "study" / f"{page}.yaml").exists()
     assert re.search(rf"!\[.+\]\({page}\.png\)", PAGES[page])
@@ -71,7 +71,7 @@ def test_each_question_has_a_page_with_one_command_a_figure_and_no_more_than_a_s
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_page_links_to_or_calls_exists(page):
+def test_files_and_scripts_named_on_a_page_exist(page):
     for name in re.findall(r"\]\((?!http)([^)#]+)\)", PAGES[page]):
         assert (TOP / "docs" / name).exists(), name
     for name in re.findall(r"scripts/(\w+)", PAGES[page]):

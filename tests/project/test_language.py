@@ -1,4 +1,4 @@
-"""The language of the code: class names are unique, and words of its former dialect do not come back."""
+"""Tests of the language of the code: class names are unique, and its former dialect does not return."""
 
 import ast
 import re
@@ -18,15 +18,15 @@ SOURCES = {
 }
 
 
-def dialect_in(tree: ast.AST) -> list[str]:
+def find_dialect(tree: ast.AST) -> list[str]:
     """Return the identifiers and the words of docstrings of a module that are dialect."""
-    found = []
+    matches = []
     for node in ast.walk(tree):
         names = [getattr(node, field, None) for field in ("name", "id", "arg")]
-        found += [name for name in names if isinstance(name, str) and IN_NAMES.search(name)]
+        matches += [name for name in names if isinstance(name, str) and IN_NAMES.search(name)]
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-            found += IN_DOCSTRINGS.findall(ast.get_docstring(node) or "")
-    return found
+            matches += IN_DOCSTRINGS.findall(ast.get_docstring(node) or "")
+    return matches
 
 
 def test_no_two_public_classes_share_a_name():
@@ -39,10 +39,10 @@ def test_no_two_public_classes_share_a_name():
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_module_is_written_in_plain_terms(name):
-    assert dialect_in(SOURCES[name]) == []
+def test_names_and_docstrings_of_a_module_contain_no_dialect(name):
+    assert find_dialect(SOURCES[name]) == []
 
 
 def test_the_check_finds_dialect_in_names_and_in_docstrings():
     module = ast.parse('def of_one(seat):\n    """How many of so many one has in vain."""\n    told = seat\n')
-    assert sorted(dialect_in(module)) == ["in vain", "of_one", "seat", "seat", "so many", "told"]
+    assert sorted(find_dialect(module)) == ["in vain", "of_one", "seat", "seat", "so many", "told"]

@@ -1,6 +1,6 @@
-"""Bad input is told in one line, with the value, what there is instead, and nothing started.
+"""Tests of bad input: one line with the value and the alternatives, exit status 2, and no process starts.
 
-Most of it asks `cli.main` in this process, which is what the command calls; what a newcomer sees first goes through the command.
+Most tests call `cli.main` in this process; a few start the command.
 """
 
 import logging
@@ -20,7 +20,7 @@ from tests.support import machines
 pytestmark = pytest.mark.thin(12, "process")
 
 RBF = ("run", "study=rbf")
-BAD = {
+BAD_INPUTS = {
     "unknown study": (["run", "study=rbff"], "unknown study 'rbff'.*rbf.*did you mean 'rbf'"),
     "unknown tracking": ([*RBF, "tracking=wand"], "unknown tracking 'wand'.*did you mean 'wandb'"),
     "unknown workload": (
@@ -64,17 +64,20 @@ BAD = {
         ["run", "study=linear", "sizes.p=[8,-8]"],
         "sizes.p must be a positive integer, not -8",
     ),
-    "size broken": (["run", "study=linear", "sizes.p=8.5"], "sizes.p must be a positive integer, not 8.5"),
-    "size in words": (
+    "size a fraction": (
+        ["run", "study=linear", "sizes.p=8.5"],
+        "sizes.p must be a positive integer, not 8.5",
+    ),
+    "size as text": (
         ["run", "study=linear", "sizes.p=eight"],
         "sizes.p must be a positive integer, not 'eight'",
     ),
-    "sizes no mapping": (["run", "study=linear", "sizes=8"], "sizes|cannot compose"),
+    "sizes not a mapping": (["run", "study=linear", "sizes=8"], "sizes|cannot compose"),
     "points zero": ([*RBF, "points=0"], "points must be a positive integer, not 0"),
     "points true": ([*RBF, "points=true"], "points must be a positive integer, not True"),
     "devices zero": ([*RBF, "devices=0"], "devices must be a positive integer, not 0"),
     "data_seed negative": ([*RBF, "data_seed=-1"], "data_seed must be an integer, zero or more, not -1"),
-    "jit in words": ([*RBF, "jit=maybe"], "jit must be true or false, not 'maybe'"),
+    "jit as text": ([*RBF, "jit=maybe"], "jit must be true or false, not 'maybe'"),
     "points that do not divide": (
         [
             *RBF,
@@ -98,8 +101,8 @@ BAD = {
     ),
     "an empty sweep": ([*RBF, "points=[]"], "the study has no cases"),
     "where that calls": ([*RBF, "where='open(1)'"], "where='open.1.': Call is not allowed"),
-    "where that is torn": ([*RBF, "where='devices =='"], "where='devices ==' cannot be read"),
-    "where of nothing known": (
+    "where that is incomplete": ([*RBF, "where='devices =='"], "where='devices ==' cannot be read"),
+    "where with an unknown name": (
         [*RBF, "where='devcies==1'"],
         "unknown name in where 'devcies'.*did you mean 'devices'",
     ),
@@ -114,13 +117,13 @@ BAD = {
         "sampling.seconds must be a number, 0.* or more, not -1",
     ),
     "sampling width": ([*RBF, "sampling.width=nan"], "sampling.width must be a number, 0.* or more, not nan"),
-    "sampling in words": (
+    "sampling as text": (
         [*RBF, "sampling.warm_up=long"],
         "sampling.warm_up must be a number, 0.* or more, not 'long'",
     ),
-    "sampling no mapping": ([*RBF, "sampling=5"], "sampling"),
+    "sampling not a mapping": ([*RBF, "sampling=5"], "sampling"),
     "case_seconds": ([*RBF, "case_seconds=0"], "case_seconds must be a number, .* or more, not 0"),
-    "case_seconds without end": (
+    "case_seconds infinite": (
         [*RBF, "case_seconds=inf", "dry_run=true"],
         "case_seconds must be a number.*not inf",
     ),
@@ -136,16 +139,16 @@ BAD = {
         [*RBF, "devices=3", "processes=2", "oversubscribe=true"],
         "devices=3 do not divide evenly over processes=2",
     ),
-    "versus nothing known": (
+    "versus unknown": (
         [*RBF, "versus=main"],
         "unknown versus='main'.*self, commit:REV, jax:VERSION, python:PATH, xla:FLAGS",
     ),
-    "versus what is not said": ([*RBF, "versus=commit:"], "unknown versus='commit:'"),
-    "versus a revision of no repository": (
+    "versus a commit without a revision": ([*RBF, "versus=commit:"], "unknown versus='commit:'"),
+    "versus a revision without a repository": (
         [*RBF, "versus=commit:HEAD~3"],
         "versus=commit:HEAD~3 needs a git repository",
     ),
-    "versus an interpreter that is not there": (
+    "versus a missing interpreter": (
         [*RBF, "versus=python:/nowhere/python"],
         "versus=python:/nowhere/python: python: No",
     ),
@@ -158,9 +161,9 @@ BAD = {
     "bind": ([*RBF, "bind=1"], "bind must be true or false, not 1"),
     "no study": (["run", "study=null"], "study"),
     "two studies without --multirun": (["run", "study=[rbf,linear]"], "study"),
-    "a word that is no override": ([*RBF, "devices"], "devices"),
-    "an override that is torn": ([*RBF, "devices=[1"], r"\[1"),
-    "a reference to nothing": ([*RBF, "results=${nowhere}"], "nowhere"),
+    "an argument that is not an override": ([*RBF, "devices"], "devices"),
+    "an incomplete override": ([*RBF, "devices=[1"], r"\[1"),
+    "an unknown interpolation": ([*RBF, "results=${nowhere}"], "nowhere"),
     "a folder below a file": (
         [*RBF, "results=a_file/below"],
         "cannot write to results=a_file/below: Not.*results=PATH",
@@ -169,18 +172,21 @@ BAD = {
         [*RBF, "results=a_file"],
         "cannot write to results=a_file: .*results=PATH",
     ),
-    "a folder where none can be": (
+    "a folder that cannot be created": (
         [*RBF, "results=/proc/nowhere/x"],
         "cannot write to results=/proc/nowhere/x: .*results=PATH",
     ),
-    "no folder": ([*RBF, "results=null", "dry_run=true"], "results"),
+    "null as folder": ([*RBF, "results=null", "dry_run=true"], "results"),
     "an empty folder name": ([*RBF, "results=", "dry_run=true"], "results"),
-    "a plan for nothing": (["plan", "study=plan"], "specify the hardware to plan for, such as hardware=v5p"),
-    "a plan for what nobody knows": (
+    "a plan without hardware": (
+        ["plan", "study=plan"],
+        "specify the hardware to plan for, such as hardware=v5p",
+    ),
+    "a plan for unknown hardware": (
         ["plan", "study=plan", "hardware=v6"],
         "unknown hardware 'v6'.*h100.*v5p",
     ),
-    "devices that do not come": (
+    "an unavailable device count": (
         ["plan", "study=plan", "hardware=v5p", "devices=7"],
         "devices=7 are not available on v5p: use 1, 4, 8",
     ),
@@ -188,31 +194,31 @@ BAD = {
         ["plan", "study=plan", "hardware=v5p", "devices=1000001"],
         "maximum of a plan: 1000000 devices",
     ),
-    "a plan that no machine divides evenly": (
+    "a plan whose points do not divide evenly": (
         ["plan", "study=plan", "hardware=v5p", "devices=999999"],
         "do not divide over devices=999999",
     ),
-    "a deadline that has passed": (
+    "a deadline of zero seconds": (
         ["plan", "study=plan", "hardware=v5p", "deadline=0"],
         "deadline must be a positive number of seconds",
     ),
-    "a key that no hardware has": (
+    "an unknown key of hardware": (
         ["plan", "study=plan", "hardware=v5p", "hardware.hue=1"],
         "unknown key of hardware 'hue'",
     ),
-    "a figure that is none": (
+    "a memory size that is not a number": (
         ["plan", "study=plan", "hardware=v5p", "hardware.memory=big"],
         "hardware.memory must be a positive number",
     ),
-    "a CPU that was not measured": (
+    "a plan for a CPU without ceilings": (
         ["plan", "study=plan", "hardware=cpu", "results=none"],
         "ceilings, but there are none.*scaling run study=linear",
     ),
-    "hardware of a run": (
+    "hardware in a run": (
         ["run", "study=smoke", "hardware=v5p"],
         "hardware is what `scaling plan` compiles for",
     ),
-    "all devices of a run": (["run", "study=plan"], "devices=all is for `scaling plan`"),
+    "devices=all in a run": (["run", "study=plan"], "devices=all is for `scaling plan`"),
     "a config dir that does not exist": (["run", "--config-dir", "no_conf", "study=rbf"], "no_conf"),
     "compare with nothing": (["compare", "nowhere", "nowhere"], "no results in 'nowhere'"),
     "lint of nothing": (["lint", "nowhere"], "no results in 'nowhere'"),
@@ -227,69 +233,69 @@ BAD = {
 }
 
 
-def refused(done, words, folder):
-    """One line that says `words`, exit status 2, and nothing made."""
+def check_rejected(done, pattern, folder):
+    """Check that the error is one line that matches the pattern, the exit status 2, and that no folder was created."""
     lines = done.stderr.splitlines()
     assert "Traceback" not in done.stderr, lines[-1]
     assert done.returncode == 2, done.stderr
     assert len(lines) == 1, done.stderr
-    assert re.search(words, lines[0]), lines[0]
+    assert re.search(pattern, lines[0]), lines[0]
     assert lines[0].startswith("scaling: ")
     assert not (folder / "results").exists() and not (folder / "None").exists()
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, capsys):
-    """What the command would do in the test's folder, without the half second that it takes to start."""
+def call_main(tmp_path, monkeypatch, capsys):
+    """Call the command's main function in the test's folder; this saves half a second of startup."""
 
-    def call(words):
+    def run_main(arguments):
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["scaling"])
         monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
         monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-        # Hydra sets logging up anew and closes the handlers that were there; absl's would close pytest's own standard error.
+        # Hydra closes existing logging handlers; closing absl's would close the standard error of pytest.
         monkeypatch.setattr(logging, "shutdown", lambda *_: None)
-        monkeypatch.setattr(signal, "signal", lambda *_: None)  # the tests are ended as ever
-        status = main.main(words)
-        return subprocess.CompletedProcess(words, status, *capsys.readouterr())
+        monkeypatch.setattr(signal, "signal", lambda *_: None)  # keep the signal handlers of pytest
+        status = main.main(arguments)
+        return subprocess.CompletedProcess(arguments, status, *capsys.readouterr())
 
-    return call
-
-
-COMPILED = (
-    "a plan that no machine divides evenly",
-)  # refused where each case is looked at, which wants the compiler to be there
+    return run_main
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_line_with_status_2_and_starts_nothing(name, here, tmp_path):
-    words, told = BAD[name]
-    if name in COMPILED:
-        machines.needs("libtpu")
+NEEDS_COMPILER = (
+    "a plan whose points do not divide evenly",
+)  # rejected in the preflight of the cases, which requires the compiler
+
+
+@pytest.mark.parametrize("name", BAD_INPUTS)
+def test_bad_input_exits_with_status_2_and_one_line_and_starts_nothing(name, call_main, tmp_path):
+    arguments, message = BAD_INPUTS[name]
+    if name in NEEDS_COMPILER:
+        machines.require_compiler("libtpu")
     (tmp_path / "a_file").touch()
     before = sorted(tmp_path.iterdir())
-    refused(here(words), told, tmp_path)
+    check_rejected(call_main(arguments), message, tmp_path)
     assert sorted(tmp_path.iterdir()) == before
 
 
 @pytest.mark.parametrize(
     "name", ["unknown study", "unknown key", "more devices than cores", "a folder below a file"]
 )
-def test_the_command_says_the_same(name, scaling_command, tmp_path):
-    words, told = BAD[name]
+def test_the_command_reports_bad_input_like_main(name, scaling_command, tmp_path):
+    arguments, message = BAD_INPUTS[name]
     (tmp_path / "a_file").touch()
-    refused(scaling_command(words, timeout=60, anew=True), told, tmp_path)
+    check_rejected(scaling_command(arguments, timeout=60, fresh=True), message, tmp_path)
 
 
-def test_a_second_study_of_several_that_does_not_exist_is_refused_too(here):
-    done = here(["run", "--multirun", "study=rbf,rbff", "dry_run=true"])
+def test_an_unknown_second_study_of_a_multirun_is_rejected(call_main):
+    done = call_main(["run", "--multirun", "study=rbf,rbff", "dry_run=true"])
     assert (
         done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "unknown study 'rbff'" in done.stderr
     )
 
 
-def test_as_many_devices_as_there_are_cores_is_what_the_refusal_offers(here):
-    done = here([*RBF, "devices=[1,64]", "points=6400", "api=pmap"])
+def test_too_many_devices_are_rejected_with_the_device_counts_that_fit(call_main):
+    done = call_main([*RBF, "devices=[1,64]", "points=6400", "api=pmap"])
     assert re.search(r"use devices=\[1\]; oversubscribe=true", done.stderr), done.stderr
 
 
@@ -299,13 +305,13 @@ MODULES = {
         "raise RuntimeError('first line\\nsecond line')",
         "cannot be imported: RuntimeError: first line",
     ),
-    "imports what is not there": (
+    "imports a missing module": (
         "import not_there_at_all",
         "cannot be imported: No module named 'not_there_at_all'",
     ),
     "ends the process at import": ("raise SystemExit(3)", ""),
     "has no workload()": ("x = 1", r"no function workload\(case\)"),
-    "has a workload that is no function": ("workload = 3", r"no function workload\(case\)"),
+    "has a workload that is not a function": ("workload = 3", r"no function workload\(case\)"),
     "returns no Workload": ("def workload(case):\n    return 3", "Workload"),
     "takes no case": ("def workload():\n    return 3", "mine.*argument"),
     "raises a KeyError": ("def workload(case):\n    return case.sizes['q']", "mine.*q"),
@@ -313,26 +319,26 @@ MODULES = {
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_a_module_that_is_no_workload_is_told_in_one_line(name, here, write_study, tmp_path):
-    text, told = MODULES[name]
+def test_an_invalid_workload_module_is_rejected_in_one_line(name, call_main, write_study, tmp_path):
+    text, message = MODULES[name]
     (tmp_path / "mine.py").write_text(text)
-    refused(here(write_study("{workload: mine, points: 6, api: jit}")), told, tmp_path)
+    check_rejected(call_main(write_study("{workload: mine, points: 6, api: jit}")), message, tmp_path)
 
 
 FUNCTIONS = {
     "returns integers": {"body": "return jnp.arange(3)"},
-    "returns integers beside real numbers": {"body": "return x, jnp.arange(3)"},
+    "returns integers and floats": {"body": "return x, jnp.arange(3)"},
     "returns an empty tuple": {"body": "return ()"},
     "returns nothing": {"body": "pass"},
     "returns a complex number": {"body": "return x[0] + 1j"},
     "raises": {"body": "raise ValueError('not\\nthis')"},
-    "has a shape that does not fit": {"body": "return x @ jnp.ones((4, 2))"},
+    "has incompatible shapes": {"body": "return x @ jnp.ones((4, 2))"},
     "takes another input": {
         "body": "return x",
         "returns": 'Workload(function=function, points={"y": uniform(3)})',
     },
     "has no inputs": {"body": "return x", "returns": "Workload(function=function, points={})"},
-    "reduces oddly": {
+    "has an unknown reduce": {
         "body": "return x",
         "returns": 'Workload(function=function, points={"x": uniform(3)}, reduce="columns")',
     },
@@ -340,38 +346,38 @@ FUNCTIONS = {
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_function_that_cannot_be_differentiated_is_told_in_one_line(
-    name, here, write_study, write_workload, tmp_path
+def test_a_function_that_cannot_be_differentiated_is_rejected_in_one_line(
+    name, call_main, write_study, write_workload, tmp_path
 ):
     write_workload(**FUNCTIONS[name])
-    refused(here(write_study("{workload: mine, points: 6, api: jit}")), "mine|reduce", tmp_path)
+    check_rejected(call_main(write_study("{workload: mine, points: 6, api: jit}")), "mine|reduce", tmp_path)
 
 
 STUDIES = {
     "a list": ("[1, 2]", "mine"),
-    "no mapping": ("just words", "mine|just words"),
+    "not a mapping": ("just words", "mine|just words"),
     "empty": ("", "mine|study|workload"),
-    "no YAML": ("points: [1, 2\nmode: {", "mine|cannot compose"),
+    "not YAML": ("points: [1, 2\nmode: {", "mine|cannot compose"),
     "an unknown key": ("{workload: rbf, devises: 2}", "unknown study key 'devises'.*did you mean 'devices'"),
     "an unknown key in a grid": (
         "{grids: [{workload: rbf, pints: 6}]}",
         "unknown study key 'pints'.*did you mean 'points'",
     ),
     "no workload": ("{points: 6}", "names no workload"),
-    "grids that are no list": ("{workload: rbf, grids: {points: 6}}", "grids must be a list"),
+    "grids that are not a list": ("{workload: rbf, grids: {points: 6}}", "grids must be a list"),
     "a size of the wrong kind": (
         "{workload: linear, sizes: {p: '8'}}",
         "sizes.p must be a positive integer, not '8'",
     ),
-    "sizes that are no mapping": ("{workload: linear, sizes: [8]}", "sizes must be a mapping"),
+    "sizes that are not a mapping": ("{workload: linear, sizes: [8]}", "sizes must be a mapping"),
     "a list in a list": ("{workload: rbf, points: [[6, 8]]}", "points must be a positive integer"),
 }
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_of_ones_own_that_is_wrong_is_told_in_one_line(name, here, write_study, tmp_path):
-    text, told = STUDIES[name]
-    refused(here(write_study(text)), told, tmp_path)
+def test_an_invalid_user_study_is_rejected_in_one_line(name, call_main, write_study, tmp_path):
+    text, message = STUDIES[name]
+    check_rejected(call_main(write_study(text)), message, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -386,9 +392,9 @@ def test_a_study_of_ones_own_that_is_wrong_is_told_in_one_line(name, here, write
         '{"cases": [{"key": "x", "case": {}}]}',
     ],
 )
-def test_a_damaged_list_of_what_was_asked_for_never_stops_a_status(text, here, tmp_path):
+def test_a_damaged_study_file_causes_no_traceback_in_status(text, call_main, tmp_path):
     (tmp_path / "study.json").write_text(text)
-    done = here(["status", "."])
+    done = call_main(["status", "."])
     assert "Traceback" not in done.stderr
     assert done.returncode in (0, 2) and len(done.stderr.splitlines()) <= 1
 
@@ -430,21 +436,21 @@ HELP = {
 
 
 @pytest.mark.parametrize("name", HELP)
-def test_help_helps(name, scaling_command, tmp_path):
-    words, told = HELP[name]
-    done = scaling_command(words)
+def test_help_shows_arguments_and_examples_of_a_verb(name, scaling_command, tmp_path):
+    arguments, message = HELP[name]
+    done = scaling_command(arguments)
     assert (done.returncode, done.stderr) == (0, "")
-    assert [word for word in told if word not in done.stdout] == []
+    assert [text for text in message if text not in done.stdout] == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_dry_run_says_what_would_run_and_what_be_skipped_and_starts_nothing(
-    here, write_study, write_workload, tmp_path
+def test_a_dry_run_lists_cases_to_run_and_to_skip_and_starts_nothing(
+    call_main, write_study, write_workload, tmp_path
 ):
     write_workload()
-    words = write_study("{workload: mine, points: [6, 10], devices: [1, 2], mode: [jacfwd, analytic]}")
+    arguments = write_study("{workload: mine, points: [6, 10], devices: [1, 2], mode: [jacfwd, analytic]}")
     before = sorted(tmp_path.iterdir())
-    done = here([*words, "dry_run=true", "oversubscribe=true"])
+    done = call_main([*arguments, "dry_run=true", "oversubscribe=true"])
     assert (done.returncode, done.stderr) == (0, "")
     assert len(re.findall(r"^  run   mine .*jacfwd", done.stdout, re.MULTILINE)) == 4
     assert (
@@ -460,44 +466,42 @@ def test_a_dry_run_says_what_would_run_and_what_be_skipped_and_starts_nothing(
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_several_studies_can_be_asked_for_at_once(here, write_study, write_workload, tmp_path):
+def test_multirun_runs_several_studies(call_main, write_study, write_workload, tmp_path):
     write_workload()
     write_study("{workload: mine, points: 6, api: jit}", name="one")
     write_study("{workload: mine, points: [8, 10], api: jit}", name="two")
-    done = here(["run", "--config-dir", "my_conf", "--multirun", "study=one,two", "dry_run=true"])
+    done = call_main(["run", "--config-dir", "my_conf", "--multirun", "study=one,two", "dry_run=true"])
     assert (done.returncode, done.stderr) == (0, "")
     assert re.findall(r"^\d+ to run", done.stdout, re.MULTILINE) == ["1 to run", "2 to run"]
 
 
-def test_a_bad_study_keeps_the_others_of_a_multirun_from_being_called_done(here, write_study, write_workload):
+def test_a_multirun_with_a_bad_study_exits_with_status_2(call_main, write_study, write_workload):
     write_workload()
     write_study("{workload: mine, points: 6, api: jit}", name="good")
     write_study("{workload: mine, points: 0, api: jit}", name="bad")
-    done = here(["run", "--config-dir", "my_conf", "--multirun", "study=bad,good", "dry_run=true"])
+    done = call_main(["run", "--config-dir", "my_conf", "--multirun", "study=bad,good", "dry_run=true"])
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
 
 
-def test_a_reader_that_goes_away_is_no_crash(start_command, write_study, write_workload):
+def test_a_closed_pipe_at_the_output_causes_no_traceback(start_command, write_study, write_workload):
     write_workload()
     process = start_command([*write_study("{workload: mine, points: 6, api: jit}"), "dry_run=true"])
     process.stdout.close()
     process.stdout = open(os.devnull)  # noqa: SIM115
-    _, complaints = process.communicate(timeout=60)
-    assert "Traceback" not in complaints and len(complaints.splitlines()) <= 1
+    _, stderr = process.communicate(timeout=60)
+    assert "Traceback" not in stderr and len(stderr.splitlines()) <= 1
 
 
-def test_a_refusal_in_a_worker_is_a_sentence_in_its_record_without_the_name_of_a_type(
-    make_record, monkeypatch
-):
+def test_a_refusal_in_a_worker_is_recorded_without_the_exception_type(make_record, monkeypatch):
     import jax
 
     from scaling.core import run_case, workload
     from scaling.core.timing import Sampling
 
-    def refuse(case, *_):
+    def reject(case, *_):
         raise Refusal("x must be positive, not -1")
 
-    monkeypatch.setattr(workload, "build", refuse)
+    monkeypatch.setattr(workload, "build", reject)
     record = run_case.run_case(make_record(seconds=()), jax.devices()[:1], "cpu", Sampling())
     assert (record.status, record.text) == ("failed", "x must be positive, not -1")
 
@@ -517,22 +521,22 @@ COMPLETED = {
 
 
 @pytest.mark.parametrize("line", COMPLETED)
-def test_completion_in_a_shell_offers_verbs_and_fields_and_never_complains(line, here, monkeypatch):
+def test_shell_completion_offers_verbs_and_fields_and_prints_no_error(line, call_main, monkeypatch):
     monkeypatch.setenv("COMP_LINE", line)
-    done = here(["-sc", "query=bash"])
+    done = call_main(["-sc", "query=bash"])
     assert (done.returncode, done.stderr) == (0, "")
     assert COMPLETED[line] in done.stdout and (COMPLETED[line] or not done.stdout.strip())
 
 
 @pytest.mark.parametrize(
-    "words", [["-sc", "install=bash"], ["run", "-sc", "install=bash"], ["-sc", "install=fish"]]
+    "arguments", [["-sc", "install=bash"], ["run", "-sc", "install=bash"], ["-sc", "install=fish"]]
 )
-def test_completion_is_installed_by_what_is_printed(words, here):
-    done = here(words)
+def test_installing_completion_prints_a_shell_script(arguments, call_main):
+    done = call_main(arguments)
     assert (done.returncode, done.stderr) == (0, "") and "-sc query=" in done.stdout
 
 
-@pytest.mark.parametrize("words", [["version"], ["--version"]])
-def test_the_version_has_a_verb(words, here):
-    done = here(words)
+@pytest.mark.parametrize("arguments", [["version"], ["--version"]])
+def test_the_version_is_printed_by_a_verb_and_an_option(arguments, call_main):
+    done = call_main(arguments)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, scaling.__version__, "")

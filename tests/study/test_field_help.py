@@ -1,4 +1,4 @@
-"""`scaling run --help` shows every field with its meaning, the values it takes and its default, in 80 columns."""
+"""Tests of `scaling run --help`: every field with its meaning, valid values and default, in 80 columns."""
 
 import re
 
@@ -9,42 +9,43 @@ from scaling.study import field_help
 from tests.support.paths import CONF
 
 
-def entries(text):
-    """Return the words on each field, by its name."""
-    found = re.split(r"^  ([a-z_.]+) ", text, flags=re.MULTILINE)[1:]
-    return {name: " ".join(words.split()) for name, words in zip(found[::2], found[1::2], strict=True)}
+def parse_entries(text):
+    """Map the name of each field to its help text."""
+    parts = re.split(r"^  ([a-z_.]+) ", text, flags=re.MULTILINE)[1:]
+    return {name: " ".join(text.split()) for name, text in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def test_every_key_of_the_configuration_has_a_meaning_and_its_default():
-    found, told = entries(field_help.describe(CONF)), yaml.safe_load((CONF / "config.yaml").read_text())
+def test_every_configuration_key_is_shown_with_its_meaning_and_default():
+    entries = parse_entries(field_help.describe(CONF))
+    config = yaml.safe_load((CONF / "config.yaml").read_text())
     for name in ("defaults", "hydra"):
-        del told[name]
-    told |= {f"sampling.{name}": value for name, value in told.pop("sampling").items()}
-    assert found.keys() == told.keys()
-    for name, words in found.items():
-        meaning, default = words.rsplit("Default: ", 1)
+        del config[name]
+    config |= {f"sampling.{name}": value for name, value in config.pop("sampling").items()}
+    assert entries.keys() == config.keys()
+    for name, text in entries.items():
+        meaning, default = text.rsplit("Default: ", 1)
         assert len(meaning.partition(" Values:")[0]) > 8, name
-        if told[name] is not None and name != "results":
-            assert yaml.safe_load(default.removesuffix(".")) == told[name], name
+        if config[name] is not None and name != "results":
+            assert yaml.safe_load(default.removesuffix(".")) == config[name], name
 
 
-def test_a_field_of_a_case_shows_its_own_default_and_every_value():
-    found = entries(field_help.describe(CONF))
+def test_a_field_of_a_case_is_shown_with_its_default_and_valid_values():
+    entries = parse_entries(field_help.describe(CONF))
     case = Case("linear")
     for name, values in (CHOICES | OPTIONS).items():
         assert re.search(
-            rf"Values: {', '.join(values)}\. Default: {getattr(case, name) or 'null'}\.", found[name]
+            rf"Values: {', '.join(values)}\. Default: {getattr(case, name) or 'null'}\.", entries[name]
         ), name
-    assert found["jit"].endswith("Values: true, false. Default: true.")
+    assert entries["jit"].endswith("Values: true, false. Default: true.")
     assert (
-        "julia/Zygote" in found["engine"]
-        and "stencil" in found["workload"]
-        and "ceiling" not in found["workload"]
+        "julia/Zygote" in entries["engine"]
+        and "stencil" in entries["workload"]
+        and "ceiling" not in entries["workload"]
     )
-    assert "interface" not in found["engine"] and "formulas" not in found["engine"]
+    assert "interface" not in entries["engine"] and "formulas" not in entries["engine"]
 
 
-def test_the_help_fits_into_eighty_columns_and_has_no_bare_configuration(scaling_command):
+def test_help_fits_into_80_columns_and_does_not_print_the_configuration(scaling_command):
     done = scaling_command(["run", "--help"])
     assert done.returncode == 0 and done.stderr == ""
     assert max(map(len, done.stdout.splitlines())) <= 80
@@ -52,6 +53,6 @@ def test_the_help_fits_into_eighty_columns_and_has_no_bare_configuration(scaling
     assert "Values: jacfwd, linearize" in " ".join(done.stdout.split())
 
 
-def test_studies_of_ones_own_are_among_the_choices(scaling_command, write_study):
-    words = write_study("grids: [{workload: linear}]", name="mine")[:3]
-    assert "mine" in scaling_command([*words, "--help"]).stdout
+def test_user_studies_are_among_the_choices(scaling_command, write_study):
+    arguments = write_study("grids: [{workload: linear}]", name="mine")[:3]
+    assert "mine" in scaling_command([*arguments, "--help"]).stdout

@@ -1,7 +1,7 @@
-"""Malformed inputs: each ends with one line and exit status 2, and starts nothing.
+"""Tests of malformed inputs: each ends with one line and exit status 2, and starts nothing.
 
-Tables of inputs by the place where they are wrong. All call `cli.main` in this process. A timer ends what takes
-longer than `LIMIT`, so that no test asserts a duration.
+The inputs are in tables, one per kind of input. All tests call `cli.main` in this process. A timer stops a command
+that takes longer than `LIMIT`, so that no test asserts a duration.
 """
 
 import faulthandler
@@ -32,29 +32,29 @@ BOTH = (*CONCRETE, "api=shard_map", "split=both")
 
 
 @dataclass(frozen=True)
-class Bad:
-    """A malformed input: the words of the command, what the line must match, and the files that are there before."""
+class Input:
+    """A malformed input: the arguments of the command, a pattern of the error, and files to write before."""
 
-    words: tuple[str, ...]
-    told: str
+    arguments: tuple[str, ...]
+    pattern: str
     files: dict[str, str | bytes] = field(default_factory=dict)
 
 
-def a_study(content, told, words=MINE, **files):
-    """A study file of the user's own with this content."""
-    return Bad(tuple(words), told, {"my_conf/study/mine.yaml": content, **files})
+def user_study(content, pattern, arguments=MINE, **files):
+    """Return an input with a user's study file of this content."""
+    return Input(tuple(arguments), pattern, {"my_conf/study/mine.yaml": content, **files})
 
 
-def a_module(content, told):
-    """A workload module of the user's own with this content."""
-    return Bad(("run", "study=function", "workload=mine"), told, {"mine.py": content})
+def user_module(content, pattern):
+    """Return an input with a user's workload module of this content."""
+    return Input(("run", "study=function", "workload=mine"), pattern, {"mine.py": content})
 
 
-TABLES: dict[str, dict[str, Bad]] = {}
+TABLES: dict[str, dict[str, Input]] = {}
 
 # ---- Values of the fields of a case.
 
-NO_COUNTS = {
+INVALID_COUNTS = {
     "zero": "0",
     "a negative number": "-1",
     "a fraction": "1.5",
@@ -66,93 +66,93 @@ NO_COUNTS = {
     "a numeral in quotes": "'8'",
     "a huge number": "9" * 40,
 }
-OF_POINTS = {
+INVALID_POINTS = {
     "a float": "1e3", "infinity": "inf", "an empty text": "''", "a numeral of another script": "'٣'",
     "a number with a unit": "8kg", "too many digits for Python": "9" * 5000,
 }  # fmt: skip
 COUNTS = ("points", "devices", "chunk", "block", "memory_limit", "sizes.m")
 TABLES["counts"] = (
     {
-        f"{name} is {what}": Bad((*RBF, f"{name}={text}"), f"{name} must be ")
+        f"{name} is {description}": Input((*RBF, f"{name}={text}"), f"{name} must be ")
         for i, name in enumerate(COUNTS)
-        for j, (what, text) in enumerate(NO_COUNTS.items())
+        for j, (description, text) in enumerate(INVALID_COUNTS.items())
         if (i == 0 or (i + j) % 3 == 0)  # one kind for all fields is parsed by one function
-        and (name, what) not in {("memory_limit", "a numeral in quotes"), ("sizes.m", "a mapping")}
+        and (name, description) not in {("memory_limit", "a numeral in quotes"), ("sizes.m", "a mapping")}
     }
     | {
-        f"points are {what}": Bad((*RBF, f"points={text}"), "points.*(integer|15 digits)")
-        for what, text in OF_POINTS.items()
+        f"points are {description}": Input((*RBF, f"points={text}"), "points.*(integer|15 digits)")
+        for description, text in INVALID_POINTS.items()
     }
     | {
-        "a data seed is negative": Bad(
+        "a data seed is negative": Input(
             (*RBF, "data_seed=-1"), "data_seed must be an integer, zero or more, not -1"
         ),
-        "a data seed is a fraction": Bad(
+        "a data seed is a fraction": Input(
             (*RBF, "data_seed=0.5"), "data_seed must be an integer, zero or more, not 0.5"
         ),
-        "a data seed is a word": Bad((*RBF, "data_seed=random"), "data_seed must be .*'random'"),
-        "points are a list with null": Bad(
+        "a data seed is a word": Input((*RBF, "data_seed=random"), "data_seed must be .*'random'"),
+        "points are a list with null": Input(
             (*RBF, "points=[1,null]"), "points must be a positive integer, not None"
         ),
-        "devices are a list with a word": Bad(
+        "devices are a list with a word": Input(
             (*RBF, "devices=[1,two]"), "devices must be a positive integer, not 'two'"
         ),
-        "sizes are a list": Bad((*RBF, "sizes=[1,2]"), "sizes"),
-        "sizes are a number": Bad((*RBF, "sizes=3"), "sizes"),
-        "a memory limit has an unknown unit": Bad(
+        "sizes are a list": Input((*RBF, "sizes=[1,2]"), "sizes"),
+        "sizes are a number": Input((*RBF, "sizes=3"), "sizes"),
+        "a memory limit has an unknown unit": Input(
             (*RBF, "memory_limit=2XB"), "memory_limit must be bytes.*2XB"
         ),
-        "a memory limit is zero bytes": Bad(
+        "a memory limit is zero bytes": Input(
             (*RBF, "memory_limit=0GB"), "memory_limit must be a positive integer, not 0"
         ),
-        "a memory limit is negative": Bad((*RBF, "memory_limit=-2GB"), "memory_limit must be bytes.*-2GB"),
-        "a memory limit is huge": Bad((*RBF, f"memory_limit={'9' * 400}GB"), "memory_limit must be "),
-        "a memory limit has digits of another script": Bad(
+        "a memory limit is negative": Input((*RBF, "memory_limit=-2GB"), "memory_limit must be bytes.*-2GB"),
+        "a memory limit is huge": Input((*RBF, f"memory_limit={'9' * 400}GB"), "memory_limit must be "),
+        "a memory limit has digits of another script": Input(
             (*RBF, "memory_limit='٣GB'"), "memory_limit must be bytes"
         ),
     }
 )
 
-NO_NAMES = {
+INVALID_NAMES = {
     "an unknown word": "nosuch", "an empty text": "''", "a number": "3", "a mapping": "{a: 1}", "a list in a list": "[[x]]",
 }  # fmt: skip
 TABLES["names"] = {
-    f"{name} is {what}": Bad((*RBF, f"{name}={text}", "where=True"), f"unknown {name} .*choose from {next(iter(known))}")
-    for i, (name, known) in enumerate((CHOICES | OPTIONS).items())
-    for j, (what, text) in enumerate(NO_NAMES.items())
-    if j in (0, 1 + i % (len(NO_NAMES) - 1))  # an unknown word for each field, and one of the others
+    f"{name} is {description}": Input((*RBF, f"{name}={text}", "where=True"), f"unknown {name} .*choose from {next(iter(values))}")
+    for i, (name, values) in enumerate((CHOICES | OPTIONS).items())
+    for j, (description, text) in enumerate(INVALID_NAMES.items())
+    if j in (0, 1 + i % (len(INVALID_NAMES) - 1))  # an unknown value for each field, and one of the others
 } | {
-    f"{name} is {what}": Bad((*RBF, f"{name}={NO_NAMES[what]}", "where=True"), f"{name} must be a name, not ")
+    f"{name} is {description}": Input((*RBF, f"{name}={INVALID_NAMES[description]}", "where=True"), f"{name} must be a name, not ")
     for name in ("workload", "target", "variant", "wrt", "engine", "formulation", "forward")
-    for what in ("an empty text", "a number", "a list in a list", "a mapping")
+    for description in ("an empty text", "a number", "a list in a list", "a mapping")
 } | {
-    f"{name} is {text}": Bad((*RBF, f"{name}={text}"), f"{name} must be true or false, not ")
+    f"{name} is {text}": Input((*RBF, f"{name}={text}"), f"{name} must be true or false, not ")
     for name in ("jit", "overlap")
     for text in ("maybe", "1", "[[true]]", "{a: 1}", "'true'")
 } | {
-    f"a mesh of {text}": Bad((*BOTH, f"mesh={text}"), "mesh.*such as 2x4|mesh=.*choose from 1x1")
+    f"a mesh of {text}": Input((*BOTH, f"mesh={text}"), "mesh.*such as 2x4|mesh=.*choose from 1x1")
     for text in (
         *("2", "2x", "x2", "2x4x8", "0x2", "-1x2", "2*4", "twoxfour", "[[1]]", "1.5x2", "7x9", "'²x1'"),
         "9" * 5000 + "x1",
     )
 } | {
-    "a mode that is true": Bad((*RBF, "mode=true"), "unknown mode True"),
-    "a mode in another script": Bad((*RBF, "mode='ячейка'"), "unknown mode 'ячейка'"),
-    "a list of modes with an unknown one": Bad((*RBF, "mode=[jacfwd,nosuch]"), "unknown mode 'nosuch'"),
-    "an unknown scaling": Bad((*RBF, "scaling=week"), "unknown scaling 'week'.*did you mean 'weak'"),
-    "a scaling that is a list in a list": Bad((*RBF, "scaling=[[weak]]"), "unknown scaling"),
-    "an unknown target": Bad((*CONCRETE, "target=jacobean"), "unknown target of linear 'jacobean'.*did you mean 'jacobian'"),
-    "an unknown variant": Bad((*CONCRETE, "variant=odd"), "unknown variant of linear 'odd'"),
-    "an unknown formulation": Bad((*CONCRETE, "formulation=odd"), "unknown formulation of linear 'odd'"),
-    "an unknown engine": Bad((*CONCRETE, "engine=torchh"), "unknown engine 'torchh'.*did you mean 'torch'"),
-    "an engine without its system": Bad((*CONCRETE, "engine=julia"), "unknown engine 'julia'.*julia/ForwardDiff"),
-    "an engine with an unknown system": Bad((*CONCRETE, "engine=julia/Nabla"), "unknown engine 'julia/Nabla'.*julia/Zygote"),
-    "an unknown input": Bad((*CONCRETE, "wrt=Q"), r"unknown input to differentiate linear by \(wrt\) 'Q'.*W"),
-    "an input named twice": Bad((*CONCRETE, "wrt=W+W"), r"wrt='W\+W' names an input twice"),
-    "inputs joined by nothing": Bad((*CONCRETE, "wrt=+"), "unknown input to differentiate"),
-    "an unknown size": Bad((*CONCRETE, "sizes.q=4"), "unknown size of linear 'q'.*p, o"),
-    "a dtype the workload has no meaning in": Bad((*CONCRETE, "dtype=int8"), "unknown dtype 'int8'"),
-    "batch beside a mode that names it": Bad((*CONCRETE, "mode=vmap_jacfwd", "batch=whole"), "names its batching already"),
+    "a mode that is true": Input((*RBF, "mode=true"), "unknown mode True"),
+    "a mode in another script": Input((*RBF, "mode='ячейка'"), "unknown mode 'ячейка'"),
+    "a list of modes with an unknown one": Input((*RBF, "mode=[jacfwd,nosuch]"), "unknown mode 'nosuch'"),
+    "an unknown scaling": Input((*RBF, "scaling=week"), "unknown scaling 'week'.*did you mean 'weak'"),
+    "a scaling that is a list in a list": Input((*RBF, "scaling=[[weak]]"), "unknown scaling"),
+    "an unknown target": Input((*CONCRETE, "target=jacobean"), "unknown target of linear 'jacobean'.*did you mean 'jacobian'"),
+    "an unknown variant": Input((*CONCRETE, "variant=odd"), "unknown variant of linear 'odd'"),
+    "an unknown formulation": Input((*CONCRETE, "formulation=odd"), "unknown formulation of linear 'odd'"),
+    "an unknown engine": Input((*CONCRETE, "engine=torchh"), "unknown engine 'torchh'.*did you mean 'torch'"),
+    "an engine without its system": Input((*CONCRETE, "engine=julia"), "unknown engine 'julia'.*julia/ForwardDiff"),
+    "an engine with an unknown system": Input((*CONCRETE, "engine=julia/Nabla"), "unknown engine 'julia/Nabla'.*julia/Zygote"),
+    "an unknown input": Input((*CONCRETE, "wrt=Q"), r"unknown input to differentiate linear by \(wrt\) 'Q'.*W"),
+    "an input named twice": Input((*CONCRETE, "wrt=W+W"), r"wrt='W\+W' names an input twice"),
+    "a plus sign without inputs": Input((*CONCRETE, "wrt=+"), "unknown input to differentiate"),
+    "an unknown size": Input((*CONCRETE, "sizes.q=4"), "unknown size of linear 'q'.*p, o"),
+    "a dtype that the workload does not support": Input((*CONCRETE, "dtype=int8"), "unknown dtype 'int8'"),
+    "batch with a mode that implies it": Input((*CONCRETE, "mode=vmap_jacfwd", "batch=whole"), "names its batching already"),
 }  # fmt: skip
 
 # ---- Fields that have no effect.
@@ -160,8 +160,8 @@ TABLES["names"] = {
 LINEAR = ("run", "study=function", "workload=linear", "points=8", "devices=1", "where=True")
 FORWARD = (*LINEAR, "mode=jacfwd", "api=jit")
 TABLES["fields without effect"] = {
-    what: Bad(tuple(words), told)
-    for what, (words, told) in {
+    description: Input(tuple(arguments), pattern)
+    for description, (arguments, pattern) in {
         "a mesh without split=both": ((*FORWARD, "mesh=1x1"), "mesh=1x1 has no effect.*split=both"),
         "an impossible mesh without split=both": ((*FORWARD, "mesh=7x9"), "mesh=7x9.*split=both"),
         "forward with a mode that is not mixed": (
@@ -172,13 +172,16 @@ TABLES["fields without effect"] = {
             (*FORWARD, "forward=nope"),
             "forward.*nope",
         ),
-        "an overlap of nothing": ((*FORWARD, "overlap=true"), "overlap=true has no effect.*split=data"),
+        "an overlap without split=data": (
+            (*FORWARD, "overlap=true"),
+            "overlap=true has no effect.*split=data",
+        ),
         "an overlap on one device": (
             (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "overlap=true"),
             "overlap=true has no effect.*devices",
         ),
-        "a split of the plain program": ((*FORWARD, "split=seeds"), "split=seeds has no effect with api=jit"),
-        "chunks of a mode without seeds": (
+        "a split with api=jit": ((*FORWARD, "split=seeds"), "split=seeds has no effect with api=jit"),
+        "chunks in a mode without seeds": (
             (*LINEAR, "mode=analytic", "chunk=4"),
             "chunk=4 has no effect with mode=analytic",
         ),
@@ -190,35 +193,35 @@ TABLES["fields without effect"] = {
             (*LINEAR, "mode=value", "chunk=auto"),
             "chunk=auto has no effect with mode=value",
         ),
-        "blocks of a mode without seeds": (
+        "blocks in a mode without seeds": (
             (*LINEAR, "mode=analytic", "block=4"),
             "block=4 has no effect with mode=analytic",
         ),
-        "blocks of the batch at once": (
+        "blocks with batch=whole": (
             (*FORWARD, "batch=whole", "block=4"),
             "block=4 has no effect with batch=whole",
         ),
-        "blocks beside automatic ones": (
+        "blocks with automatic chunks": (
             (*FORWARD, "chunk=auto", "block=4"),
             "block=4 has no effect with chunk=auto",
         ),
-        "a batch of a mode by hand": (
+        "a batch with mode=analytic": (
             (*LINEAR, "mode=analytic", "batch=whole"),
             "batch=whole has no effect with mode=analytic",
         ),
-        "coloured seeds of a value": (
+        "coloured seeds with mode=value": (
             (*LINEAR, "mode=value", "seeds=colored"),
             "seeds=colored has no effect with mode=value",
         ),
-        "storage of a mode without seeds": (
+        "storage in a mode without seeds": (
             (*LINEAR, "mode=analytic", "storage=host"),
             "storage=host has no effect with mode=ana",
         ),
-        "a policy of forward mode": (
+        "a remat policy in forward mode": (
             (*FORWARD, "remat=dots_saveable"),
             "remat=dots_saveable has no effect with mode=jacfwd",
         ),
-        "a policy of twice forward": (
+        "a remat policy in forward over forward": (
             (*LINEAR, "mode=fwd_over_fwd", "target=hvp", "remat=dots_saveable"),
             "remat=dots_saveable has no effect",
         ),
@@ -226,15 +229,15 @@ TABLES["fields without effect"] = {
             (*LINEAR, "mode=fwd_over_rev", "reduce=gram"),
             "reduce=gram has no effect.*hessian",
         ),
-        "a reduction of a value": (
+        "a reduction with mode=value": (
             (*LINEAR, "mode=value", "reduce=gram"),
             "reduce=gram has no effect with mode=value",
         ),
-        "a reduction beside split=data": (
+        "a reduction with split=data": (
             (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "reduce=gram"),
             "reduce=gram has no effect with split=data",
         ),
-        "a formulation of a mode by hand": (
+        "a formulation with mode=analytic": (
             (
                 "run",
                 "study=function",
@@ -246,8 +249,8 @@ TABLES["fields without effect"] = {
             ),
             "formulation=rowwise has no effect with mode=analytic",
         ),
-        "inputs of a value": ((*LINEAR, "mode=value", "wrt=W"), "wrt=W has no effect with mode=value"),
-        "a mode of the function itself": (
+        "inputs with mode=value": ((*LINEAR, "mode=value", "wrt=W"), "wrt=W has no effect with mode=value"),
+        "a mode with a target that is not differentiated": (
             (
                 "run",
                 "study=function",
@@ -259,7 +262,7 @@ TABLES["fields without effect"] = {
             ),
             "mode=jacrev has no effect with target=kernel",
         ),
-        "points of a target of one point": (
+        "points with a target of one point": (
             (
                 "run",
                 "study=function",
@@ -272,37 +275,37 @@ TABLES["fields without effect"] = {
             ),
             "points=7 has no effect with target=grad",
         ),
-        "a policy of another system": (
+        "a remat policy with another engine": (
             (*LINEAR, "mode=jacrev", "engine=autograd", "remat=dots_saveable"),
             "remat=dots_saveable has no effect with engine=autograd",
         ),
-        "a precision of another system": (
+        "a precision with another engine": (
             (*LINEAR, "mode=jacrev", "engine=autograd", "precision=high"),
             "precision=high has no effect with engine=autograd",
         ),
-        "a way of JAX's to call another system": (
+        "a JAX api with another engine": (
             (*LINEAR, "mode=jacrev", "engine=autograd", "api=pmap"),
             "api=pmap has no effect with engine=autograd",
         ),
-        "a memory limit of another system": (
+        "a memory limit with another engine": (
             (*LINEAR, "mode=jacrev", "engine=autograd", "memory_limit=1GB"),
             "memory_limit=1000000000 has no effect with engine=autograd",
         ),
     }.items()
 } | {
-    "a swept value that no case of a study uses": a_study(
+    "a swept value that no case of a study uses": user_study(
         "{workload: linear, mode: analytic, split: points, chunk: [null, 4]}",
         "chunk=4 has no effect with mode=analytic",
     ),
-    "a value of one grid that another grid could use": a_study(
+    "a value of one grid that another grid could use": user_study(
         "{workload: linear, mode: jacrev, grids: [{chunk: 4}, {mode: analytic, chunk: 4}]}",
         "chunk=4 has no effect.*analytic",
     ),
-    "a shared value that no grid uses": a_study(
+    "a shared value that no grid uses": user_study(
         "{workload: linear, mesh: 1x1, grids: [{split: points}, {split: seeds}]}",
         "mesh=1x1 has no effect.*split=both",
     ),
-    "a value of a part that it does not use": a_study(
+    "a value of a part that it does not use": user_study(
         "{parts: {one: {workload: linear, mode: analytic, chunk: 4}}}",
         "chunk=4 has no effect with mode=analytic",
     ),
@@ -311,39 +314,39 @@ TABLES["fields without effect"] = {
 # ---- where
 
 TABLES["where"] = {
-    f"where is {what}": a_study(f"{{workload: linear, where: {text}}}", "where")
-    for what, text in {
+    f"where is {description}": user_study(f"{{workload: linear, where: {text}}}", "where")
+    for description, text in {
         "a list": "[devices == 1]", "an empty list": "[]", "a number": "3", "a float": "0.5", "a mapping": "{devices: 1}",
         "an empty mapping": "{}", "an empty text": "''", "a list of lists": "[[1]]", "a date": "2024-01-01",
     }.items()
 } | {
-    f"where {what}": a_study("{workload: linear, where: '" + text.replace("'", "''") + "'}", f"where.*{told}")
-    for what, (text, told) in {
+    f"where {description}": user_study("{workload: linear, where: '" + text.replace("'", "''") + "'}", f"where.*{pattern}")
+    for description, (text, pattern) in {
         "calls": ("open(1)", "Call is not allowed"),
         "reads an attribute": ("api.x == 1", "Attribute is not allowed"),
-        "is torn": ("devices ==", "cannot be read"),
-        "names nothing known": ("devcies == 1", " 'devcies'.*did you mean 'devices'"),
+        "is incomplete": ("devices ==", "cannot be read"),
+        "contains an unknown name": ("devcies == 1", " 'devcies'.*did you mean 'devices'"),
         "divides by zero": ("points // 0 == 1", "zero"),
-        "compares a word with a number": ("api < 3", "cannot be"),
-        "raises to a power": ("9 ** 9 ** 9 > 1", "Pow is not allowed"),
-        "makes a text of 1 GB": ("'a' * 1000000000 == api", "numbers"),
+        "compares text with a number": ("api < 3", "cannot be"),
+        "contains a power": ("9 ** 9 ** 9 > 1", "Pow is not allowed"),
+        "creates a text of 1 GB": ("'a' * 1000000000 == api", "numbers"),
         "makes a list of 1e8": ("[1] * 100000000 == 3", "numbers"),
         "formats a text of 1 GB": ("'%999999999d' % 3 == api", "numbers"),
         "multiplies huge numbers": (" * ".join(["999999999999999"] * 40) + " > 1", "large"),
         "multiplies for long": (" * ".join(["9" * 900] * 100) + " > 1", "characters"),
         "is nested too deeply": ("(" * 150 + "1" + ")" * 150 + " < devices and " * 3 + "not " * 150 + "devices", "."),
-        "denies a thousand times": ("not " * 2000 + "devices", "characters"),
-        "holds a numeral of 5,000 digits": ("9" * 5000 + " > 1", "characters"),
+        "contains 2,000 negations": ("not " * 2000 + "devices", "characters"),
+        "contains a number of 5,000 digits": ("9" * 5000 + " > 1", "characters"),
         "is a lambda": ("(lambda: 1)()", "not allowed"),
         "is a statement": ("import os", "cannot be read"),
-        "goes on after a backslash": ("devices == 1\\0", "cannot be read"),
+        "continues after a backslash": ("devices == 1\\0", "cannot be read"),
         "is in another script": ("устройства == 1", " 'устройства': choose from"),
     }.items()
 } | {
-    "where on the command line is a list": Bad((*RBF, "where=[devices==1]"), "where|quote"),
-    "where on the command line is a number": Bad((*RBF, "where=7"), "where must be"),
-    "where on the command line is a mapping": Bad((*RBF, "where={devices: 1}"), "where must be"),
-    "where excludes everything": Bad((*RBF, "where=False"), "no cases"),
+    "where on the command line is a list": Input((*RBF, "where=[devices==1]"), "where|quote"),
+    "where on the command line is a number": Input((*RBF, "where=7"), "where must be"),
+    "where on the command line is a mapping": Input((*RBF, "where={devices: 1}"), "where must be"),
+    "where excludes everything": Input((*RBF, "where=False"), "no cases"),
 }  # fmt: skip
 
 # ---- Study files.
@@ -356,8 +359,8 @@ MAPS = "a: &a {x: 1}\n" + "".join(
     for i in range(20)
 )
 TABLES["study files"] = {
-    f"a study that is {what}": a_study(content, told)
-    for what, (content, told) in {
+    f"a study that is {description}": user_study(content, pattern)
+    for description, (content, pattern) in {
         "an integer": ("3", "mine.*mapping"),
         "a float": ("2.5", "mine.*mapping"),
         "a word": ("word", "mine.*mapping"),
@@ -366,22 +369,22 @@ TABLES["study files"] = {
         "a list of grids": ("- {workload: linear}\n", "mine.*mapping"),
         "null": ("null", "mine|workload"),
         "empty": ("", "workload"),
-        "comments alone": ("# nothing\n", "workload"),
+        "only comments": ("# nothing\n", "workload"),
         "two documents": ("workload: linear\n---\nworkload: rbf\n", "mine.yaml.*document"),
         "binary": (bytes(range(256)), "mine.yaml"),
         "NUL bytes": (b"workload: lin\0ear\n", "mine.yaml"),
         "not UTF-8": ("workload: linear # é".encode("latin-1"), "mine.yaml.*UTF-8"),
         "UTF-16": ("workload: linear\n".encode("utf-16"), "mine.yaml"),
         "indented by tabs": ("grids:\n\t- workload: linear\n", "mine.yaml.*tab|mine.yaml.*\\\\t|mine.yaml"),
-        "a torn list": ("points: [1, 2\nmode: {", "mine.yaml"),
-        "a torn text": ("workload: 'linear\n", "mine.yaml"),
+        "an incomplete list": ("points: [1, 2\nmode: {", "mine.yaml"),
+        "an unterminated text": ("workload: 'linear\n", "mine.yaml"),
         "an anchor bomb": ("workload: linear\n" + BOMB, "mine.yaml.*alias"),
         "an anchor bomb of mappings": ("workload: linear\n" + MAPS, "mine.yaml.*alias"),
         "an anchor bomb in a field": (BOMB + "workload: linear\npoints: *j\n", "mine.yaml.*alias"),
         "a recursive anchor in a list": ("workload: linear\npoints: &a [*a]\n", "mine.yaml.*contains itself"),
         "a recursive anchor in a mapping": ("workload: linear\nsizes: &a {p: *a}\n", "mine.yaml.*contains itself"),
         "a recursive anchor at the root": ("&a\nworkload: linear\ngrids: [*a]\n", "mine.yaml.*contains itself"),
-        "an alias of nothing": ("workload: *nowhere\n", "mine.yaml.*nowhere"),
+        "an unknown alias": ("workload: *nowhere\n", "mine.yaml.*nowhere"),
         "nested 100 deep": ("workload: linear\npoints: " + "[" * 100 + "]" * 100, "mine.yaml.*deep"),
         "nested 100,000 deep": ("workload: linear\npoints: " + "[" * 100_000 + "]" * 100_000, "mine.yaml.*deep"),
         "mappings 10,000 deep": ("{a: " * 10_000 + "1" + "}" * 10_000, "mine.yaml.*deep"),
@@ -401,27 +404,27 @@ TABLES["study files"] = {
         "an unknown key in a grid": ("{grids: [{workload: rbf, pints: 6}]}", "unknown study key 'pints'.*did you mean 'points'"),
         "no workload": ("{points: 6}", "names no workload"),
         "grids in a mapping": ("{workload: rbf, grids: {points: 6}}", "grids must be a list"),
-        "grids in a word": ("{workload: rbf, grids: all}", "grids must be a list"),
+        "grids as text": ("{workload: rbf, grids: all}", "grids must be a list"),
         "a grid that is a number": ("{workload: rbf, grids: [3]}", "grids must be a list of mappings"),
         "parts in a list": ("{parts: [rbf]}", "parts must be a mapping"),
         "a part that is a word": ("{parts: {one: rbf}}", "parts must be a mapping"),
         "parts of parts of parts": ("{parts: {one: {parts: {two: {points: 0, workload: rbf}}}}}", "points must be a positive"),
         "a title that is a list": ("{workload: linear, title: [1]}", "title must be"),
-        "ceilings in words": ("{workload: linear, ceilings: maybe}", "ceilings must be true or false, not 'maybe'"),
+        "ceilings as text": ("{workload: linear, ceilings: maybe}", "ceilings must be true or false, not 'maybe'"),
         "an empty sweep": ("{workload: linear, points: []}", "no cases"),
         "an unknown default": ("defaults: [nowhere]\nworkload: linear\n", "nowhere"),
         "a default of itself": ("defaults: [mine]\nworkload: linear\n", "refers to itself"),
         "defaults that are a word": ("defaults: rbf\nworkload: linear\n", "defaults|mine"),
-        "an interpolation of nothing": ("workload: linear\npoints: ${nowhere}\n", "nowhere"),
+        "an unknown interpolation": ("workload: linear\npoints: ${nowhere}\n", "nowhere"),
         "an interpolation of itself": ("workload: linear\npoints: ${study.points}\n", "points|mine|recursi"),
-        "a torn interpolation": ("workload: linear\npoints: ${points\n", "points|mine"),
+        "an incomplete interpolation": ("workload: linear\npoints: ${points\n", "points|mine"),
         "an unknown resolver": ("workload: linear\npoints: ${sum:1,2}\n", "sum"),
         "a missing value": ("workload: linear\npoints: ???\n", "points"),
         "a date for points": ("{workload: linear, points: 2024-01-01}", "points|mine"),
         "a binary value": ("{workload: !!binary aGVsbG8=}", "workload|mine"),
         "a set": ("workload: linear\npoints: !!set {1, 2}\n", "points|mine"),
         "a numeral in quotes for points": ("{workload: linear, points: '8'}", "points must be a positive integer, not '8'"),
-        "an octal like 0o17 in words": ("{workload: linear, points: 0o1x}", "points must be a positive integer, not '0o1x'"),
+        "an invalid octal number": ("{workload: linear, points: 0o1x}", "points must be a positive integer, not '0o1x'"),
         "yes for a jit": ("{workload: linear, jit: 'yes'}", "jit must be true or false, not 'yes'"),
         "a size of the wrong kind": ("{workload: linear, sizes: {p: '8'}}", "sizes.p must be a positive integer, not '8'"),
         "a size that is a mapping": ("{workload: linear, sizes: {p: {q: 1}}}", "sizes.p must be a positive integer"),
@@ -431,16 +434,16 @@ TABLES["study files"] = {
         "a list in a list": ("{workload: rbf, points: [[6, 8]]}", "points must be a positive integer"),
     }.items()
 } | {
-    "a study that is a folder": Bad(MINE, "mine", {"my_conf/study/mine.yaml/inside": ""}),
-    "a study in a folder of another name": Bad(MINE, "unknown study 'mine'", {"my_conf/studies/mine.yaml": "workload: linear"}),
-    "a study with another ending": Bad(MINE, "unknown study 'mine'", {"my_conf/study/mine.yml": "workload: linear"}),
+    "a study that is a folder": Input(MINE, "mine", {"my_conf/study/mine.yaml/inside": ""}),
+    "a study in a folder of another name": Input(MINE, "unknown study 'mine'", {"my_conf/studies/mine.yaml": "workload: linear"}),
+    "a study with another ending": Input(MINE, "unknown study 'mine'", {"my_conf/study/mine.yml": "workload: linear"}),
 }  # fmt: skip
 
-# ---- Words of the command line.
+# ---- Arguments of the command line.
 
 TABLES["words"] = {
-    " ".join(words) or "nothing": Bad(tuple(words), told)
-    for words, told in [
+    " ".join(arguments) or "nothing": Input(tuple(arguments), pattern)
+    for arguments, pattern in [
         ((*RBF, "--dry-run"), "--dry-run.*did you mean dry_run=true"),
         ((*RBF, "--dry_run"), "did you mean dry_run=true"),
         ((*RBF, "--dryrun"), "did you mean dry_run=true"),
@@ -529,7 +532,7 @@ TABLES["words"] = {
 # ---- Settings.
 
 TABLES["settings"] = {
-    f"{name}={text}": Bad((*RBF, f"{name}={text}"), f"{re.escape(name)} must be ")
+    f"{name}={text}": Input((*RBF, f"{name}={text}"), f"{re.escape(name)} must be ")
     for name, texts in {
         "sampling.least": ("0", "1.5", "many", "null", "[7]", "1e9", "true", "{a: 1}"),
         "sampling.most": ("0", "3", "nan", "'200'", "1000000000000"),
@@ -550,29 +553,29 @@ TABLES["settings"] = {
     }.items()
     for text in texts
 } | {
-    "sampling=5": Bad((*RBF, "sampling=5"), "sampling"),
-    "sampling=null": Bad((*RBF, "sampling=null"), "sampling"),
-    "sampling={seconds: 1}": Bad((*RBF, "sampling={second: 1}"), "second"),
-    "too few replicates for nested": Bad((*RBF, "nested=true", "replicates=2"), "but replicates=2"),
-    "a deadline of a run": Bad((*RBF, "deadline=1"), "deadline"),
-    "versus nothing": Bad((*RBF, "versus="), "versus"),
-    "versus a word": Bad((*RBF, "versus=main"), "unknown versus='main'"),
-    "versus a list": Bad((*RBF, "versus=[self]"), "versus"),
-    "versus a number": Bad((*RBF, "versus=3"), "unknown versus='3'"),
-    "versus self with a tail": Bad((*RBF, "versus=self:x"), "unknown versus='self:x'"),
-    "versus a commit without a name": Bad((*RBF, "versus=commit:"), "unknown versus='commit:'"),
-    "versus a commit of no repository": Bad((*RBF, "versus=commit:HEAD~3"), "versus=commit:HEAD~3 needs a git repository"),
-    "versus an interpreter that is not there": Bad((*RBF, "versus=python:/nowhere/python"), "python:/nowhere/python: python: No"),
-    "versus an interpreter that is a folder": Bad((*RBF, "versus=python:/tmp"), "versus=python:/tmp"),
-    "versus an interpreter without JAX": Bad((*RBF, "versus=python:/bin/false"), "versus=python:/bin/false cannot run a worker"),
-    "versus flags that XLA does not know": Bad((*CONCRETE, "versus=xla:--xla_nonsense=1"), "versus=xla:--xla_nonsense=1"),
-    "versus a version that is no version": Bad((*CONCRETE, "versus=jax:../../x"), "versus=jax:"),
-    "versus in a study on a cluster": Bad((*RBF, "versus=self", "cluster=local"), "versus=self is measured here alone"),
-    "more devices than cores": Bad((*RBF, "devices=64", "points=6400", "api=pmap"), r"devices=64 exceed the \d+ cores?"),
-    "points that do not divide": Bad(
+    "sampling=5": Input((*RBF, "sampling=5"), "sampling"),
+    "sampling=null": Input((*RBF, "sampling=null"), "sampling"),
+    "sampling={seconds: 1}": Input((*RBF, "sampling={second: 1}"), "second"),
+    "too few replicates for nested": Input((*RBF, "nested=true", "replicates=2"), "but replicates=2"),
+    "a deadline of a run": Input((*RBF, "deadline=1"), "deadline"),
+    "versus nothing": Input((*RBF, "versus="), "versus"),
+    "versus a word": Input((*RBF, "versus=main"), "unknown versus='main'"),
+    "versus a list": Input((*RBF, "versus=[self]"), "versus"),
+    "versus a number": Input((*RBF, "versus=3"), "unknown versus='3'"),
+    "versus self with a tail": Input((*RBF, "versus=self:x"), "unknown versus='self:x'"),
+    "versus a commit without a name": Input((*RBF, "versus=commit:"), "unknown versus='commit:'"),
+    "versus a commit without a repository": Input((*RBF, "versus=commit:HEAD~3"), "versus=commit:HEAD~3 needs a git repository"),
+    "versus a missing interpreter": Input((*RBF, "versus=python:/nowhere/python"), "python:/nowhere/python: python: No"),
+    "versus an interpreter that is a folder": Input((*RBF, "versus=python:/tmp"), "versus=python:/tmp"),
+    "versus an interpreter without JAX": Input((*RBF, "versus=python:/bin/false"), "versus=python:/bin/false cannot run a worker"),
+    "versus unknown flags of XLA": Input((*CONCRETE, "versus=xla:--xla_nonsense=1"), "versus=xla:--xla_nonsense=1"),
+    "versus an invalid version": Input((*CONCRETE, "versus=jax:../../x"), "versus=jax:"),
+    "versus in a study on a cluster": Input((*RBF, "versus=self", "cluster=local"), "versus=self is measured here alone"),
+    "more devices than cores": Input((*RBF, "devices=64", "points=6400", "api=pmap"), r"devices=64 exceed the \d+ cores?"),
+    "points that do not divide": Input(
         ("run", "study=smoke", "points=7", "devices=2", "split=points", "oversubscribe=true"), "points=7 of .* do not divide over"
     ),
-    "devices that do not divide evenly over processes": Bad(
+    "devices that do not divide evenly over processes": Input(
         (*RBF, "devices=3", "processes=2", "oversubscribe=true"), "devices=3 do not divide evenly over processes=2"
     ),
 }  # fmt: skip
@@ -581,8 +584,8 @@ TABLES["settings"] = {
 
 FILE = {"a_file": ""}
 TABLES["results"] = {
-    f"results={text}": Bad((*RBF, f"results={text}", *more), told, FILE)
-    for text, more, told in [
+    f"results={text}": Input((*RBF, f"results={text}", *options), pattern, FILE)
+    for text, options, pattern in [
         ("a_file", (), "results=a_file.*results=PATH"),
         ("a_file/below", (), "results=a_file/below.*results=PATH"),
         ("a_file", ("dry_run=true",), "results=a_file.*results=PATH"),
@@ -602,8 +605,8 @@ TABLES["results"] = {
         ("a_loop", (), "results=a_loop.*results=PATH"),
     ]
 } | {
-    "results with a NUL": Bad((*RBF, "results='a\0b'"), "results|NUL|null"),
-    "results in spaces": Bad((*RBF, "results='  '"), "results must be a folder"),
+    "results with a NUL": Input((*RBF, "results='a\0b'"), "results|NUL|null"),
+    "results in spaces": Input((*RBF, "results='  '"), "results must be a folder"),
 }  # fmt: skip
 
 # ---- Workloads.
@@ -616,22 +619,22 @@ GOOD = (
 
 
 def returning(expression, head=""):
-    """A module whose workload() returns this."""
+    """Return the source of a module whose workload() returns the expression."""
     return f"{HEAD}{head}\ndef workload(case):\n    return {expression}\n"
 
 
 TABLES["workloads"] = {
-    f"a module that {what}": a_module(content, told)
-    for what, (content, told) in {
+    f"a module that {description}": user_module(content, pattern)
+    for description, (content, pattern) in {
         "is empty": ("", r"no function workload\(case\)"),
         "has a syntax error": ("def workload(case:\n", "mine.*SyntaxError"),
         "is not UTF-8": ("x = 'é'".encode("latin-1"), "mine.*(SyntaxError|utf-8)"),
-        "holds NUL bytes": (b"x = 1\0", "mine.*(SyntaxError|ValueError|null)"),
+        "contains NUL bytes": (b"x = 1\0", "mine.*(SyntaxError|ValueError|null)"),
         "raises at import": ("raise RuntimeError('first\\nsecond')", "mine.*RuntimeError: first"),
-        "imports what is not there": ("import not_there_at_all", "mine.*not_there_at_all"),
+        "imports a missing module": ("import not_there_at_all", "mine.*not_there_at_all"),
         "imports itself": ("from mine import workload", "mine.*ImportError"),
         "ends the process at import": ("raise SystemExit(3)", "mine"),
-        "has a workload that is no function": ("workload = 3", r"no function workload\(case\)"),
+        "has a workload that is not a function": ("workload = 3", r"no function workload\(case\)"),
         "has a workload without a parameter": (returning("3").replace("(case)", "()"), "mine.*argument"),
         "returns a number": (returning("3"), "mine.*Workload, not int"),
         "returns nothing": (returning("None"), "mine.*Workload, not NoneType"),
@@ -643,20 +646,20 @@ TABLES["workloads"] = {
         "returns a tuple of numbers": (returning("Workload(function=lambda x: 'x', points={'x': uniform(3)})"), "mine"),
         "returns integers": (returning("Workload(function=lambda x: jnp.arange(3), points={'x': uniform(3)})"), "mine"),
         "returns complex numbers": (returning("Workload(function=lambda x: x + 1j, points={'x': uniform(3)})"), "mine"),
-        "has shapes that do not fit": (returning("Workload(lambda x: x @ jnp.ones((4, 2)), {'x': uniform(3)})"), "mine"),
-        "reduces oddly": (returning("Workload(function=lambda x: x, points={'x': uniform(3)}, reduce='rows')"), "reduce.*'rows'"),
-        "differentiates by nothing known": (returning("Workload(lambda x: x, {'x': uniform(3)}, wrt='z')"), "mine.*'z'"),
+        "has incompatible shapes": (returning("Workload(lambda x: x @ jnp.ones((4, 2)), {'x': uniform(3)})"), "mine"),
+        "reduces rows": (returning("Workload(function=lambda x: x, points={'x': uniform(3)}, reduce='rows')"), "reduce.*'rows'"),
+        "differentiates by an unknown input": (returning("Workload(lambda x: x, {'x': uniform(3)}, wrt='z')"), "mine.*'z'"),
         "shares an input that each point has": (
             returning("Workload(function=lambda x: x, points={'x': uniform(3)}, shared={'x': uniform(3)})"), "mine.*both",
         ),
-        "has sizes that are no numbers": (GOOD + "SIZES = {'p': 'many'}\n", "sizes.p must be a positive integer, not 'many'"),
+        "has sizes that are not numbers": (GOOD + "SIZES = {'p': 'many'}\n", "sizes.p must be a positive integer, not 'many'"),
         "has sizes in a list": (GOOD + "SIZES = ['p']\n", "mine"),
-        "has targets that are no names": (GOOD + "TARGETS = (3,)\n", "mine|target"),
+        "has targets that are not names": (GOOD + "TARGETS = (3,)\n", "mine|target"),
         "has no targets": (GOOD + "TARGETS = ()\n", "mine"),
     }.items()
 } | {
-    f"a workload by the name {text}": Bad(("run", "study=function", f"workload={text}", *more), told, {"mine.py": GOOD})
-    for text, more, told in [
+    f"a workload with the name {text}": Input(("run", "study=function", f"workload={text}", *options), pattern, {"mine.py": GOOD})
+    for text, options, pattern in [
         ("nowhere", (), "unknown workload 'nowhere'.*linear.*import path"),
         ("linar", (), "unknown workload 'linar'.*did you mean 'linear'"),
         ("mine.py", (), "mine.py"),
@@ -673,12 +676,12 @@ TABLES["workloads"] = {
         ("[mine,nowhere]", (), "unknown workload 'nowhere'"),
     ]
 } | {
-    f"a module of one's own by the name {name}": Bad(
+    f"a user module with the name {name}": Input(
         ("run", "study=function", f"workload={name}"), f"{name}.py.*rename", {f"{name}.py": GOOD}
     )
     for name in ("linear", "arrowhead")
 } | {
-    "a package of one's own by the name linear": Bad(
+    "a user package with the name linear": Input(
         ("run", "study=function", "workload=linear"), "linear.*rename", {"linear/__init__.py": GOOD}
     ),
 }  # fmt: skip
@@ -686,8 +689,8 @@ TABLES["workloads"] = {
 # ---- Clusters and tracking.
 
 TABLES["clusters"] = {
-    f"cluster={cluster} {text}": Bad(("run", "study=rbf", f"cluster={cluster}", text), told)
-    for cluster, text, told in [
+    f"cluster={cluster} {text}": Input(("run", "study=rbf", f"cluster={cluster}", text), pattern)
+    for cluster, text, pattern in [
         ("slurm", "cluster.time=0", "cluster.time must be a positive number of minutes, not 0"),
         ("slurm", "cluster.time=nan", "cluster.time must be"),
         ("slurm", "cluster.time=inf", "cluster.time must be"),
@@ -723,8 +726,8 @@ TABLES["clusters"] = {
         ("hosts", "cluster.shell=ssh", "cluster.shell must be a list of words"),
     ]
 } | {
-    f"tracking=wandb {text}": Bad((*RBF, "tracking=wandb", text), told)
-    for text, told in [
+    f"tracking=wandb {text}": Input((*RBF, "tracking=wandb", text), pattern)
+    for text, pattern in [
         ("tracking.project='a/b'", "tracking.project must be a name .*without .*a/b"),
         ("tracking.project=''", "tracking.project must be"),
         ("tracking.project=3", "tracking.project must be"),
@@ -751,8 +754,8 @@ TABLES["clusters"] = {
 # ---- Plans.
 
 TABLES["plans"] = {
-    " ".join(words): Bad(("plan", *words), told)
-    for words, told in [
+    " ".join(arguments): Input(("plan", *arguments), pattern)
+    for arguments, pattern in [
         (("study=plan",), "specify the hardware to plan for"),
         (("study=plan", "hardware=v6"), "unknown hardware 'v6'.*v5p"),
         (("study=plan", "hardware=[v5p,h100]"), "one hardware"),
@@ -788,19 +791,19 @@ TABLES["plans"] = {
     ]
 }  # fmt: skip
 
-# ---- Other verbs, and their options. `good` is a folder of results.
+# ---- Other verbs and their options. `good` is a results folder.
 
 TABLES["verbs"] = {
-    " ".join(words): Bad(tuple(words), told, FILE)
-    for words, told in [
+    " ".join(arguments): Input(tuple(arguments), pattern, FILE)
+    for arguments, pattern in [
         *(((verb,), "DIR|A") for verb in ("status", "report", "lint", "export", "publish", "cancel", "logs", "compare", "merge")),
-        *(((verb, "nowhere", *more), "no results in 'nowhere'")
-          for verb, more in [("status", ()), ("report", ()), ("lint", ()), ("export", ()), ("publish", ()), ("cancel", ()),
+        *(((verb, "nowhere", *options), "no results in 'nowhere'")
+          for verb, options in [("status", ()), ("report", ()), ("lint", ()), ("export", ()), ("publish", ()), ("cancel", ()),
                              ("logs", ("3f",)), ("compare", ("nowhere",)), ("merge", ("nowhere", "--output", "both"))]),
-        *(((verb, "a_file", *more), "no results in 'a_file'")
-          for verb, more in [("status", ()), ("report", ()), ("lint", ()), ("export", ()), ("publish", ()), ("cancel", ()),
+        *(((verb, "a_file", *options), "no results in 'a_file'")
+          for verb, options in [("status", ()), ("report", ()), ("lint", ()), ("export", ()), ("publish", ()), ("cancel", ()),
                              ("logs", ("3f",)), ("compare", ("a_file",)), ("merge", ("a_file", "--output", "both"))]),
-        *(((verb, ".", *more), r"no results in '\.'") for verb, more in [("status", ()), ("report", ()), ("export", ())]),
+        *(((verb, ".", *options), r"no results in '\.'") for verb, options in [("status", ()), ("report", ()), ("export", ())]),
         *(((verb, "good", "--nothing"), "--nothing|required: (KEY|--output)")
           for verb in ("status", "report", "lint", "export", "publish", "cancel", "logs", "compare", "merge")),
         (("status", ""), "no results in ''"),
@@ -863,22 +866,22 @@ CASES = {
 
 
 class TookTooLong(BaseException):
-    """A command was still at work after `LIMIT` seconds."""
+    """Raised if a command still runs after `LIMIT` seconds."""
 
 
 class Started(BaseException):
-    """A command began to measure, or to submit."""
+    """Raised if a command starts to measure or to submit."""
 
 
-def children():
-    """The processes that this one has started and that are not over."""
+def running_children():
+    """Return the process ids of the running children of this process."""
     tasks = Path("/proc/self/task").glob("*/children")
     return {pid for task in tasks for pid in task.read_text().split()}
 
 
 @pytest.fixture
-def ended():
-    """A timer that ends what takes longer than the limit; the second one is for code that never returns to Python."""
+def time_limit():
+    """Stop a test after the time limit; a second timer is for code that never returns to Python."""
 
     def stop(*_):
         raise TookTooLong
@@ -894,9 +897,9 @@ def ended():
 
 @pytest.fixture
 def call(tmp_path, monkeypatch, capsys, make_record):
-    """What the command would do in the test's folder, in this process; no worker may start."""
+    """Call the command's main function in the test's folder, in this process; starting a worker is an error."""
 
-    def start(*_, **__):
+    def fail(*_, **__):
         raise Started
 
     def prepare(files):
@@ -910,7 +913,7 @@ def call(tmp_path, monkeypatch, capsys, make_record):
             (tmp_path / name).mkdir()
             (tmp_path / name / "records.jsonl").write_text(to_line(make_record(status=status)) + "\n")
 
-    def call(words, files):
+    def call(arguments, files):
         prepare(files)
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "argv", ["scaling"])
@@ -919,28 +922,28 @@ def call(tmp_path, monkeypatch, capsys, make_record):
         for name in ("HYDRA_FULL_ERROR", "PYTHONDONTWRITEBYTECODE"):
             monkeypatch.setenv(name, "1")
         for module, function in ((supervise, "run_schedule"), (submit, "_submit"), (plan_study, "run_plan")):
-            monkeypatch.setattr(module, function, start)
+            monkeypatch.setattr(module, function, fail)
         before = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
-        status = main.main(list(words))
-        left = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
-        return subprocess.CompletedProcess(words, status, *capsys.readouterr()), sorted(
-            str(path.relative_to(tmp_path)) for path in left.keys() ^ before.keys()
+        status = main.main(list(arguments))
+        after = {path: path.lstat().st_mtime_ns for path in tmp_path.rglob("*")}
+        return subprocess.CompletedProcess(arguments, status, *capsys.readouterr()), sorted(
+            str(path.relative_to(tmp_path)) for path in after.keys() ^ before.keys()
         )
 
     return call
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_malformed_input_is_one_line_with_status_2_and_starts_nothing(name, call, ended):
-    bad, processes = CASES[name], children()
-    done, changed = call(bad.words, bad.files)
+def test_a_malformed_input_exits_with_status_2_and_one_line_and_starts_nothing(name, call, time_limit):
+    malformed, processes = CASES[name], running_children()
+    done, changed = call(malformed.arguments, malformed.files)
     lines = done.stderr.splitlines()
     assert (done.returncode, len(lines)) == (2, 1), done.stdout[-2000:] + done.stderr[-2000:]
     assert lines[0].startswith("scaling: ") and "Traceback" not in lines[0], lines[0]
     assert len(lines[0]) < 1500, lines[0]
-    assert re.search(bad.told, lines[0]), lines[0]
+    assert re.search(malformed.pattern, lines[0]), lines[0]
     assert (done.stdout, changed) == ("", [])
-    assert children() <= processes
+    assert running_children() <= processes
 
 
 def test_there_are_at_least_300_malformed_inputs():

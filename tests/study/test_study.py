@@ -1,4 +1,4 @@
-"""A study is shared fields, grids and overrides; what it expands to follows from them alone."""
+"""Tests of the expansion of a study: shared fields, grids, parts, `where` and overrides give a list of cells."""
 
 import pytest
 from omegaconf import OmegaConf
@@ -19,21 +19,21 @@ def values(study, field, **overrides):
     return [to_dict(case)[field] for case in cases(study, **overrides)]
 
 
-def test_a_list_sweeps_and_a_scalar_holds():
+def test_a_list_is_swept_and_a_scalar_is_fixed():
     study = {"workload": "linear", "points": [6, 10, 14], "mode": ["jacfwd", "jacrev"], "devices": 2}
     assert [(c.points, c.mode, c.devices) for c in cases(study)] == [
         (6, "jacfwd", 2), (6, "jacrev", 2), (10, "jacfwd", 2), (10, "jacrev", 2), (14, "jacfwd", 2), (14, "jacrev", 2),
     ]  # fmt: skip
 
 
-def test_sizes_sweep_like_fields():
+def test_sizes_are_swept_like_fields():
     study = {"workload": "linear", "sizes": {"p": [8, 16, 64], "o": [2, 5]}}
     assert [tuple(sorted(s.items())) for s in values(study, "sizes")] == [
         (("o", o), ("p", p)) for p in (8, 16, 64) for o in (2, 5)
     ]
 
 
-def test_a_grid_is_stronger_than_what_it_shares_and_the_command_line_than_both():
+def test_a_grid_overrides_shared_fields_and_the_command_line_overrides_both():
     study = {
         "points": 6,
         "dtype": "float64",
@@ -45,7 +45,7 @@ def test_a_grid_is_stronger_than_what_it_shares_and_the_command_line_than_both()
     assert values(study, "dtype", dtype="float32") == ["float32", "float32"]
 
 
-def test_an_override_may_sweep_what_a_grid_holds_and_hold_what_it_sweeps():
+def test_an_override_may_sweep_a_fixed_field_and_fix_a_swept_one():
     study = {"workload": "linear", "grids": [{"points": [6, 10], "devices": 1}]}
     assert [(c.points, c.devices) for c in cases(study, points=14, devices=[1, 2])] == [(14, 1), (14, 2)]
 
@@ -55,7 +55,7 @@ def test_an_override_that_is_null_or_empty_changes_nothing():
     assert cases(study, points=None, sizes={}, where=None, scaling=None) == cases(study)
 
 
-def test_sizes_are_merged_name_by_name():
+def test_sizes_are_merged_per_name():
     study = {
         "sizes": {"p": 5, "o": 3},
         "grids": [{"workload": "linear", "sizes": {"p": [8, 16]}}, {"workload": "linear"}],
@@ -65,23 +65,23 @@ def test_sizes_are_merged_name_by_name():
 
 
 @pytest.mark.parametrize(("alias", "mode"), [("vmap_jacfwd", "jacfwd"), ("vmap_jacrev", "jacrev")])
-def test_the_articles_names_are_a_mode_and_a_batch(alias, mode):
+def test_a_mode_alias_stands_for_a_mode_and_a_batch(alias, mode):
     assert [(c.mode, c.batch) for c in cases({"workload": "linear", "batch": "whole", "mode": [mode, alias]})] == [
         (mode, "whole"), (mode, "vmap"),
     ]  # fmt: skip
 
 
-def test_an_alias_is_the_same_case_as_what_it_stands_for():
+def test_an_alias_and_its_mode_give_the_same_case():
     study = {"workload": "linear", "mode": ["vmap_jacfwd", "jacfwd", "vmap_jacrev", "jacrev"]}
     assert values(study, "mode") == ["jacfwd", "jacrev"]
 
 
-def test_a_case_that_two_grids_name_is_there_once_in_the_first_place():
+def test_a_case_in_two_grids_appears_once_at_its_first_position():
     study = {"workload": "linear", "grids": [{"points": [6, 10]}, {"points": [10, 14, 6]}]}
     assert values(study, "points") == [6, 10, 14]
 
 
-def test_strong_scaling_leaves_the_points_and_weak_multiplies_them_by_the_devices():
+def test_weak_scaling_multiplies_the_points_by_the_devices_and_strong_does_not():
     cells = expand_study(
         {"workload": "linear", "points": 6, "devices": [1, 2, 3], "scaling": list(SCALINGS)}, {}
     )
@@ -89,8 +89,8 @@ def test_strong_scaling_leaves_the_points_and_weak_multiplies_them_by_the_device
     assert scaled == [(s, d, 6 if s == "strong" else 6 * d) for d in (1, 2, 3) for s in SCALINGS]
 
 
-def test_weak_scaling_grows_the_points_alone():
-    """A size that is as large as there are points means those of one device: more would be more work for each."""
+def test_weak_scaling_changes_only_the_points():
+    """A size of `points` means the points of one device; otherwise the work per device would grow."""
     study = {
         "workload": "rbf",
         "points": [6, 10],
@@ -98,18 +98,18 @@ def test_weak_scaling_grows_the_points_alone():
         "sizes": {"m": "points", "d": 4},
         "scaling": "weak",
     }
-    made = [cell.scaled(cell.case) for cell in expand_study(study, {})]
-    assert [(case.points, dict(case.sizes)) for case in made] == [
+    scaled = [cell.scaled(cell.case) for cell in expand_study(study, {})]
+    assert [(case.points, dict(case.sizes)) for case in scaled] == [
         (18, {"m": 6, "d": 4}),
         (30, {"m": 10, "d": 4}),
     ]
-    assert [to_dict(case) | {"points": 0} for case in made] == [
+    assert [to_dict(case) | {"points": 0} for case in scaled] == [
         to_dict(cell.case) | {"points": 0} for cell in expand_study(study, {})
     ]
 
 
 @pytest.mark.parametrize(
-    ("where", "kept"),
+    ("where", "expected"),
     [
         ("devices == 1", [("jit", 1), ("pmap", 1)]),
         ("devices == 1 or api != 'jit'", [("jit", 1), ("pmap", 1), ("pmap", 2)]),
@@ -123,7 +123,7 @@ def test_weak_scaling_grows_the_points_alone():
         ),
     ],
 )
-def test_where_keeps_the_cells_for_which_it_holds(where, kept):
+def test_where_keeps_the_cells_that_satisfy_it(where, expected):
     study = {
         "workload": "linear",
         "points": 6,
@@ -131,8 +131,8 @@ def test_where_keeps_the_cells_for_which_it_holds(where, kept):
         "api": ["jit", "pmap"],
         "devices": [1, 2],
     }
-    assert [(c.api, c.devices) for c in cases(study | {"where": where})] == kept
-    assert [(c.api, c.devices) for c in cases(study, where=where)] == kept
+    assert [(c.api, c.devices) for c in cases(study | {"where": where})] == expected
+    assert [(c.api, c.devices) for c in cases(study, where=where)] == expected
 
 
 @pytest.mark.parametrize(
@@ -144,19 +144,19 @@ def test_where_keeps_the_cells_for_which_it_holds(where, kept):
         "x" * 3 + " == 1", "devcies == 1", "__builtins__", "sizes", "'", "(" * 500 + "1" + ")" * 500, "\0", "await api",
     ],
 )  # fmt: skip
-def test_where_is_a_comparison_and_nothing_more(where):
+def test_where_accepts_only_comparisons(where):
     study = {"workload": "linear", "points": 6, "api": ["jit"], "devices": [1]}
-    with pytest.raises(Refusal, match="where") as refused:
+    with pytest.raises(Refusal, match="where") as error:
         cases(study | {"where": where})
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
-def test_a_wrong_name_in_where_is_told_what_was_meant():
+def test_an_unknown_name_in_where_is_rejected_with_the_nearest():
     with pytest.raises(Refusal, match=r"unknown name in where 'devcies'.*did you mean 'devices'"):
         cases({"workload": "linear", "where": "devcies == 1"})
 
 
-def test_where_excludes_before_a_workload_is_asked_so_a_size_it_names_must_be_a_size():
+def test_where_rejects_an_unknown_size_before_the_workload_is_loaded():
     with pytest.raises(Refusal, match="unknown name in where 'q'"):
         cases({"workload": "linear", "sizes": {"p": 5}, "where": "q == 5"})
 
@@ -170,13 +170,13 @@ def test_where_excludes_before_a_workload_is_asked_so_a_size_it_names_must_be_a_
         {"workload": "linear", "grids": [{"mode": []}, {"where": "False"}]},
     ],
 )
-def test_a_study_without_cases_is_refused(study):
+def test_a_study_without_cases_is_rejected(study):
     with pytest.raises(Refusal, match="the study has no cases"):
         cases(study)
 
 
 @pytest.mark.parametrize(
-    ("study", "words"),
+    ("study", "message"),
     [
         ({"workload": "linear", "devises": 1}, "unknown study key 'devises'.*did you mean 'devices'"),
         ({"workload": "linear", "grid": []}, "unknown study key 'grid'.*did you mean 'grids'"),
@@ -194,39 +194,39 @@ def test_a_study_without_cases_is_refused(study):
         ({"workload": "linear", "points": [6, "10"]}, "points must be a positive integer, not '10'"),
     ],
 )
-def test_what_is_no_study_is_refused_in_one_line(study, words):
-    with pytest.raises(Refusal, match=words) as refused:
+def test_an_invalid_study_is_rejected_in_one_line(study, message):
+    with pytest.raises(Refusal, match=message) as error:
         cases(study)
-    assert "\n" not in str(refused.value)
+    assert "\n" not in str(error.value)
 
 
-def test_a_name_that_is_a_size_can_be_swept_by_points_but_a_study_names_only_fields():
+def test_a_size_is_not_a_key_of_a_study():
     with pytest.raises(Refusal, match="unknown study key 'p'"):
         cases({"workload": "linear", "p": 5})
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_study_that_comes_with_the_package_expands(name):
-    plain = study_of(name)
-    # A study of one's own function leaves that to the command line, and one to plan its counts to the hardware.
-    cells = expand_study({"workload": "my.module"} | plain, counts_for(plain))
+def test_every_study_of_the_package_expands(name):
+    study = load_study(name)
+    # Some studies take the workload from the command line, or the device counts from the hardware.
+    cells = expand_study({"workload": "my.module"} | study, device_override(study))
     assert all(isinstance(cell, GridCell) for cell in cells)
     assert len({cell.case.key for cell in cells}) == len({cell.case for cell in cells}), (
         "two cases share a key"
     )
-    assert isinstance(plain.get("title"), str), "a study says what it asks"
+    assert isinstance(study.get("title"), str), "a study needs a title"
 
 
-def test_the_cells_of_a_studys_parts_come_first_and_each_once():
+def test_cells_of_the_parts_of_a_study_come_first_and_once():
     part = {"workload": "my.module", "points": [6, 8]}
-    found = expand_study(
+    cells = expand_study(
         {
             "parts": {"one": part, "other": part | {"points": [8, 10]}},
             "grids": [{"workload": "mine", "points": 2}],
         },
         {},
     )
-    assert [(cell.case.workload, cell.case.points) for cell in found] == [
+    assert [(cell.case.workload, cell.case.points) for cell in cells] == [
         ("my.module", 6), ("my.module", 8), ("my.module", 10), ("mine", 2),
     ]  # fmt: skip
     assert {cell.case.devices for cell in expand_study({"parts": {"one": part}}, {"devices": 4})} == {4}
@@ -239,22 +239,22 @@ def test_the_cells_of_a_studys_parts_come_first_and_each_once():
         expand_study({"parts": ["one"]}, {})
 
 
-def test_ceilings_are_asked_for_by_true_and_false_alone():
+def test_ceilings_must_be_true_or_false():
     with pytest.raises(Refusal, match="ceilings must be true or false, not 3"):
         expand_study({"workload": "mine", "ceilings": 3}, {})
 
 
-def test_there_is_an_override_to_try_for_every_field():
-    assert {*OTHERS, "sizes"} == set(FIELDS)
+def test_every_field_has_an_override_in_these_tests():
+    assert {*OVERRIDES, "sizes"} == set(FIELDS)
 
 
-def test_every_field_of_a_case_stands_at_the_root_as_null():
+def test_every_field_of_a_case_is_null_at_the_root_of_the_configuration():
     root = OmegaConf.to_container(OmegaConf.load(CONF / "config.yaml"), resolve=False)
-    told = {name: root.get(name, "absent") for name in (*FIELDS, "scaling", "where")}
-    assert told == dict.fromkeys(told) | {"sizes": {}}
+    defaults = {name: root.get(name, "absent") for name in (*FIELDS, "scaling", "where")}
+    assert defaults == dict.fromkeys(defaults) | {"sizes": {}}
 
 
-OTHERS = {  # no study has any of these
+OVERRIDES = {  # values that no study uses
     "workload": "my.module", "target": "other", "variant": "other", "points": 24, "wrt": "other",
     "engine": "my.peer", "chunk": 24, "formulation": "other",
     "mode": "linearize", "batch": "whole", "split": "seeds", "api": "pmap", "devices": 3,
@@ -264,32 +264,32 @@ OTHERS = {  # no study has any of these
 }  # fmt: skip
 
 
-def study_of(name):
+def load_study(name):
     return configuration(f"study={name}")["study"]
 
 
-def counts_for(plain):
-    """Devices, where a study leaves them to the hardware that it is planned for."""
-    return {"devices": 2} if plain.get("devices") == "all" else {}
+def device_override(study):
+    """Return an override of the devices for a study with devices=all."""
+    return {"devices": 2} if study.get("devices") == "all" else {}
 
 
-@pytest.mark.parametrize("field", OTHERS)
-def test_a_field_set_at_the_root_replaces_it_in_every_grid(field):
-    where = "where=True"  # the study's own might exclude it
-    value = str(OTHERS[field]).lower() if isinstance(OTHERS[field], bool) else OTHERS[field]
+@pytest.mark.parametrize("field", OVERRIDES)
+def test_a_field_set_at_the_root_overrides_every_grid(field):
+    where = "where=True"  # the `where` of the study might exclude the value
+    value = str(OVERRIDES[field]).lower() if isinstance(OVERRIDES[field], bool) else OVERRIDES[field]
     cells = compose("study=smoke", f"{field}={value}", where)
-    assert {getattr(cell.case, field) for cell in cells} == {OTHERS[field]}
+    assert {getattr(cell.case, field) for cell in cells} == {OVERRIDES[field]}
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_an_override_is_never_without_effect_in_any_study(name):
-    plain = study_of(name)
-    for field, value in OTHERS.items():
-        given = {"workload": "my.module", "where": "True"} | counts_for(plain) | {field: value}
-        assert set(values(plain, field, **given)) == {value}, field
+def test_an_override_takes_effect_in_every_study(name):
+    study = load_study(name)
+    for field, value in OVERRIDES.items():
+        overrides = {"workload": "my.module", "where": "True"} | device_override(study) | {field: value}
+        assert set(values(study, field, **overrides)) == {value}, field
 
 
-def test_a_size_set_at_the_root_replaces_it_in_every_grid():
+def test_a_size_set_at_the_root_overrides_every_grid():
     cases = [
         cell.case
         for cell in compose("study=linear", "++sizes.p=[11,13]", "where=True")
@@ -299,7 +299,7 @@ def test_a_size_set_at_the_root_replaces_it_in_every_grid():
     assert {case.sizes["o"] for case in cases} == {2, 5}
 
 
-def test_scaling_and_devices_set_at_the_root_hold_in_every_grid():
+def test_scaling_and_devices_set_at_the_root_override_every_grid():
     cells = compose("study=smoke", "scaling=weak", "devices=[1,2,4]", "where=True")
     assert {cell.scaling for cell in cells} == {"weak"}
     assert {cell.case.devices for cell in cells} == {1, 2, 4}

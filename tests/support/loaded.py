@@ -1,8 +1,7 @@
-"""The command `scaling` in processes that have it loaded already, so that some hundred tests need not wait for its imports.
+"""A fork server for the command `scaling`, so that some hundred tests need not wait for its imports.
 
-A server imports what the command does and forks for each one: a process of its own, with its own words, folder, environment and
-streams. That it starts from nothing too is shown where the README's commands are run, and wherever one is left running. Knows
-what the command imports; not what its words mean.
+The server imports the modules of the command once and forks for each command: a process with its own arguments, folder,
+environment and streams. Tests of the README and tests that use `start_command` start the command in a new interpreter.
 """
 
 import gc
@@ -17,7 +16,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-_LARGEST = 2**17  # bytes of a message: the words and the environment of a command
+_LARGEST = 2**17  # bytes of a message: the arguments and the environment of a command
 _MODULES = (
     "hydra", "scaling.cli.main", "scaling.analysis.compare", "scaling.analysis.lint", "scaling.report.export",
     "scaling.report.write_report", "vl_convert",
@@ -25,94 +24,94 @@ _MODULES = (
 
 
 class Server:
-    """The process that has it loaded; it runs one command at a time."""
+    """A process that has imported the command and runs one command at a time."""
 
     def __init__(self) -> None:
-        self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            one_thread = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # with several, to fork would not be safe
-            words = [sys.executable, __file__, str(theirs.fileno())]
+        self._socket, server_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with server_socket:
+            one_thread = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # forking several threads is unsafe
+            arguments = [sys.executable, __file__, str(server_socket.fileno())]
             self._process = subprocess.Popen(
-                words, env=one_thread, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL
+                arguments, env=one_thread, pass_fds=[server_socket.fileno()], stdin=subprocess.DEVNULL
             )
 
     def run(
-        self, words: Sequence[str], cwd: Path, env: dict[str, str], timeout: float
+        self, arguments: Sequence[str], cwd: Path, env: dict[str, str], timeout: float
     ) -> subprocess.CompletedProcess[str]:
-        """As subprocess.run with both streams captured as text."""
+        """Run a command like subprocess.run with both streams captured as text."""
         streams = [os.pipe(), os.pipe()]
-        told = json.dumps({"words": words, "cwd": str(cwd), "env": env})
-        socket.send_fds(self._asking, [told.encode()], [end for _, end in streams])
+        request = json.dumps({"arguments": arguments, "cwd": str(cwd), "env": env})
+        socket.send_fds(self._socket, [request.encode()], [end for _, end in streams])
         for _, end in streams:
             os.close(end)
-        said: dict[int, str] = {}
-        readers = [threading.Thread(target=_read, args=(stream, said), daemon=True) for stream, _ in streams]
+        texts: dict[int, str] = {}
+        readers = [threading.Thread(target=_read, args=(stream, texts), daemon=True) for stream, _ in streams]
         for reader in readers:
             reader.start()
-        process = self._hear(timeout)
+        process = self._receive_number(timeout)
         try:
-            status = self._hear(timeout)
+            status = self._receive_number(timeout)
         except TimeoutError:
             os.kill(process, signal.SIGKILL)
-            self._hear(timeout)
-            raise subprocess.TimeoutExpired(list(words), timeout) from None
+            self._receive_number(timeout)
+            raise subprocess.TimeoutExpired(list(arguments), timeout) from None
         for reader in readers:
             reader.join(timeout)
-        if len(said) < len(streams):  # something that the command left behind holds them
-            raise subprocess.TimeoutExpired(list(words), timeout)
-        out, err = (said[stream] for stream, _ in streams)
-        return subprocess.CompletedProcess(list(words), status, out, err)
+        if len(texts) < len(streams):  # a process that the command left behind keeps them open
+            raise subprocess.TimeoutExpired(list(arguments), timeout)
+        out, err = (texts[stream] for stream, _ in streams)
+        return subprocess.CompletedProcess(list(arguments), status, out, err)
 
-    def _hear(self, timeout: float) -> int:
-        self._asking.settimeout(timeout)
-        if not (heard := self._asking.recv(_LARGEST)):
-            raise RuntimeError("the process that has `scaling` loaded has ended; its own words stand above")
-        return int(heard)
+    def _receive_number(self, timeout: float) -> int:
+        self._socket.settimeout(timeout)
+        if not (message := self._socket.recv(_LARGEST)):
+            raise RuntimeError("the process that has `scaling` loaded has ended; its output is above")
+        return int(message)
 
     def close(self) -> None:
-        self._asking.close()
+        self._socket.close()
         self._process.wait()
 
 
-def _read(stream: int, said: dict[int, str]) -> None:
+def _read(stream: int, texts: dict[int, str]) -> None:
     with open(stream, encoding="utf-8") as file:
-        said[stream] = file.read()
+        texts[stream] = file.read()
 
 
-def _serve(asked: socket.socket) -> None:
-    """Fork for each command that is asked for, and tell its number and its status; comes back in the fork, as that command."""
+def _serve(requests: socket.socket) -> None:
+    """Fork for each request and send the process id and the exit status. Return only in the fork, as the requested command."""
     while True:
-        told, streams, _, _ = socket.recv_fds(asked, _LARGEST, 2)
-        if not told:
+        request, streams, _, _ = socket.recv_fds(requests, _LARGEST, 2)
+        if not request:
             sys.exit()
         if not (process := os.fork()):
-            return _become(streams, **json.loads(told))
+            return _become_command(streams, **json.loads(request))
         for stream in streams:
             os.close(stream)
-        asked.send(str(process).encode())
+        requests.send(str(process).encode())
         _, status = os.waitpid(process, 0)
-        asked.send(str(os.waitstatus_to_exitcode(status)).encode())
+        requests.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _become(streams: Sequence[int], words: list[str], cwd: str, env: dict[str, str]) -> None:
-    for stream, place in zip(streams, (1, 2), strict=True):
-        os.dup2(stream, place)
+def _become_command(streams: Sequence[int], arguments: list[str], cwd: str, env: dict[str, str]) -> None:
+    for stream, descriptor in zip(streams, (1, 2), strict=True):
+        os.dup2(stream, descriptor)
         os.close(stream)
     sys.stdout, sys.stderr = (
-        os.fdopen(place, "w", buffering, closefd=False) for place, buffering in ((1, -1), (2, 1))
+        os.fdopen(descriptor, "w", buffering, closefd=False) for descriptor, buffering in ((1, -1), (2, 1))
     )
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(env)
     sys.path[1:1] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
-    sys.argv = words
+    sys.argv = arguments
 
 
 if __name__ == "__main__":
-    sys.path[0] = str(Path(sys.executable).parent)  # as in the command's own script
+    sys.path[0] = str(Path(sys.executable).parent)  # as in the script of the command
     for name in _MODULES:
         importlib.import_module(name)
-    gc.freeze()  # what is here now stays, and no fork need look at it
-    with socket.socket(fileno=int(sys.argv[1])) as here:
-        _serve(here)
+    gc.freeze()  # imported objects stay alive: no fork needs to collect them
+    with socket.socket(fileno=int(sys.argv[1])) as requests:
+        _serve(requests)
     sys.modules["scaling.cli.main"].entry()

@@ -1,4 +1,4 @@
-"""A made-up machine to plan for, whose figures are round, so that what is made of them can be computed by hand."""
+"""A hypothetical machine with round figures, so that predictions for it can be computed by hand."""
 
 import importlib.util
 
@@ -18,24 +18,25 @@ BANDWIDTH, PRODUCTS, ARITHMETIC, DIVISIONS, TRANSCENDENTAL, REDUCTIONS, TURNED =
 KERNEL, CALL = 1e-6, 1e-5
 
 
-def needs(compiler):
+def require_compiler(compiler):
     """Skip a test where a compiler is not installed; fail it if the tier `plan` is required."""
     if importlib.util.find_spec(tiers.PLANNERS[compiler]) is None:
         tiers.skip_or_fail("plan", f"{compiler} is not installed")
 
 
-def each(value):
-    """The same for every dtype but float64, of which nothing is known."""
+def for_each_dtype(value):
+    """Map each dtype to the value, and float64 to None (unknown)."""
     return {dtype: None if dtype == "float64" else value for dtype in DTYPES}
 
 
-def told(**fields):
-    """What a file of conf/hardware would say: it reaches its rates, and no device differs from another."""
+def machine_config(**fields):
+    """Return the content of a file of conf/hardware: a machine that attains its peak rates, with identical devices."""
     return {
         "name": "mine", "title": "A machine", "platform": "gpu", "device_kind": "Mine", "memory": 1e9, "bandwidth": BANDWIDTH,
-        "products": {dtype: dict.fromkeys(PRECISIONS, value) for dtype, value in each(PRODUCTS).items()},
-        "arithmetic": each(ARITHMETIC), "divisions": each(DIVISIONS), "transcendental": each(TRANSCENDENTAL),
-        "reductions": each(REDUCTIONS), "turned": TURNED, "kernel_seconds": KERNEL, "call_seconds": CALL,
+        "products": {dtype: dict.fromkeys(PRECISIONS, value) for dtype, value in for_each_dtype(PRODUCTS).items()},
+        "arithmetic": for_each_dtype(ARITHMETIC), "divisions": for_each_dtype(DIVISIONS),
+        "transcendental": for_each_dtype(TRANSCENDENTAL), "reductions": for_each_dtype(REDUCTIONS), "turned": TURNED,
+        "kernel_seconds": KERNEL, "call_seconds": CALL,
         "attained": [1.0, 1.0], "asking": [1.0, 1.0], "jitter": 1e-9, "stragglers": {"share": 1e-12, "slowdown": 1.5},
         "per_chip": 1, "per_host": 8, "slices": None, "most": 4096,
         "network": [
@@ -47,5 +48,5 @@ def told(**fields):
 
 
 def machine(**fields):
-    """The same as a value."""
-    return hardware.from_config(told(**fields))
+    """Return the same as a value of `hardware`."""
+    return hardware.from_config(machine_config(**fields))

@@ -1,4 +1,4 @@
-"""The folders of the repository."""
+"""Paths of the repository's folders."""
 
 from pathlib import Path
 

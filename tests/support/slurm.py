@@ -1,4 +1,4 @@
-"""What tests of a real Slurm share: the fixture `cluster`, and its commands as functions."""
+"""Helpers for tests on a real Slurm: the fixture `cluster`, and the commands of Slurm as functions."""
 
 import os
 import subprocess
@@ -10,46 +10,50 @@ import pytest
 from tests.support import tiers
 
 CLUSTER = Path(__file__).parents[2] / "slurm" / "cluster"
-LONGEST = 120.0  # seconds that a command or a job's next state may take at the very most
+TIMEOUT = 120.0  # seconds, timeout of a command and of a change of a job's state
 
 
 @pytest.fixture(scope="session")
 def cluster():
-    """The names of the nodes of a Slurm that answers."""
+    """Return the sorted names of the nodes of the running Slurm."""
     if reason := tiers.missing("slurm"):
         tiers.skip_or_fail("slurm", reason)
     return sorted(slurm("sinfo", "-h", "-N", "-p", "main", "-o", "%N").split())
 
 
-def call(*words, **options):
-    """A command and what became of it, without what a surrounding job would tell Slurm's clients."""
+def run_command(*arguments, **options):
+    """Run a command and return the completed process. Variables of a surrounding job are removed from its environment."""
     env = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("SLURM_", "SBATCH_", "SACCT_"))
     }
     return subprocess.run(
-        [str(word) for word in words], env=env, timeout=LONGEST, capture_output=True, text=True, check=False,
+        [str(argument) for argument in arguments], env=env, timeout=TIMEOUT, capture_output=True, text=True, check=False,
         stdin=subprocess.DEVNULL, **options,
     )  # fmt: skip
 
 
-def slurm(*words, **options):
-    """What a command says that must succeed."""
-    done = call(*words, **options)
-    assert done.returncode == 0, f"{' '.join(map(str, words))}: {done.stdout}{done.stderr}"
+def slurm(*arguments, **options):
+    """Run a command that must succeed and return its output."""
+    done = run_command(*arguments, **options)
+    assert done.returncode == 0, f"{' '.join(map(str, arguments))}: {done.stdout}{done.stderr}"
     return done.stdout.strip()
 
 
-def submit(folder, script, *words):
-    """Send a shell script to the queue; what it says is appended to job-NUMBER in the folder, an array's to job-NUMBER_INDEX."""
-    words = ("--parsable", "--open-mode=append", f"--chdir={folder}", *words)
-    words = (*words, "-o", "job-%A_%a" if any(word.startswith("--array") for word in words) else "job-%j")
-    return slurm("sbatch", *words, "--wrap", script)
+def submit(folder, script, *arguments):
+    """Submit a shell script; its output is appended to the file job-NUMBER in the folder, that of an array to job-NUMBER_INDEX."""
+    arguments = ("--parsable", "--open-mode=append", f"--chdir={folder}", *arguments)
+    arguments = (
+        *arguments,
+        "-o",
+        "job-%A_%a" if any(argument.startswith("--array") for argument in arguments) else "job-%j",
+    )
+    return slurm("sbatch", *arguments, "--wrap", script)
 
 
-def states(job):
-    """What accounting knows of a job, in order: a state for every time it was started, or for every index of an array."""
+def job_states(job):
+    """Return the states of a job in accounting: one for every start of the job, or one for every index of an array."""
     return [
         line.split()[0]
         for line in slurm("sacct", "-X", "-D", "-n", "-P", "-o", "State", "-j", job).splitlines()
@@ -57,16 +61,16 @@ def states(job):
     ]
 
 
-def wait_until(wanted, what):
-    """Until a function gives something true, which comes back."""
-    limit = time.monotonic() + LONGEST
+def wait_until(condition, description):
+    """Return the first true result of a function."""
+    limit = time.monotonic() + TIMEOUT
     while time.monotonic() < limit:
-        if found := wanted():
-            return found
+        if result := condition():
+            return result
         time.sleep(0.2)
-    raise AssertionError(f"{what}: not within {LONGEST:.0f} s")
+    raise AssertionError(f"{description}: not within {TIMEOUT:.0f} s")
 
 
-def wait_for(job, *wanted):
-    """Until accounting has these states of a job."""
-    return wait_until(lambda: states(job) == list(wanted), f"job {job} being {', '.join(wanted)}")
+def wait_for(job, *expected):
+    """Wait until accounting has these states of a job."""
+    return wait_until(lambda: job_states(job) == list(expected), f"job {job} being {', '.join(expected)}")

@@ -1,4 +1,4 @@
-"""The tiers of the tests: what each needs of the machine, and which of them may not be skipped.
+"""The tiers of the tests: what each requires of the machine, and which tiers must not be skipped.
 
 `python -m tests.support.tiers` prints the tiers that cannot run here, each with its reason.
 """

@@ -1,4 +1,4 @@
-"""Every verb of the command with words that read a folder DIR."""
+"""Every verb of the command with arguments that read a results folder DIR."""
 
 from tests.support.commands import QUICK
 
@@ -31,5 +31,5 @@ VERBS = {
 }
 
 
-def words_of(verb, record):
-    return [record.key if word == "KEY" else word for word in VERBS[verb]]
+def verb_arguments(verb, record):
+    return [record.key if argument == "KEY" else argument for argument in VERBS[verb]]

@@ -1,4 +1,4 @@
-"""Laws of cores: which a process may use, and that those of one study are not those of another at the same time."""
+"""Tests of cores: the cores that a process may use, claims of cores by studies, and binding workers to them."""
 
 import contextlib
 import os
@@ -12,145 +12,145 @@ import pytest
 from scaling.workers import cores, worker_main
 
 CORES = cores.usable_cores()
-needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core cannot be shared out")
+needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
 
 
-def test_the_cores_are_those_that_the_process_inherited():
+def test_usable_cores_are_those_of_the_inherited_affinity():
     assert set(CORES) <= os.sched_getaffinity(0)
     assert len(CORES) == len(set(CORES)) >= 1
 
 
-def test_one_core_of_each_physical_one_comes_before_its_sibling(monkeypatch):
+def test_one_core_per_physical_core_comes_before_its_siblings(monkeypatch):
     siblings = {0: "0,4", 1: "1,5", 4: "0,4", 5: "1,5"}
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(siblings))
-    told = lambda path: next((siblings[core] for core in siblings if f"cpu{core}/" in path), None)  # noqa: E731
-    monkeypatch.setattr(cores, "contents", told)
+    read_siblings = lambda path: next((siblings[core] for core in siblings if f"cpu{core}/" in path), None)  # noqa: E731
+    monkeypatch.setattr(cores, "contents", read_siblings)
     assert cores.usable_cores() == [0, 1, 4, 5]
     siblings.update({0: "0-1", 1: "0-1", 4: "4-5", 5: "4-5"})
     assert cores.usable_cores() == [0, 4, 1, 5]
 
 
 @pytest.mark.parametrize(
-    ("quota", "paid"),
+    ("quota", "usable"),
     [("max 100000", 4), ("200000 100000", 2), ("250000 100000", 2), ("50000 100000", 1), (None, 4), ("", 4)],
 )
-def test_a_container_has_no_more_cores_than_its_quota_pays_for(monkeypatch, quota, paid):
+def test_a_container_has_no_more_cores_than_its_cpu_quota(monkeypatch, quota, usable):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 3, 5, 7})
     monkeypatch.setattr(cores, "contents", lambda path: quota if path.endswith("cpu.max") else None)
-    assert cores.usable_cores() == [2, 3, 5, 7][:paid]
+    assert cores.usable_cores() == [2, 3, 5, 7][:usable]
 
 
 @pytest.fixture(autouse=True)
-def own_names(monkeypatch):
-    """Claims of these tests are no claims of a study that may run beside them."""
+def separate_claims(monkeypatch):
+    """Use names of claims that differ from those of studies that run at the same time."""
     monkeypatch.setattr(cores, "_NAME", f"ad-scaling/test/{os.getpid()}/{time.monotonic_ns()}/")
 
 
-def test_two_owners_never_hold_a_core_at_the_same_time():
-    said = []
-    with cores.claim_cores(1, "one") as first, cores.claim_cores(1, "two", said.append) if CORES[1:] else (
+def test_two_owners_never_claim_the_same_core():
+    waits = []
+    with cores.claim_cores(1, "one") as first, cores.claim_cores(1, "two", waits.append) if CORES[1:] else (
         contextlib.nullcontext([])) as second:  # fmt: skip
         assert not set(first) & set(second)
-    assert not said
+    assert not waits
 
 
-def test_a_claim_waits_until_the_cores_are_free_and_says_so_once():
-    said, held = [], []
+def test_a_claim_waits_for_free_cores_and_reports_it_once():
+    waits, results = [], []
 
-    def other():
-        with cores.claim_cores(len(CORES), "two", said.append) as mine:
-            held.append(mine)
+    def claim_all():
+        with cores.claim_cores(len(CORES), "two", waits.append) as claimed:
+            results.append(claimed)
 
     with cores.claim_cores(1, "one"):
-        waits = threading.Thread(target=other)
-        waits.start()
+        thread = threading.Thread(target=claim_all)
+        thread.start()
         time.sleep(3 * cores._POLL_SECONDS)
-        assert not held
-    waits.join(timeout=30)
-    assert held == [sorted(CORES)] and said == [[os.getpid()]]
+        assert not results
+    thread.join(timeout=30)
+    assert results == [sorted(CORES)] and waits == [[os.getpid()]]
 
 
-def test_the_processes_of_one_owner_share_what_is_not_free():
+def test_claims_of_one_owner_share_cores_if_none_are_free():
     with cores.claim_cores(len(CORES), "one") as first, cores.claim_cores(len(CORES), "one") as second:
         assert first == second == sorted(CORES)
 
 
-def test_more_cores_than_there_are_is_all_of_them():
-    with cores.claim_cores(len(CORES) + 1, "one") as mine:
-        assert mine == sorted(CORES)
+def test_claiming_more_cores_than_exist_claims_all():
+    with cores.claim_cores(len(CORES) + 1, "one") as claimed:
+        assert claimed == sorted(CORES)
 
 
-def test_a_process_that_was_killed_holds_nothing():
-    ask = f"from scaling.workers import cores; cores._NAME = {cores._NAME!r}; claim = cores.claim_cores({len(CORES)}, 'dead'); "
-    ask += "claim.__enter__(); print('held', flush=True); import time; time.sleep(600)"
-    holder = subprocess.Popen([sys.executable, "-c", ask], stdout=subprocess.PIPE, text=True)
+def test_the_claim_of_a_killed_process_is_released():
+    code = f"from scaling.workers import cores; cores._NAME = {cores._NAME!r}; claim = cores.claim_cores({len(CORES)}, 'dead'); "
+    code += "claim.__enter__(); print('held', flush=True); import time; time.sleep(600)"
+    holder = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert holder.stdout.readline() == "held\n"
     assert not cores._is_free(str(CORES[0]))
     holder.kill()
     holder.wait()
-    with cores.claim_cores(len(CORES), "one") as mine:
-        assert mine == sorted(CORES)
+    with cores.claim_cores(len(CORES), "one") as claimed:
+        assert claimed == sorted(CORES)
 
 
 @needs_two_cores
-def test_one_that_wants_all_cores_is_not_overtaken_for_ever():
-    """Others that want one core each wait behind it."""
+def test_a_claim_of_all_cores_is_served_before_later_claims():
+    """Later claims of one core wait behind it."""
     order = []
 
-    def take(name, count):
+    def claim_and_log(name, count):
         with cores.claim_cores(count, name):
             order.append(name)
             time.sleep(0.2)
 
     with cores.claim_cores(1, "first"):
-        large = threading.Thread(target=take, args=("large", len(CORES)))
+        large = threading.Thread(target=claim_and_log, args=("large", len(CORES)))
         large.start()
         time.sleep(2 * cores._POLL_SECONDS)
-        small = [threading.Thread(target=take, args=(f"small {n}", 1)) for n in range(3)]
-        for each in small:
-            each.start()
+        small = [threading.Thread(target=claim_and_log, args=(f"small {n}", 1)) for n in range(3)]
+        for thread in small:
+            thread.start()
         time.sleep(2 * cores._POLL_SECONDS)
-    for each in (large, *small):
-        each.join(timeout=60)
+    for thread in (large, *small):
+        thread.join(timeout=60)
     assert order[0] == "large" and len(order) == 4
 
 
 @needs_two_cores
-def test_an_owner_that_holds_a_core_already_is_not_kept_waiting_by_one_that_wants_all():
-    """Else the two would wait for each other for ever."""
-    said = []
+def test_an_owner_with_a_core_does_not_wait_for_a_pending_claim_of_all_cores():
+    """Otherwise the two owners would deadlock."""
+    waits = []
     with contextlib.ExitStack() as stack:
         stack.enter_context(cores.claim_cores(1, "one", node="a"))
         large = threading.Thread(
-            target=lambda: cores.claim_cores(len(CORES), "two", said.append).__enter__(), daemon=True
+            target=lambda: cores.claim_cores(len(CORES), "two", waits.append).__enter__(), daemon=True
         )
         large.start()
-        while not said:
+        while not waits:
             time.sleep(0.05)
-        mine = stack.enter_context(cores.claim_cores(1, "one", node="b", timeout=30))
-        assert len(mine) == 1
+        claimed = stack.enter_context(cores.claim_cores(1, "one", node="b", timeout=30))
+        assert len(claimed) == 1
     large.join(timeout=60)
     assert not large.is_alive()
 
 
-def test_processes_of_one_node_have_the_same_cores_and_another_node_that_is_this_host_others_if_there_are():
+def test_claims_of_one_node_share_cores_and_another_node_on_this_host_gets_others():
     count = max(1, len(CORES) // 2)
     with (
         cores.claim_cores(count, "one", node="a") as first,
-        cores.claim_cores(count, "one", node="a") as beside,
+        cores.claim_cores(count, "one", node="a") as same,
         cores.claim_cores(count, "one", node="b") as other,
     ):
-        assert first == beside
+        assert first == same
         assert len(CORES) == 1 or not set(other) & set(first)
 
 
 @needs_two_cores
-def test_a_core_that_another_study_holds_for_a_while_is_waited_for_rather_than_one_shared():
+def test_a_claim_waits_for_a_core_of_another_study_before_sharing_its_own():
     with cores.claim_cores(len(CORES) - 1, "one", node="a"), contextlib.ExitStack() as other:
         other.enter_context(cores.claim_cores(1, "two"))
         threading.Timer(3 * cores._POLL_SECONDS, other.close).start()
-        with cores.claim_cores(1, "one", node="b", timeout=30) as mine:
-            assert cores._is_free(f"{mine[0]}/two") and not cores._is_free(f"{mine[0]}/one/b")
+        with cores.claim_cores(1, "one", node="b", timeout=30) as claimed:
+            assert cores._is_free(f"{claimed[0]}/two") and not cores._is_free(f"{claimed[0]}/one/b")
 
 
 @needs_two_cores
@@ -176,7 +176,7 @@ def test_each_process_of_a_case_is_bound_to_its_own_cores(processes):
         os.sched_setaffinity(0, before)
 
 
-def test_patience_ends():
+def test_a_claim_raises_an_error_after_its_timeout():
     with (
         cores.claim_cores(1, "one"),
         pytest.raises(TimeoutError, match=str(os.getpid())),

@@ -1,4 +1,4 @@
-"""Failures: what a record says of a case that goes wrong in its worker."""
+"""Tests of failing cases: status, reason and text of the record that the worker writes."""
 
 import dataclasses
 
@@ -20,7 +20,7 @@ def run(case):
     return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
 
 
-def test_the_text_of_an_exception_has_no_path_and_no_secret(monkeypatch):
+def test_the_recorded_text_of_an_exception_contains_no_path_and_no_secret(monkeypatch):
     def fail(*_):
         raise ValueError("no s3cr3t-v4lue in /home/ada/project/data.csv")
 
@@ -33,19 +33,19 @@ def test_the_text_of_an_exception_has_no_path_and_no_secret(monkeypatch):
 
 
 @pytest.mark.parametrize("split", ["points", "seeds"])
-def test_a_program_that_communicates_where_nothing_is_to_be_sent_has_failed(split, monkeypatch):
-    plain = layout.lay_out
+def test_a_program_with_unexpected_collectives_fails(split, monkeypatch):
+    lay_out = layout.lay_out
 
-    def with_a_sum(*words, **more):
-        made = plain(*words, **more)
+    def add_all_reduce(*args, **kwargs):
+        program = lay_out(*args, **kwargs)
 
-        def function(*given):
-            return jax.tree.map(lambda a: a + 0 * jnp.sum(a), made.function(*given))
+        def function(*inputs):
+            return jax.tree.map(lambda a: a + 0 * jnp.sum(a), program.function(*inputs))
 
-        return dataclasses.replace(made, function=jax.jit(function))
+        return dataclasses.replace(program, function=jax.jit(function))
 
     case = completion.complete(Case(**LINEAR, split=split, devices=2))
-    for program, outcome in ((plain, ("ok", None)), (with_a_sum, ("failed", "collective"))):
-        monkeypatch.setattr(layout, "lay_out", program)
+    for lay_out_program, outcome in ((lay_out, ("ok", None)), (add_all_reduce, ("failed", "collective"))):
+        monkeypatch.setattr(layout, "lay_out", lay_out_program)
         record = run(case)
         assert (record.status, record.reason) == outcome, record.text

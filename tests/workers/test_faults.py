@@ -1,4 +1,4 @@
-"""Whatever dies, every case ends as a record, and no finished record is lost: real processes, tiny studies."""
+"""Tests of faults in real processes: every case ends as a record, and no finished record is lost."""
 
 import os
 import random
@@ -99,85 +99,90 @@ RETURNS = 'Workload(function=function, points={"x": X}, reference=None if "unref
 
 
 @pytest.fixture
-def mine(write_workload, write_study):
-    """The words that run some of the variants above."""
+def command(write_workload, write_study):
+    """Return the arguments that run some of the variants above."""
     write_workload(head=HEAD, body=BODY, returns=RETURNS)
 
-    def study(*variants, **fields):
-        told = {"workload": "mine", "points": 6, "api": "jit", "variant": f"[{', '.join(variants)}]"} | fields
-        return write_study("{" + ", ".join(f"{k}: {v}" for k, v in told.items()) + "}")
+    def build(*variants, **fields):
+        study = {
+            "workload": "mine",
+            "points": 6,
+            "api": "jit",
+            "variant": f"[{', '.join(variants)}]",
+        } | fields
+        return write_study("{" + ", ".join(f"{k}: {v}" for k, v in study.items()) + "}")
 
-    return study
+    return build
 
 
 def folder(tmp_path):
     return tmp_path / "results" / "mine"
 
 
-def by_variant(tmp_path):
+def records_by_variant(tmp_path):
     return {record.case.variant: record for record in latest(load(folder(tmp_path)).records)}
 
 
 def workers(tmp_path):
-    """The workers that are alive and at home in this test's folder."""
-    found = []
+    """Return the process ids of live workers whose working directory is the test's folder."""
+    pids = []
     for process in Path("/proc").iterdir():
         try:
-            at_home = process.name.isdigit() and (process / "cwd").readlink() == tmp_path
-            alive = at_home and (process / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+            in_folder = process.name.isdigit() and (process / "cwd").readlink() == tmp_path
+            alive = in_folder and (process / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
             if alive and b"scaling.worker" in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
+                pids.append(int(process.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
-def gone(tmp_path, within=5.0):
-    deadline = time.monotonic() + within
-    while left := workers(tmp_path):
+def remaining_workers(tmp_path, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while remaining := workers(tmp_path):
         if time.monotonic() > deadline:
-            return left
+            return remaining
         time.sleep(0.05)
     return []
 
 
 def await_line(process, pattern):
-    """Read what a running command says up to the first line with this in it; those lines."""
+    """Read the output of a running command up to the first line that matches, and return the lines."""
     lines = []
     for line in process.stdout:
         lines.append(line)
         if re.search(pattern, line):
             return lines
-    raise AssertionError(f"{pattern!r} was never said: {''.join(lines)} {process.stderr.read()}")
+    raise AssertionError(f"{pattern!r} was never printed: {''.join(lines)} {process.stderr.read()}")
 
 
 @pytest.mark.default
-def test_every_way_of_going_wrong_is_a_record_with_its_reason_and_the_other_cases_are_ok(
-    mine, scaling_command, tmp_path
+def test_every_fault_is_recorded_with_its_reason_and_the_other_cases_are_ok(
+    command, scaling_command, tmp_path
 ):
     failing = ("crash", "leave", "sleep", "raise", "nan", "wrong", "wrong_once", "wrong_unreferenced")
-    words = mine("plain", "unreferenced", *failing)
-    done = scaling_command([*words, "case_seconds=6"], env={"SOME_API_KEY": "do-not-tell-this"})
+    arguments = command("plain", "unreferenced", *failing)
+    done = scaling_command([*arguments, "case_seconds=6"], env={"SOME_API_KEY": "do-not-tell-this"})
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 1
-    records = by_variant(tmp_path)
+    records = records_by_variant(tmp_path)
     assert {name: (record.status, record.reason) for name, record in records.items()} == {
         "plain": ("ok", None), "unreferenced": ("ok", None), "crash": ("failed", "killed"), "leave": ("failed", "killed"),
         "sleep": ("failed", "timeout"), "raise": ("failed", "error"),
         "nan": ("failed", "not_finite"), "wrong": ("failed", "wrong_answer"), "wrong_once": ("failed", "wrong_answer"),
         "wrong_unreferenced": ("failed", "wrong_answer"),
     }  # fmt: skip
-    told = {name: record.text or "" for name, record in records.items()}
-    assert f"signal {signal.SIGSEGV.value}" in told["crash"]
-    assert "6 s (case_seconds)" in told["sleep"]
-    assert "ValueError: no good: data.bin and <SOME_API_KEY>" in told["raise"]
+    texts = {name: record.text or "" for name, record in records.items()}
+    assert f"signal {signal.SIGSEGV.value}" in texts["crash"]
+    assert "6 s (case_seconds)" in texts["sleep"]
+    assert "ValueError: no good: data.bin and <SOME_API_KEY>" in texts["raise"]
     assert (
         records["wrong"].error == pytest.approx(1e-3, rel=0.2)
         and records["wrong"].error > 10 * records["wrong"].tolerance
     )
-    assert re.search(r"point \d is wrong", told["wrong_once"]) and len(set(told.values())) > 7
+    assert re.search(r"point \d is wrong", texts["wrong_once"]) and len(set(texts.values())) > 7
     assert all(not record.seconds for record in records.values() if record.status == "failed"), (
-        "no time of a wrong answer"
+        "a failed case has no times"
     )
     for path in tmp_path.rglob("*"):
         if (
@@ -190,82 +195,80 @@ def test_every_way_of_going_wrong_is_a_record_with_its_reason_and_the_other_case
                 path
             )
     assert "do-not-tell-this" not in done.stdout + done.stderr
-    assert gone(tmp_path) == []
+    assert remaining_workers(tmp_path) == []
 
 
-def little_memory():
-    """For a command and its workers: 3 GB each, so that a test need not fill the machine."""
+def limit_memory():
+    """Limit the command and its workers to 3 GB each, so that a test does not fill the machine."""
     resource.setrlimit(resource.RLIMIT_DATA, (3 * 2**30, 3 * 2**30))
 
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("variant", ["hungry", "aborting"])
-def test_what_takes_all_memory_has_failed_of_it_and_bigger_neighbours_are_skipped(
-    variant, mine, scaling_command, tmp_path
-):
-    """A case that asks for ever more, and one that dies of it in native code: each is the key that no larger one could pass."""
-    words = mine("plain", variant, points="[6, 12]")
+def test_out_of_memory_is_recorded_and_larger_cases_are_skipped(variant, command, scaling_command, tmp_path):
+    """One variant allocates memory without end; the other aborts in native code after a failed allocation."""
+    arguments = command("plain", variant, points="[6, 12]")
     seed = next(
-        seed for seed in range(50) if order_of(seed, 4).index(1) < order_of(seed, 4).index(3)
-    )  # the smaller first
-    done = scaling_command([*words, f"order_seed={seed}"], preexec_fn=little_memory)
+        seed for seed in range(50) if shuffled_order(seed, 4).index(1) < shuffled_order(seed, 4).index(3)
+    )  # the smaller case first
+    done = scaling_command([*arguments, f"order_seed={seed}"], preexec_fn=limit_memory)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     records = {(r.case.variant, r.case.points): r for r in load(folder(tmp_path)).records}
-    assert {where: (r.status, r.reason) for where, r in records.items()} == {
+    assert {key: (r.status, r.reason) for key, r in records.items()} == {
         ("plain", 6): ("ok", None), ("plain", 12): ("ok", None),
         (variant, 6): ("failed", "out_of_memory"), (variant, 12): ("skipped", "dominated"),
     }  # fmt: skip
     assert records[variant, 6].key in records[variant, 12].text
-    again = scaling_command([*words, "dry_run=true"]).stdout
-    assert "2 to run, 0 to skip, 2 done before" in again, "both are asked again"
+    again = scaling_command([*arguments, "dry_run=true"]).stdout
+    assert "2 to run, 0 to skip, 2 done before" in again, "both run again"
 
 
-def order_of(seed, count):
-    """In which order that many cases run."""
-    places = list(range(count))
-    random.Random(seed).shuffle(places)
-    return places
+def shuffled_order(seed, count):
+    """Return the order in which that many cases run."""
+    order = list(range(count))
+    random.Random(seed).shuffle(order)
+    return order
 
 
-def test_what_a_workload_writes_is_not_taken_for_an_event(mine, scaling_command, tmp_path):
-    """Not by Python's print alone: a library in C, or a child, writes to the descriptor itself."""
-    done = scaling_command(mine("plain", "loud", data_seed="[0, 1]"))
-    assert {name: (record.status, record.text) for name, record in by_variant(tmp_path).items()} == {
+def test_output_of_a_workload_is_not_parsed_as_an_event(command, scaling_command, tmp_path):
+    """This includes a C library or a child process that writes to the file descriptor directly."""
+    done = scaling_command(command("plain", "loud", data_seed="[0, 1]"))
+    assert {name: (record.status, record.text) for name, record in records_by_variant(tmp_path).items()} == {
         "plain": ("ok", None), "loud": ("ok", None),
     }  # fmt: skip
     assert len(load(folder(tmp_path)).records) == 4
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_child_that_a_workload_leaves_behind_is_not_waited_for(mine, scaling_command, tmp_path):
-    began = time.monotonic()
-    done = scaling_command(mine("plain", "parent"))
+def test_a_run_does_not_wait_for_child_processes_of_a_workload(command, scaling_command, tmp_path):
+    start = time.monotonic()
+    done = scaling_command(command("plain", "parent"))
     assert done.returncode == 0, done.stderr
-    assert {record.status for record in by_variant(tmp_path).values()} == {"ok"}
-    assert time.monotonic() - began < 16, "the child sleeps for 20 s"
+    assert {record.status for record in records_by_variant(tmp_path).values()} == {"ok"}
+    assert time.monotonic() - start < 16, "the child sleeps for 20 s"
 
 
-def test_the_point_that_is_wrong_is_named(mine, scaling_command, tmp_path):
+def test_the_wrong_point_is_named_in_the_record(command, scaling_command, tmp_path):
     import numpy as np
 
     from scaling.core.inputs import draw_rows, uniform
 
-    assert scaling_command(mine("wrong_once")).returncode == 1
+    assert scaling_command(command("wrong_once")).returncode == 1
     worst = int(np.argmax(draw_rows(uniform(3, low=0.5), 0, "x", 0, 6)[:, 0]))
-    assert f"point {worst} is wrong" in by_variant(tmp_path)["wrong_once"].text
+    assert f"point {worst} is wrong" in records_by_variant(tmp_path)["wrong_once"].text
 
 
 @pytest.mark.default
-def test_what_failed_runs_again_and_what_is_good_does_not(mine, scaling_command, tmp_path):
-    words = mine("plain", "raise")
-    assert scaling_command(words).returncode == 1
-    again = scaling_command(words)
+def test_failed_cases_run_again_and_good_ones_do_not(command, scaling_command, tmp_path):
+    arguments = command("plain", "raise")
+    assert scaling_command(arguments).returncode == 1
+    again = scaling_command(arguments)
     assert again.returncode == 1 and "1 cases to run, 1 done before" in again.stdout
     attempts = sorted((r.case.variant, r.attempt) for r in load(folder(tmp_path)).records)
     assert attempts == [("plain", 1), ("raise", 1), ("raise", 2)]
 
 
-def finished(text):
+def finished_labels(text):
     return {
         re.sub(r"^\[\d+/\d+\] ok +|  \S+ \S+$", "", line)
         for line in text.splitlines()
@@ -273,9 +276,9 @@ def finished(text):
     }
 
 
-def test_kill_9_at_any_moment_loses_no_finished_record(mine, start_command, scaling_command, tmp_path):
-    words = mine("plain", "slow", data_seed="[0, 1]", dtype="[float32, float64]")
-    moments = random.Random(20261121)
+def test_sigkill_at_any_moment_loses_no_finished_record(command, start_command, scaling_command, tmp_path):
+    arguments = command("plain", "slow", data_seed="[0, 1]", dtype="[float32, float64]")
+    rng = random.Random(20261121)
     kept = set()
     for kill, line in (
         (os.kill, None),
@@ -284,157 +287,157 @@ def test_kill_9_at_any_moment_loses_no_finished_record(mine, start_command, scal
         (os.killpg, r"\[2/"),
         (os.kill, r"\[1/"),
     ):
-        process = start_command(words)
-        said = []
+        process = start_command(arguments)
+        output = []
         if line is not None:
             try:
-                said = await_line(process, line)
+                output = await_line(process, line)
             except AssertionError:
-                break  # nothing is left to run
-        time.sleep(moments.uniform(0.0, 0.6))
-        kill(process.pid, signal.SIGKILL)  # the launcher alone, or all that is in its group
-        said.append(process.communicate(timeout=60)[0])
-        assert gone(tmp_path) == [], "a worker outlived its launcher"
+                break  # every case has run
+        time.sleep(rng.uniform(0.0, 0.6))
+        kill(process.pid, signal.SIGKILL)  # only the launcher, or its whole process group
+        output.append(process.communicate(timeout=60)[0])
+        assert remaining_workers(tmp_path) == [], "a worker outlived its launcher"
         loaded = load(folder(tmp_path))
-        there = {record.key for record in loaded.records if record.good}
-        assert kept <= there
-        assert len(finished("".join(said))) <= len(there - kept), (
-            "a record that was called finished is not there"
+        present = {record.key for record in loaded.records if record.good}
+        assert kept <= present
+        assert len(finished_labels("".join(output))) <= len(present - kept), (
+            "a record that was reported is missing"
         )
-        kept = there
-    completed = scaling_command(words)
+        kept = present
+    completed = scaling_command(arguments)
     assert completed.returncode == 0, completed.stderr
     assert f"{8 - len(kept)} cases to run, {len(kept)} done before" in completed.stdout
     good = [record.identity for record in load(folder(tmp_path)).records if record.good]
-    assert len(good) == len(set(good)) == 8, "one good record a case"
-    assert "0 cases to run, 8 done before" in scaling_command(words).stdout
+    assert len(good) == len(set(good)) == 8, "one good record per case"
+    assert "0 cases to run, 8 done before" in scaling_command(arguments).stdout
     assert len(load(folder(tmp_path)).records) == 8
 
 
 @pytest.mark.parametrize("kill", [os.kill, os.killpg], ids=["the launcher", "its process group"])
-def test_a_worker_does_not_outlive_its_launcher_however_long_its_case_takes(
-    kill, mine, start_command, tmp_path
-):
-    process = start_command(mine("sleep"))
+def test_a_busy_worker_does_not_outlive_its_launcher(kill, command, start_command, tmp_path):
+    process = start_command(command("sleep"))
     await_line(process, "to run")
     deadline = time.monotonic() + 30
     while not workers(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.05)
-    time.sleep(1.5)  # it is asleep by now
+    time.sleep(1.5)  # the case sleeps now
     assert len(workers(tmp_path)) == 1
     kill(process.pid, signal.SIGKILL)
-    left = gone(tmp_path)
-    for worker in left:
+    remaining = remaining_workers(tmp_path)
+    for worker in remaining:
         os.kill(worker, signal.SIGKILL)
-    assert left == []
+    assert remaining == []
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
-def test_ctrl_c_keeps_every_finished_record_says_how_to_go_on_and_leaves_no_worker(
-    sent, mine, start_command, tmp_path
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
+def test_ctrl_c_keeps_finished_records_explains_how_to_resume_and_ends_workers(
+    signal_number, command, start_command, tmp_path
 ):
-    process = start_command([*mine("plain", "sleep"), "order_seed=0"])
+    process = start_command([*command("plain", "sleep"), "order_seed=0"])
     await_line(process, r"to run")
     deadline = time.monotonic() + 60
     while not any(r.good for r in (load(folder(tmp_path)).records)) and time.monotonic() < deadline:
         time.sleep(0.05)
         if len(workers(tmp_path)) and time.monotonic() > deadline - 55:
-            break  # the one that sleeps may come first
-    os.killpg(process.pid, sent)
-    _, complaints = process.communicate(timeout=30)
+            break  # the sleeping case may come first
+    os.killpg(process.pid, signal_number)
+    _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert len(complaints.splitlines()) == 1 and "Traceback" not in complaints
-    assert "every finished record is kept" in complaints and "same command goes on" in complaints
-    assert gone(tmp_path) == []
+    assert len(stderr.splitlines()) == 1 and "Traceback" not in stderr
+    assert "every finished record is kept" in stderr and "same command goes on" in stderr
+    assert remaining_workers(tmp_path) == []
     assert load(folder(tmp_path)).damaged == []
-    assert all(record.good for record in load(folder(tmp_path)).records), "what was stopped has not failed"
+    assert all(record.good for record in load(folder(tmp_path)).records), (
+        "an interrupted case is not a failure"
+    )
 
 
-def test_ctrl_c_twice_leaves_at_once_without_a_traceback_or_a_worker(mine, start_command, tmp_path):
-    process = start_command([*mine("plain", "sleep"), "order_seed=0"])
+def test_ctrl_c_twice_exits_at_once_without_a_traceback_or_a_worker(command, start_command, tmp_path):
+    process = start_command([*command("plain", "sleep"), "order_seed=0"])
     await_line(process, r"to run")
     deadline = time.monotonic() + 60
     while not workers(tmp_path) and time.monotonic() < deadline:
         time.sleep(0.05)
     for _ in range(2):
         os.killpg(process.pid, signal.SIGINT)
-    _, complaints = process.communicate(timeout=30)
-    assert process.returncode in (130, -signal.SIGINT)  # a shell says 130 of both
-    assert "every finished record is kept" in complaints and "Traceback" not in complaints
-    assert gone(tmp_path) == [] and load(folder(tmp_path)).damaged == []
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode in (130, -signal.SIGINT)  # a shell reports 130 for both
+    assert "every finished record is kept" in stderr and "Traceback" not in stderr
+    assert remaining_workers(tmp_path) == [] and load(folder(tmp_path)).damaged == []
 
 
 @pytest.mark.default
-def test_a_second_run_in_one_folder_waits_for_the_first_and_finds_its_work_done(
-    mine, start_command, scaling_command, tmp_path
+def test_a_second_run_in_the_same_folder_waits_for_the_first(
+    command, start_command, scaling_command, tmp_path
 ):
-    words = mine("plain", "slow")
-    first = start_command(words)
+    arguments = command("plain", "slow")
+    first = start_command(arguments)
     await_line(first, "to run")
-    second = scaling_command(words)
+    second = scaling_command(arguments)
     while second.returncode == 2 and "another run is working" in second.stderr and first.poll() is None:
-        second = scaling_command(words)  # it waits for some seconds, and says so when these were too few
+        second = scaling_command(arguments)  # it waits for some seconds, then exits with status 2
     assert first.wait(timeout=60) == 0
     if second.returncode == 2:
-        second = scaling_command(words)
+        second = scaling_command(arguments)
     assert second.returncode == 0 and "0 cases to run, 2 done before" in second.stdout, second.stderr
     assert len(load(folder(tmp_path)).records) == 2
 
 
-def test_a_damaged_record_is_named_on_the_screen_and_its_case_runs_again(mine, scaling_command, tmp_path):
-    words = mine("plain", data_seed="[0, 1, 2]")
-    assert scaling_command(words).returncode == 0
+def test_a_damaged_record_is_reported_and_its_case_runs_again(command, scaling_command, tmp_path):
+    arguments = command("plain", data_seed="[0, 1, 2]")
+    assert scaling_command(arguments).returncode == 0
     [path] = folder(tmp_path).glob("*.jsonl")
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[1] + lines[2][:150])
     before = load(folder(tmp_path)).records
-    again = scaling_command(words)
+    again = scaling_command(arguments)
     assert again.returncode == 0 and "Traceback" not in again.stderr
     assert f"damaged, passed over: {path.name}:3: " in again.stdout
     assert "1 cases to run, 2 done before" in again.stdout
-    assert path.read_bytes() == lines[0] + lines[1] + lines[2][:150], "another's file is never touched"
+    assert path.read_bytes() == lines[0] + lines[1] + lines[2][:150], "existing files are not modified"
     assert len(load(folder(tmp_path)).records) == 3 and load(folder(tmp_path)).records[:2] == before
 
 
-@pytest.mark.parametrize("bytes_there", [100, 4000])
-def test_a_disk_that_is_full_ends_the_run_in_one_line_and_keeps_what_was_there(
-    bytes_there, mine, scaling_command, tmp_path
+@pytest.mark.parametrize("max_bytes", [100, 4000])
+def test_a_full_disk_ends_the_run_in_one_line_and_keeps_existing_records(
+    max_bytes, command, scaling_command, tmp_path
 ):
-    """No file may grow beyond so many bytes: too few for the study's list, or for the third record."""
-    words = mine("plain", data_seed="[0, 1, 2, 3]")
+    """The limit of the file size is too small for the study file, or for the third record."""
+    arguments = command("plain", data_seed="[0, 1, 2, 3]")
 
-    def full():
+    def limit_file_size():
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_there, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, resource.RLIM_INFINITY))
 
-    done = scaling_command(words, preexec_fn=full)
+    done = scaling_command(arguments, preexec_fn=limit_file_size)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
     assert re.search("cannot write.*File too large.*same command goes on", done.stderr)
     loaded = load(folder(tmp_path))
     records, damaged = loaded.records, loaded.damaged
     assert damaged == [] and all(record.status == "ok" for record in records) and len(records) < 4
-    assert bool(records) == (bytes_there > 100)
-    assert gone(tmp_path) == []
-    after = scaling_command(words)
+    assert bool(records) == (max_bytes > 100)
+    assert remaining_workers(tmp_path) == []
+    after = scaling_command(arguments)
     assert (
         after.returncode == 0
         and f"{4 - len(records)} cases to run, {len(records)} done before" in after.stdout
     )
 
 
-def test_a_command_that_is_the_first_process_of_a_container_runs_like_any_other(mine, tmp_path):
-    """There its worker's parent has the number 1, as an orphan's has elsewhere."""
-    from tests.support.commands import COMMAND, SLOWEST, command_environment
+def test_a_command_with_process_id_1_in_a_container_runs_normally(command, tmp_path):
+    """The parent of its worker is then process 1, which is otherwise the parent of an orphan."""
+    from tests.support.commands import COMMAND, COMMAND_TIMEOUT, command_environment
 
     unshare = shutil.which("unshare")
-    alone = [str(unshare), "--pid", "--fork", "--mount-proc"]
-    if not unshare or subprocess.run([*alone, "true"], capture_output=True, check=False).returncode:
+    unshared = [str(unshare), "--pid", "--fork", "--mount-proc"]
+    if not unshare or subprocess.run([*unshared, "true"], capture_output=True, check=False).returncode:
         pytest.skip("needs the right to make a namespace of processes")
     done = subprocess.run(
-        [*alone, str(COMMAND), *mine("plain")], cwd=tmp_path, env=command_environment(), capture_output=True, text=True,
-        timeout=SLOWEST, check=False,
+        [*unshared, str(COMMAND), *command("plain")], cwd=tmp_path, env=command_environment(), capture_output=True, text=True,
+        timeout=COMMAND_TIMEOUT, check=False,
     )  # fmt: skip
-    assert by_variant(tmp_path)["plain"].status == "ok", by_variant(tmp_path)["plain"].text
+    assert records_by_variant(tmp_path)["plain"].status == "ok", records_by_variant(tmp_path)["plain"].text
     assert done.returncode == 0, done.stderr

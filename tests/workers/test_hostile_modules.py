@@ -1,4 +1,4 @@
-"""User's modules that die, hang, fork, print for ever or change the process they are in: each is a row, and the rest runs."""
+"""Tests of user modules that die, hang, fork, print endlessly or modify their process: one failed case, the rest runs."""
 
 import contextlib
 import io
@@ -29,7 +29,7 @@ import numpy as np
 from scaling.workload import Workload, uniform
 
 VARIANTS = ("plain", "other")
-RUNNING = "worker" in os.path.basename(sys.argv[0])  # as against being examined before the start
+RUNNING = "worker" in os.path.basename(sys.argv[0])  # false in the preflight process
 """
 TAIL = """
 
@@ -41,8 +41,8 @@ def workload(case):
 
     return Workload(function=function, points={{"x": uniform(3, low=0.5)}})
 """
-# Name -> (what it does at import, what it does in workload(case), reason of its record, words of its text).
-FAILS = {
+# Name -> (code at import, code in workload(case), reason of its record, part of its text).
+FAILING = {
     "sleeps_at_import": ("time.sleep(1000)", "", "timeout", "10 s (case_seconds) while it was imported"),
     "sleeps_in_workload": ("", "time.sleep(1000)", "timeout", "10 s (case_seconds) while workload(case) was called"),
     "sleeps_in_worker": ("", "if RUNNING: time.sleep(1000)", "timeout", "10 s (case_seconds)"),
@@ -68,7 +68,7 @@ FAILS = {
     "patches_builtins": ("builtins.print = lambda *a, **k: None", "", "error", "changed builtins.print"),
     "eats_memory": ("held = []\nwhile True: held.append(np.empty(2**24))", "", "out_of_memory", "MemoryError"),
 }  # fmt: skip
-CONTAINED = {  # what these do ends with their process, and changes nothing of what is measured
+CONTAINED = {  # effects that end with the process and do not change the measurement
     "starts_a_thread": ("threading.Thread(target=time.sleep, args=(1000,)).start()", ""),
     "blocks_at_exit": ("atexit.register(time.sleep, 1000)", ""),
     "forks": ("if os.fork() == 0: time.sleep(1000)", ""),
@@ -79,109 +79,105 @@ CONTAINED = {  # what these do ends with their process, and changes nothing of w
     "clears_the_environment": ("os.environ.clear()", ""),
     "writes_to_every_descriptor": ("for s in range(1, 20):\n    try: os.write(s, b'\\xff{')\n    except OSError: pass", ""),
 }  # fmt: skip
-GOOD = {"good": ("", ""), "good_too": ("", "")}
+HARMLESS = {"good": ("", ""), "good_too": ("", "")}
 
 
 def write_module(folder, name, head="", body=""):
     (folder / f"{name}.py").write_text(HEAD + head + TAIL.format(body=body or "pass"))
 
 
-def alive(marker):
-    """Return the processes whose environment holds a marker, but for those of this test."""
-    found = []
+def live_processes(marker):
+    """Return the processes whose environment contains a marker, except this one."""
+    processes = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
             if marker.encode() in path.read_bytes() and int(path.parent.name) != os.getpid():
-                found.append((path.parent.name, (path.parent / "cmdline").read_bytes()))
+                processes.append((path.parent.name, (path.parent / "cmdline").read_bytes()))
         except OSError:
             continue
-    return found
+    return processes
 
 
-def await_none(marker, within=10.0):
-    """Return the processes that are still alive after some seconds."""
-    deadline = time.monotonic() + within
-    while (left := alive(marker)) and time.monotonic() < deadline:
+def remaining_processes(marker, seconds=10.0):
+    """Wait until no such process is alive; return those that remain after some seconds."""
+    deadline = time.monotonic() + seconds
+    while (remaining := live_processes(marker)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return left
+    return remaining
 
 
-def run_words(folder, text, *words):
+def run_arguments(folder, text, *arguments):
     conf = folder / "my_conf" / "study"
     conf.mkdir(parents=True, exist_ok=True)
     (conf / "mine.yaml").write_text(text)
-    return ["run", "--config-dir", "my_conf", "study=mine", *QUICK, *words]
+    return ["run", "--config-dir", "my_conf", "study=mine", *QUICK, *arguments]
 
 
 def records(folder):
     return latest(load(folder / "results" / "mine").records)
 
 
-def little_memory():
+def limit_memory():
     resource.setrlimit(resource.RLIMIT_DATA, (3 * 2**30, resource.RLIM_INFINITY))
 
 
-def test_each_hostile_module_of_a_study_is_a_row_the_good_ones_are_ok_and_no_process_is_left(
-    scaling_command, tmp_path
-):
-    assert len(FAILS) + len(CONTAINED) >= 20
-    for name, (head, body, *_) in {**FAILS, **CONTAINED, **GOOD}.items():
+def test_each_hostile_module_fails_only_its_own_case_and_leaves_no_process(scaling_command, tmp_path):
+    assert len(FAILING) + len(CONTAINED) >= 20
+    for name, (head, body, *_) in {**FAILING, **CONTAINED, **HARMLESS}.items():
         write_module(tmp_path, name, head, body)
-    modules = ", ".join(["good", *FAILS, *CONTAINED, "good_too"])
+    modules = ", ".join(["good", *FAILING, *CONTAINED, "good_too"])
     text = f"{{points: 6, api: jit, grids: [{{workload: linear, mode: [jacfwd, jacrev]}}, {{workload: [{modules}]}}]}}"
-    words = run_words(tmp_path, text, "case_seconds=10")
-    done = scaling_command(words, env={"HOSTILE": str(tmp_path)}, timeout=900, preexec_fn=little_memory)
+    arguments = run_arguments(tmp_path, text, "case_seconds=10")
+    done = scaling_command(arguments, env={"HOSTILE": str(tmp_path)}, timeout=900, preexec_fn=limit_memory)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
-    assert await_none(f"HOSTILE={tmp_path}") == []
-    found = {(record.case.workload, record.case.mode): record for record in records(tmp_path)}
-    assert len(found) == len(FAILS) + len(CONTAINED) + len(GOOD) + 2
-    for name in (*GOOD, *CONTAINED):
-        assert found[name, "jacfwd"].status == "ok", (name, found[name, "jacfwd"].text)
-    assert found["linear", "jacfwd"].status == found["linear", "jacrev"].status == "ok"
-    for name, (_, _, reason, told) in FAILS.items():
-        record = found[name, "jacfwd"]
+    assert remaining_processes(f"HOSTILE={tmp_path}") == []
+    by_case = {(record.case.workload, record.case.mode): record for record in records(tmp_path)}
+    assert len(by_case) == len(FAILING) + len(CONTAINED) + len(HARMLESS) + 2
+    for name in (*HARMLESS, *CONTAINED):
+        assert by_case[name, "jacfwd"].status == "ok", (name, by_case[name, "jacfwd"].text)
+    assert by_case["linear", "jacfwd"].status == by_case["linear", "jacrev"].status == "ok"
+    for name, (_, _, reason, message) in FAILING.items():
+        record = by_case[name, "jacfwd"]
         assert (record.status, record.reason) == ("failed", reason), (name, record.text)
-        assert name in record.text and told in record.text and not record.seconds, (name, record.text)
+        assert name in record.text and message in record.text and not record.seconds, (name, record.text)
 
 
-def test_a_variant_that_dies_while_it_is_examined_costs_its_own_cases_and_no_others(
-    scaling_command, tmp_path
-):
+def test_a_variant_that_dies_in_the_preflight_fails_only_its_own_cases(scaling_command, tmp_path):
     write_module(tmp_path, "mine", body="if case.variant == 'plain': os._exit(7)")
-    words = run_words(
+    arguments = run_arguments(
         tmp_path, "{workload: mine, points: 6, api: jit, variant: [plain, other], mode: [jacfwd, jacrev]}"
     )
-    assert scaling_command([*words, "dry_run=true"]).returncode == 1
+    assert scaling_command([*arguments, "dry_run=true"]).returncode == 1
     assert not (tmp_path / "results").exists()
-    assert scaling_command(words).returncode == 1
-    ended = {
+    assert scaling_command(arguments).returncode == 1
+    outcomes = {
         (record.case.variant, record.case.mode): (record.status, record.reason)
         for record in records(tmp_path)
     }
     failed, ok = ("failed", "killed"), ("ok", None)
-    assert ended == {
+    assert outcomes == {
         ("plain", "jacfwd"): failed, ("plain", "jacrev"): failed, ("other", "jacfwd"): ok, ("other", "jacrev"): ok,
     }  # fmt: skip
     write_module(tmp_path, "mine")
-    assert scaling_command(words).returncode == 0, "it was mended"
+    assert scaling_command(arguments).returncode == 0, "the module is repaired"
 
 
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
-def test_a_module_that_hangs_while_it_is_examined_does_not_outlive_its_launcher(
-    ending, start_command, tmp_path, monkeypatch
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
+def test_a_module_that_hangs_in_the_preflight_does_not_outlive_its_launcher(
+    signal_number, start_command, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("HOSTILE", str(tmp_path))
     head = "subprocess.Popen(['sleep', '1000'], start_new_session=True)\nopen('begun', 'w').close()\ntime.sleep(1000)"
     write_module(tmp_path, "mine", head)
-    process = start_command(run_words(tmp_path, "{workload: mine, points: 6, api: jit}"))
+    process = start_command(run_arguments(tmp_path, "{workload: mine, points: 6, api: jit}"))
     deadline = time.monotonic() + 60
     while not (tmp_path / "begun").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert len(alive(f"HOSTILE={tmp_path}")) >= 3
-    process.send_signal(ending)
+    assert len(live_processes(f"HOSTILE={tmp_path}")) >= 3
+    process.send_signal(signal_number)
     process.communicate(timeout=60)
-    assert process.returncode == (130 if ending == signal.SIGINT else -ending)
-    assert await_none(f"HOSTILE={tmp_path}") == []
+    assert process.returncode == (130 if signal_number == signal.SIGINT else -signal_number)
+    assert remaining_processes(f"HOSTILE={tmp_path}") == []
 
 
 SECRET = 's3cret/with a "quote" & more'
@@ -201,37 +197,35 @@ RAISES = "SECRET = os.environ['MY_API_TOKEN']\nos.environ.clear()\n"
         (RAISES + "if RUNNING: sys.exit(f'no {SECRET}')", ""),
     ],
 )
-def test_a_secret_in_the_text_of_an_exception_reaches_neither_the_screen_nor_the_disk(
-    head, body, scaling_command, tmp_path
-):
+def test_a_secret_in_an_exception_is_neither_printed_nor_written(head, body, scaling_command, tmp_path):
     write_module(tmp_path, "mine", head, body)
-    words = run_words(tmp_path, "{workload: mine, points: 6, api: jit}")
-    done = scaling_command(words, env={"MY_API_TOKEN": SECRET})
+    arguments = run_arguments(tmp_path, "{workload: mine, points: 6, api: jit}")
+    done = scaling_command(arguments, env={"MY_API_TOKEN": SECRET})
     assert done.returncode in (1, 2)
-    told = [done.stdout, done.stderr]
-    told += [
+    texts = [done.stdout, done.stderr]
+    texts += [
         path.read_text()
         for path in tmp_path.rglob("*")
         if path.suffix in (".json", ".jsonl", ".html", ".md", ".csv")
     ]
-    assert "<MY_API_TOKEN>" in "".join(told)
-    assert not [text for text in told if "s3cret" in text or "&amp; more" in text]
+    assert "<MY_API_TOKEN>" in "".join(texts)
+    assert not [text for text in texts if "s3cret" in text or "&amp; more" in text]
 
 
-def test_cases_that_differ_in_their_layout_only_are_built_once(scaling_command, tmp_path):
+def test_a_workload_is_built_once_for_cases_that_differ_only_in_layout(scaling_command, tmp_path):
     write_module(tmp_path, "mine", body="open('calls', 'a').write('x')")
     text = "{workload: mine, points: [6, 12], devices: [1, 2], api: [shard_map, pmap], block: [1, 2, 3]}"
-    done = scaling_command(run_words(tmp_path, text, "dry_run=true", "oversubscribe=true"))
+    done = scaling_command(run_arguments(tmp_path, text, "dry_run=true", "oversubscribe=true"))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("  run   ") > 12
-    assert len((tmp_path / "calls").read_text()) <= 2 * 2, "completing a case may call it twice"
+    assert len((tmp_path / "calls").read_text()) <= 2 * 2, "at most two calls per case"
 
 
 GRID = {"workload": "linear", "points": list(range(1, 1001)), "data_seed": list(range(1000))}
 
 
 @pytest.mark.default
-def test_a_study_of_a_million_cases_is_refused_by_its_count_before_it_is_made(monkeypatch):
+def test_a_study_of_a_million_cases_is_rejected_before_it_is_expanded(monkeypatch):
     monkeypatch.setattr(grid, "_make_cell", lambda fields: pytest.fail("a cell was made"))
     with pytest.raises(Refusal, match=r"1,000,000 cases.*max_cases=100000.*max_cases=1000000"):
         grid.expand_study({**GRID, "where": "points == 1"}, {}, 100_000)
@@ -247,24 +241,26 @@ def test_a_study_of_a_million_cases_is_refused_by_its_count_before_it_is_made(mo
         ({"grids": [{"points": [1, 2]}]}, {"points": [1, 2, 3], "sizes": {"p": [1, 2]}}, 6),
     ],
 )
-def test_max_cases_counts_what_the_lists_of_a_study_sweep(swept, overrides, count):
-    whole = {"workload": "linear", **swept}
-    assert grid.expand_study(whole, overrides, count)
+def test_max_cases_limits_the_number_of_swept_cases(swept, overrides, count):
+    study = {"workload": "linear", **swept}
+    assert grid.expand_study(study, overrides, count)
     with pytest.raises(Refusal, match=f"{count} cases"):
-        grid.expand_study(whole, overrides, count - 1)
+        grid.expand_study(study, overrides, count - 1)
 
 
-def test_the_command_line_allows_more_cases(scaling_command):
-    words = ["run", "study=smoke", "points=[6,12]", "dry_run=true"]
-    refused = scaling_command([*words, "max_cases=2"])
+def test_max_cases_can_be_set_on_the_command_line(scaling_command):
+    arguments = ["run", "study=smoke", "points=[6,12]", "dry_run=true"]
+    rejected = scaling_command([*arguments, "max_cases=2"])
     assert (
-        refused.returncode == 2 and len(refused.stderr.splitlines()) == 1 and "max_cases=2" in refused.stderr
+        rejected.returncode == 2
+        and len(rejected.stderr.splitlines()) == 1
+        and "max_cases=2" in rejected.stderr
     )
-    assert scaling_command([*words, "max_cases=2000"]).returncode == 0
-    assert "max_cases must be" in scaling_command([*words, "max_cases=0"]).stderr
+    assert scaling_command([*arguments, "max_cases=2000"]).returncode == 0
+    assert "max_cases must be" in scaling_command([*arguments, "max_cases=0"]).stderr
 
 
-def test_an_examination_that_takes_long_says_how_far_it_is_where_there_is_no_terminal(monkeypatch):
+def test_a_long_preflight_prints_its_progress_without_a_terminal(monkeypatch):
     clock = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     out = io.StringIO()
@@ -276,7 +272,7 @@ def test_an_examination_that_takes_long_says_how_far_it_is_where_there_is_no_ter
     assert lines[0] == "examining: 50 of 700 cases" and 2 < len(lines) < 8
 
 
-def test_a_process_that_detaches_itself_ends_with_the_command_that_started_it(tmp_path):
+def test_detached_processes_end_with_the_child_process_that_started_them(tmp_path):
     from scaling.workers.child_process import ChildProcess
 
     script = "setsid sleep 1000 & (setsid sh -c 'sleep 1000 & sleep 1000' &) ; exit 5"
@@ -284,4 +280,4 @@ def test_a_process_that_detaches_itself_ends_with_the_command_that_started_it(tm
         ChildProcess(["sh", "-c", script], env={**os.environ, "HOSTILE": str(tmp_path)})
     ) as process:
         assert process.receive(30) == {"event": "exit", "status": 5}
-    assert alive(f"HOSTILE={tmp_path}") == []
+    assert live_processes(f"HOSTILE={tmp_path}") == []

@@ -1,4 +1,4 @@
-"""Laws of taking turns: who is compared alternates, a death costs one record, and what did not fit beside others runs alone."""
+"""Tests of interleaved sampling: cases of one problem alternate, a dying worker fails one case, and large cases run alone."""
 
 import contextlib
 import dataclasses
@@ -15,206 +15,204 @@ from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule, ScheduledCase
 from scaling.workers.worker_group import Variant, WorkerDied
 
-UNBOUND = RunSettings(
-    bind=False
-)  # nothing is measured: cores that a study on this host holds are not waited for
+UNBOUND = RunSettings(bind=False)  # nothing is measured, so the tests need not wait for free cores
 ENVIRONMENT = {"digest": "e" * 12, "setting": "e" * 12, "platform": "cpu", "cores": [0]}
 
 
-def items(*modes, points=(6,)):
+def make_items(*modes, points=(6,)):
     cases = [Case("linear", points=n, mode=mode, api="jit") for n in points for mode in modes]
-    return [ScheduledCase(PreflightResult(case, None, None), order, 1) for order, case in enumerate(cases)]
+    return [
+        ScheduledCase(PreflightResult(case, None, None), position, 1) for position, case in enumerate(cases)
+    ]
 
 
-class Stage:
-    """Stands for the processes: hears every order, and answers as a script says. `log`: (seat, what, key) in order."""
+class FakeWorkers:
+    """Simulated worker groups that log every request as (group, action, key) and reply as a script says."""
 
-    def __init__(self, monkeypatch, answers=lambda seat, order, count: None, needs=lambda key, seat: 3):
-        self.log, self.started, self.answers, self.needs, self.seen = [], 0, answers, needs, {}
-        monkeypatch.setattr(worker_group, "open_worker_group", self.seat)
+    def __init__(
+        self, monkeypatch, reply=lambda group, message, count: None, turns_needed=lambda key, group: 3
+    ):
+        self.log, self.started, self.reply, self.turns_needed, self.counts = [], 0, reply, turns_needed, {}
+        monkeypatch.setattr(worker_group, "open_worker_group", self.open_group)
 
     @contextlib.contextmanager
-    def seat(self, job, variant, shape, platform, lock, transport, log, report_wait=None):
+    def open_group(self, job, variant, shape, platform, lock, transport, log, report_wait=None):
         self.started += 1
-        yield self.Seat(self, variant.name)
+        yield self.Group(self, variant.name)
 
     @dataclasses.dataclass
-    class Seat:
-        stage: "Stage"
+    class Group:
+        workers: "FakeWorkers"
         name: str
 
-        def request(self, order, seconds):
-            what, key = order["do"], order["key"]
-            self.stage.log.append((self.name, what, key))
-            count = self.stage.seen[self.name, what, key] = self.stage.seen.get((self.name, what, key), 0) + 1
-            event = self.stage.answers(self.name, order, count)
+        def request(self, message, seconds):
+            action, key = message["do"], message["key"]
+            self.workers.log.append((self.name, action, key))
+            count = self.workers.counts[self.name, action, key] = (
+                self.workers.counts.get((self.name, action, key), 0) + 1
+            )
+            event = self.workers.reply(self.name, message, count)
             if isinstance(event, WorkerDied):
                 raise event
             default = {
                 "prepare": {"event": "ready"}, "forget": {"event": "forgotten"},
                 "finish": {"event": "end", "status": "ok", "reason": None},
-                "turn": {"event": "turn", "enough": count >= self.stage.needs(key, self.name)},
-            }[what]  # fmt: skip
+                "turn": {"event": "turn", "enough": count >= self.workers.turns_needed(key, self.name)},
+            }[action]  # fmt: skip
             yield event or default
 
 
-def run(tmp_path, some, baseline=None, settings=None, heard=None, between=None):
-    made = Schedule((tuple(some),), (), 0, Machine("cpu", None, 4), {(None, ()): ENVIRONMENT})
+def run(tmp_path, items, baseline=None, settings=None, events=None, between=None):
+    plan = Schedule((tuple(items),), (), 0, Machine("cpu", None, 4), {(None, ()): ENVIRONMENT})
     (tmp_path / "other").mkdir(exist_ok=True)
     other = (Variant("other"), tmp_path / "other") if baseline else None
     supervise.run_schedule(
-        made,
+        plan,
         settings or UNBOUND,
         tmp_path,
         0,
-        (heard if heard is not None else []).append,
+        (events if events is not None else []).append,
         other,
         None,
         between,
     )
 
 
-def test_cases_of_one_problem_take_turns_and_others_come_before_or_after(monkeypatch, tmp_path):
-    stage = Stage(monkeypatch)
-    some = items("jacfwd", "jacrev", "vmap_grad", points=(6, 12))
-    run(tmp_path, some)
-    keys = {n: {item.case.key for item in some if item.case.points == n} for n in (6, 12)}
-    turns = [key for _, what, key in stage.log if what == "turn"]
+def test_cases_of_one_problem_are_interleaved_and_other_problems_are_not(monkeypatch, tmp_path):
+    workers = FakeWorkers(monkeypatch)
+    items = make_items("jacfwd", "jacrev", "vmap_grad", points=(6, 12))
+    run(tmp_path, items)
+    keys = {n: {item.case.key for item in items if item.case.points == n} for n in (6, 12)}
+    turns = [key for _, action, key in workers.log if action == "turn"]
     assert set(turns[:9]) == keys[6] and set(turns[9:]) == keys[12]
     for start in range(0, 18, 3):
-        assert len(set(turns[start : start + 3])) == 3, "each has its turn before any has another"
-    prepared = [i for i, (_, what, key) in enumerate(stage.log) if what == "prepare" and key in keys[6]]
-    assert max(prepared) < min(i for i, (_, what, _) in enumerate(stage.log) if what == "turn")
-    assert [stage.seen["this", "finish", item.case.key] for item in some] == [1] * 6
+        assert len(set(turns[start : start + 3])) == 3, "each case has one turn per round"
+    prepared = [i for i, (_, action, key) in enumerate(workers.log) if action == "prepare" and key in keys[6]]
+    assert max(prepared) < min(i for i, (_, action, _) in enumerate(workers.log) if action == "turn")
+    assert [workers.counts["this", "finish", item.case.key] for item in items] == [1] * 6
 
 
-def test_what_else_is_to_be_done_is_done_when_every_case_that_was_begun_has_ended(monkeypatch, tmp_path):
-    stage, held = Stage(monkeypatch), []
+def test_the_callback_between_problems_runs_after_all_begun_cases_have_ended(monkeypatch, tmp_path):
+    workers, counts = FakeWorkers(monkeypatch), []
 
     def between():
-        whats = [what for _, what, _ in stage.log]
-        held.append((whats.count("prepare"), whats.count("finish")))
+        actions = [action for _, action, _ in workers.log]
+        counts.append((actions.count("prepare"), actions.count("finish")))
 
-    run(tmp_path, items("jacfwd", "jacrev", points=(6, 12)), between=between)
-    assert held == [(2, 2), (4, 4)]
+    run(tmp_path, make_items("jacfwd", "jacrev", points=(6, 12)), between=between)
+    assert counts == [(2, 2), (4, 4)]
 
 
-def test_the_order_of_turns_changes_from_round_to_round_and_comes_from_the_recorded_seed(
-    monkeypatch, tmp_path
-):
+def test_the_order_of_turns_differs_between_rounds_and_depends_on_the_seed(monkeypatch, tmp_path):
     logs = []
     for seed in (3, 3, 4):
-        stage = Stage(monkeypatch, needs=lambda key, seat: 6)
+        workers = FakeWorkers(monkeypatch, turns_needed=lambda key, group: 6)
         run(
             tmp_path,
-            items("jacfwd", "jacrev", "vmap_grad", "linearize"),
+            make_items("jacfwd", "jacrev", "vmap_grad", "linearize"),
             settings=dataclasses.replace(UNBOUND, order_seed=seed),
         )
-        logs.append([key for _, what, key in stage.log if what == "turn"])
+        logs.append([key for _, action, key in workers.log if action == "turn"])
     assert logs[0] == logs[1] != logs[2]
     assert len({tuple(logs[0][start : start + 4]) for start in range(0, 24, 4)}) > 2
 
 
-def test_both_sides_of_a_comparison_stop_together(monkeypatch, tmp_path):
-    [item] = items("jacfwd")
-    stage = Stage(monkeypatch, needs=lambda key, seat: 3 if seat == "this" else 7)
+def test_both_variants_of_a_comparison_take_the_same_number_of_turns(monkeypatch, tmp_path):
+    [item] = make_items("jacfwd")
+    workers = FakeWorkers(monkeypatch, turns_needed=lambda key, group: 3 if group == "this" else 7)
     run(tmp_path, [item], baseline=True)
     key = item.case.key
-    assert stage.seen["this", "turn", key] == stage.seen["other", "turn", key] == 7
-    assert stage.seen["this", "finish", key] == stage.seen["other", "finish", key] == 1
+    assert workers.counts["this", "turn", key] == workers.counts["other", "turn", key] == 7
+    assert workers.counts["this", "finish", key] == workers.counts["other", "finish", key] == 1
 
 
-@pytest.mark.parametrize("what", ["prepare", "turn", "finish"])
-def test_a_death_costs_the_record_of_the_case_that_it_befell_and_the_others_run_in_a_fresh_process(
-    what, monkeypatch, tmp_path
-):
-    some = items("jacfwd", "jacrev", "vmap_grad")
-    victim = random.Random(1).choice(some).case.key
+@pytest.mark.parametrize("action", ["prepare", "turn", "finish"])
+def test_a_dying_worker_fails_one_case_and_the_others_run_in_a_new_process(action, monkeypatch, tmp_path):
+    items = make_items("jacfwd", "jacrev", "vmap_grad")
+    victim = random.Random(1).choice(items).case.key
 
-    def answers(seat, order, count):
+    def reply(group, message, count):
         return (
             WorkerDied("killed", "was killed by signal 11")
-            if order["do"] == what and order["key"] == victim
+            if message["do"] == action and message["key"] == victim
             else None
         )
 
-    stage = Stage(monkeypatch, answers)
-    heard = []
-    run(tmp_path, some, heard=heard)
-    assert stage.started == 2 or what == "finish"
+    workers = FakeWorkers(monkeypatch, reply)
+    events = []
+    run(tmp_path, items, events=events)
+    assert workers.started == 2 or action == "finish"
     [record] = load(tmp_path).records
     assert (record.key, record.status, record.reason) == (victim, "failed", "killed")
-    ended = {key for _, done, key in stage.log if done == "finish"} - {victim}
-    assert ended == {item.case.key for item in some} - {victim}
-    assert sorted(event["key"] for event in heard if event["event"] == "end") == sorted(
-        item.case.key for item in some
+    finished = {key for _, logged, key in workers.log if logged == "finish"} - {victim}
+    assert finished == {item.case.key for item in items} - {victim}
+    assert sorted(event["key"] for event in events if event["event"] == "end") == sorted(
+        item.case.key for item in items
     )
 
 
-def test_a_death_on_one_side_does_not_keep_the_other_from_its_record(monkeypatch, tmp_path):
-    [item] = items("jacfwd")
-    stage = Stage(
+def test_a_dying_worker_of_one_variant_does_not_fail_the_other_variant(monkeypatch, tmp_path):
+    [item] = make_items("jacfwd")
+    workers = FakeWorkers(
         monkeypatch,
-        lambda seat, order, count: (
-            WorkerDied("killed", "") if seat == "other" and order["do"] == "turn" else None
+        lambda group, message, count: (
+            WorkerDied("killed", "") if group == "other" and message["do"] == "turn" else None
         ),
     )
     run(tmp_path, [item], baseline=True)
     assert [r.reason for r in load(tmp_path / "other").records] == ["killed"]
-    assert stage.seen["this", "finish", item.case.key] == 1
+    assert workers.counts["this", "finish", item.case.key] == 1
 
 
-def test_what_does_not_fit_beside_others_runs_again_by_itself(monkeypatch, tmp_path):
-    some = items("jacfwd", "jacrev", "vmap_grad")
-    shy = some[1].case.key
+def test_a_case_that_does_not_fit_in_memory_with_others_runs_again_alone(monkeypatch, tmp_path):
+    items = make_items("jacfwd", "jacrev", "vmap_grad")
+    large = items[1].case.key
 
-    def answers(seat, order, count):
-        return {"event": "later"} if (order["do"], order["key"], count) == ("prepare", shy, 1) else None
+    def reply(group, message, count):
+        return {"event": "later"} if (message["do"], message["key"], count) == ("prepare", large, 1) else None
 
-    stage = Stage(monkeypatch, answers)
-    run(tmp_path, some)
-    assert stage.started == 1 and load(tmp_path).records == []
-    order = [key for _, what, key in stage.log if what == "finish"]
-    assert order[-1] == shy and len(order) == 3
+    workers = FakeWorkers(monkeypatch, reply)
+    run(tmp_path, items)
+    assert workers.started == 1 and load(tmp_path).records == []
+    finished = [key for _, action, key in workers.log if action == "finish"]
+    assert finished[-1] == large and len(finished) == 3
 
 
-@pytest.mark.parametrize("what", ["prepare", "turn"])
-def test_a_pair_is_never_torn_what_does_not_fit_on_one_side_is_taken_back_on_both(
-    what, monkeypatch, tmp_path
-):
-    some = items("jacfwd", "jacrev")
-    shy = some[1].case.key
+@pytest.mark.parametrize("action", ["prepare", "turn"])
+def test_a_case_that_does_not_fit_for_one_variant_is_postponed_for_both(action, monkeypatch, tmp_path):
+    items = make_items("jacfwd", "jacrev")
+    large = items[1].case.key
     blocks = {}
 
-    def answers(seat, order, count):
-        if order["do"] == "prepare":
-            blocks[seat, order["key"]] = order["block"]
+    def reply(group, message, count):
+        if message["do"] == "prepare":
+            blocks[group, message["key"]] = message["block"]
         return (
             {"event": "later"}
-            if (seat, order["do"], order["key"], count) == ("other", what, shy, 1)
+            if (group, message["do"], message["key"], count) == ("other", action, large, 1)
             else None
         )
 
-    stage = Stage(monkeypatch, answers)
-    run(tmp_path, some, baseline=True)
-    for item in some:
+    workers = FakeWorkers(monkeypatch, reply)
+    run(tmp_path, items, baseline=True)
+    for item in items:
         assert blocks["this", item.case.key] == blocks["other", item.case.key]
-        for seat in ("this", "other"):
-            assert stage.seen[seat, "finish", item.case.key] == 1
-    assert stage.seen["this", "prepare", shy] == 2 == stage.seen["other", "prepare", shy]
+        for group in ("this", "other"):
+            assert workers.counts[group, "finish", item.case.key] == 1
+    assert workers.counts["this", "prepare", large] == 2 == workers.counts["other", "prepare", large]
 
 
-def test_what_died_after_its_record_was_written_is_not_put_on_record_again(
+def test_a_worker_that_dies_after_writing_a_record_causes_no_second_record(
     monkeypatch, tmp_path, make_record
 ):
-    [item] = items("jacfwd")
+    [item] = make_items("jacfwd")
     writer = Writer(tmp_path)
     blocks = []
 
-    def answers(seat, order, count):
-        if order["do"] == "prepare":
-            blocks.append(order["block"])
-        if order["do"] == "finish":
+    def reply(group, message, count):
+        if message["do"] == "prepare":
+            blocks.append(message["block"])
+        if message["do"] == "finish":
             written = make_record(
                 workload="linear", points=6, mode="jacfwd", api="jit", sizes={}, block=blocks[-1]
             )
@@ -223,117 +221,117 @@ def test_what_died_after_its_record_was_written_is_not_put_on_record_again(
             return WorkerDied("killed", "was killed by signal 9")
         return None
 
-    Stage(monkeypatch, answers)
+    FakeWorkers(monkeypatch, reply)
     run(tmp_path, [item])
     assert [record.status for record in load(tmp_path).records] == ["ok"]
 
 
-def test_a_side_that_does_not_start_twice_fails_its_own_cases_and_no_others(monkeypatch, tmp_path):
-    some = items("jacfwd", "jacrev")
-    stage = Stage(monkeypatch)
-    whole = stage.seat
+def test_a_variant_that_does_not_start_twice_fails_only_its_own_cases(monkeypatch, tmp_path):
+    items = make_items("jacfwd", "jacrev")
+    workers = FakeWorkers(monkeypatch)
+    original = workers.open_group
 
-    def seat(job, side, *rest):
-        if side.name == "other":
+    def open_group(job, variant, *rest):
+        if variant.name == "other":
             raise WorkerDied("killed", "unknown flag")
-        return whole(job, side, *rest)
+        return original(job, variant, *rest)
 
-    monkeypatch.setattr(worker_group, "open_worker_group", seat)
-    run(tmp_path, some, baseline=True)
+    monkeypatch.setattr(worker_group, "open_worker_group", open_group)
+    run(tmp_path, items, baseline=True)
     assert {(r.key, r.reason) for r in load(tmp_path / "other").records} == {
-        (item.case.key, "killed") for item in some
+        (item.case.key, "killed") for item in items
     }
     assert load(tmp_path).records == []
-    assert all(stage.seen["this", "finish", item.case.key] == 1 for item in some)
+    assert all(workers.counts["this", "finish", item.case.key] == 1 for item in items)
 
 
-def test_a_death_for_memory_beside_others_is_no_verdict_until_the_case_dies_alone(monkeypatch, tmp_path):
-    some = items("jacfwd", "jacrev")
-    hungry = some[0].case.key
+def test_out_of_memory_with_others_is_recorded_only_if_the_case_dies_alone_too(monkeypatch, tmp_path):
+    items = make_items("jacfwd", "jacrev")
+    hungry = items[0].case.key
     alone = []
 
-    def answers(seat, order, count):
-        if order["key"] == hungry and order["do"] == "prepare":
-            alone.append(order["alone"])
+    def reply(group, message, count):
+        if message["key"] == hungry and message["do"] == "prepare":
+            alone.append(message["alone"])
             return WorkerDied("out_of_memory", "std::bad_alloc")
         return None
 
-    Stage(monkeypatch, answers)
-    run(tmp_path, some)
+    FakeWorkers(monkeypatch, reply)
+    run(tmp_path, items)
     assert alone == [False, True]
     assert [(r.key, r.reason) for r in load(tmp_path).records] == [(hungry, "out_of_memory")]
 
 
 @pytest.mark.parametrize("points, dominated", [((6, 12), True), ((12, 6), False)])
-def test_bigger_neighbours_of_what_ran_out_of_memory_are_skipped_and_smaller_ones_are_not(
+def test_after_out_of_memory_larger_cases_are_skipped_and_smaller_ones_are_not(
     monkeypatch, tmp_path, points, dominated
 ):
-    some = items("jacfwd", points=points)
+    items = make_items("jacfwd", points=points)
 
-    def answers(seat, order, count):
-        full = order["key"] == some[0].case.key and order["do"] == "prepare"
+    def reply(group, message, count):
+        full = message["key"] == items[0].case.key and message["do"] == "prepare"
         return (
             {"event": "end", "status": "failed", "reason": "out_of_memory", "text": "", "seconds": []}
             if full
             else None
         )
 
-    stage = Stage(monkeypatch, answers)
-    run(tmp_path, some)
+    workers = FakeWorkers(monkeypatch, reply)
+    run(tmp_path, items)
     skipped = [r for r in load(tmp_path).records if r.reason == "dominated"]
-    assert [r.key for r in skipped] == ([some[1].case.key] if dominated else [])
-    assert all(some[0].case.key in r.text for r in skipped)
-    assert (("this", "finish", some[1].case.key) in stage.log) == (not dominated)
+    assert [r.key for r in skipped] == ([items[1].case.key] if dominated else [])
+    assert all(items[0].case.key in r.text for r in skipped)
+    assert (("this", "finish", items[1].case.key) in workers.log) == (not dominated)
 
 
-def test_another_mode_is_no_neighbour(monkeypatch, tmp_path):
-    first, second = items("jacrev", points=(6,)) + items("jacfwd", points=(12,))
+def test_after_out_of_memory_cases_of_another_mode_are_not_skipped(monkeypatch, tmp_path):
+    first, second = make_items("jacrev", points=(6,)) + make_items("jacfwd", points=(12,))
     full = {"event": "end", "status": "failed", "reason": "out_of_memory", "text": "", "seconds": []}
-    Stage(monkeypatch, lambda seat, order, count: full if order["key"] == first.case.key else None)
+    FakeWorkers(monkeypatch, lambda group, message, count: full if message["key"] == first.case.key else None)
     run(tmp_path, [first, second])
     assert load(tmp_path).records == []
 
 
-def test_workers_that_cannot_start_leave_a_record_of_every_case(monkeypatch, tmp_path):
+def test_every_case_has_a_record_if_workers_cannot_start(monkeypatch, tmp_path):
     @contextlib.contextmanager
-    def nobody(*_):
+    def fail_to_start(*_):
         raise WorkerDied("killed", "the process ended with status 1: ImportError: no jax")
         yield
 
-    monkeypatch.setattr(worker_group, "open_worker_group", nobody)
-    some = items("jacfwd", "jacrev", points=(6, 12))
-    run(tmp_path, some)
+    monkeypatch.setattr(worker_group, "open_worker_group", fail_to_start)
+    items = make_items("jacfwd", "jacrev", points=(6, 12))
+    run(tmp_path, items)
     records = latest(load(tmp_path).records)
-    assert {r.key for r in records} == {item.case.key for item in some}
+    assert {r.key for r in records} == {item.case.key for item in items}
     assert all(r.reason == "killed" and "no jax" in r.text for r in records)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_worker_has_64_bits_where_its_cases_have(dtype, monkeypatch, tmp_path):
-    stage, headers = Stage(monkeypatch), []
+def test_workers_enable_64_bits_only_for_float64_cases(dtype, monkeypatch, tmp_path):
+    workers, headers = FakeWorkers(monkeypatch), []
 
-    def seat(header, *more):
+    def open_group(header, *rest):
         headers.append(header)
-        return stage.seat(header, *more)
+        return workers.open_group(header, *rest)
 
-    monkeypatch.setattr(worker_group, "open_worker_group", seat)
+    monkeypatch.setattr(worker_group, "open_worker_group", open_group)
     answer = PreflightResult(Case("linear", points=6, api="jit", dtype=dtype), None, None)
     run(tmp_path, [ScheduledCase(answer, 0, 1)])
     assert [header["x64"] for header in headers] == [dtype == "float64"]
 
 
-def test_a_case_has_its_time_limit_over_all_its_turns(monkeypatch, tmp_path):
+def test_the_time_limit_of_a_case_applies_to_the_sum_of_its_turns(monkeypatch, tmp_path):
     clock = [0.0]
     monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
-    left = []
-    stage = Stage(monkeypatch, needs=lambda key, seat: 4)
-    whole = stage.Seat.request
+    limits = []
+    workers = FakeWorkers(monkeypatch, turns_needed=lambda key, group: 4)
+    original = workers.Group.request
 
-    def request(self, order, seconds):
-        left.append(seconds)
+    def request(self, message, seconds):
+        limits.append(seconds)
         clock[0] += 2.0
-        yield from whole(self, order, seconds)
+        yield from original(self, message, seconds)
 
-    monkeypatch.setattr(stage.Seat, "request", request)
-    run(tmp_path, items("jacfwd"), settings=dataclasses.replace(UNBOUND, case_seconds=20.0))
-    assert left[:-1] == [20, 18, 16, 14, 12], "a record is written whatever is left"
+    monkeypatch.setattr(workers.Group, "request", request)
+    run(tmp_path, make_items("jacfwd"), settings=dataclasses.replace(UNBOUND, case_seconds=20.0))
+    assert limits[:-1] == [20, 18, 16, 14, 12], "a record is written whatever time is left"
