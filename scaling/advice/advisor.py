@@ -19,6 +19,7 @@ from scaling.core.pattern import Coloring
 from scaling.core.record import Record
 from scaling.core.run_case import ProcessGroup
 from scaling.core.shape import DerivativeShape
+from scaling.plan import plan_study
 from scaling.plan.compile_worker import RecordFields
 from scaling.plan.hardware import Hardware
 
@@ -244,6 +245,8 @@ def advise_case(
     note(f"{count_of(len(cases), 'candidate')} for {entries}")
     model = elsewhere or (local_peaks.model_this_machine(cases, cores) if cases else None)
     fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
+    if elsewhere:
+        plan_study.find_compiler(elsewhere)
     if model is not None:  # without a model, all candidates are measured
         fields = prediction.predict_candidates(cases, model, note)
     predicted = {c: f["predicted"]["seconds"] for c, f in fields.items() if f.get("predicted")}

@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from scaling.options.program.hlo_cost import Kernel, Message, as_work, read
+from scaling.options.program.hlo_ops import UNVECTORIZED
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
@@ -185,7 +186,14 @@ def test_a_fusion_is_one_kernel_that_moves_what_goes_in_and_comes_out():
         %f = f32[50]{0} fusion(%a, %b), kind=kInput, calls=%fused""",
         FUSION,
     )
-    assert kernel == Kernel(4 * (2000 + 40 + 50), arithmetic=2000, transcendentals=2000, reductions=2000)
+    cosine = UNVECTORIZED["cosine"] - 1
+    assert kernel == Kernel(
+        4 * (2000 + 40 + 50),
+        arithmetic=2000,
+        transcendentals=2000,
+        unvectorized=cosine * 2000,
+        reductions=2000,
+    )
 
 
 NESTED = """

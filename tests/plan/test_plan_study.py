@@ -217,10 +217,10 @@ def test_a_compiler_that_lacks_something_is_one_line_that_says_what_installs_it(
     monkeypatch.setattr(plan_study, "_CUDA", tmp_path / "cuda")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     if refused is None:
-        assert plan_study._find_compiler(machines.machine()) == (here[0], "1.0")
+        assert plan_study.find_compiler(machines.machine()) == (here[0], "1.0")
         return
     with pytest.raises(Refusal, match=refused):
-        plan_study._find_compiler(machines.machine())
+        plan_study.find_compiler(machines.machine())
 
 
 def children(process):
