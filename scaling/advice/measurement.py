@@ -18,6 +18,7 @@ from scaling.core.timing import Sampling
 CLOSE = 1.03  # candidates whose times differ by less are equally good
 _PREPARING = 0.6  # share of the budget after which no further candidate is compiled and checked
 _MOST_RATIO = 2.0  # of medians, above which a candidate is dropped
+_MOST_PREDICTED = 20.0  # times the least prediction, above which a candidate is not measured
 _SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, turns=3)
 
 
@@ -58,8 +59,10 @@ def measure_candidates(
 
 
 def _order_by_promise(cases: Sequence[Case], predicted: Mapping[Case, float]) -> list[Case]:
-    """Return the cases in order of predicted time, but the best of each mode and device count first."""
+    """Return promising cases by predicted time, but the best of each mode and device count first."""
     ordered = sorted(cases, key=lambda case: predicted.get(case, 0.0))
+    most = _MOST_PREDICTED * min(predicted.values(), default=0.0)
+    ordered = [case for case in ordered if predicted.get(case, 0.0) <= most]
     first = {(case.mode, case.devices): case for case in reversed(ordered)}
     return sorted(ordered, key=lambda case: first[case.mode, case.devices] != case)
 

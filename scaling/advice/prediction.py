@@ -37,7 +37,8 @@ def predict_candidates(
             fields[case] = describe_failure(error)
     work = {case: _count_operations(each) * case.devices for case, each in traced.items()}
     least = min(filter(None, work.values()), default=0.0)
-    too_much = {case: value for case, value in work.items() if value > _MOST_WORK * least}
+    plain = [case for case in work if case.chunk is None and case.block is None]  # the obvious choices
+    too_much = {c: value for c, value in work.items() if value > _MOST_WORK * least and c not in plain}
     for case, value in too_much.items():
         text = f"not compiled: it counts {value / least:.0f} times the operations of another candidate"
         fields[case] = {"status": "skipped", "reason": "dominated", "text": text}

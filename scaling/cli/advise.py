@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -15,7 +15,7 @@ from scaling.cli.output import print_lines
 from scaling.cli.verbs import OK
 from scaling.core import environment
 from scaling.core.case import VIEWS, Refusal
-from scaling.core.formatting import count_of
+from scaling.core.formatting import count_of, format_bytes, format_duration
 from scaling.study.compose import compose
 from scaling.study.grid import expand_study
 from scaling.workers import cores
@@ -45,6 +45,10 @@ _SHAPE = re.compile(r"([A-Za-z_]\w*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?::(\w+))?"
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "mode", "devices", "hardware")
 _COLUMNS = ["method", "devices", "predicted_seconds", "measured_seconds", "memory_bytes", "left_out"]
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "seconds": format_duration,
+    "bytes": format_bytes,
+}  # by the last word of the name of a column
 Job = dict[str, Any]
 
 
@@ -181,8 +185,10 @@ def _advise(job: Job) -> float:
             made = problem.make_problem(function, points, shared, job["wrt"], job["target"], line)
             advice = advisor.advise_problem(made, **options)
     text = str(advice)
-    table = advice.table[_COLUMNS].to_string(
-        index=False, na_rep="", float_format="{:.4g}".format, max_colwidth=60
-    )
-    print_lines(console, [*table.splitlines(), "", *text.splitlines()])
+    table = advice.table[_COLUMNS].astype(object)
+    for name in _COLUMNS:
+        show = _FORMATS.get(name.rpartition("_")[2], str)
+        table[name] = [show(value) if value == value and value is not None else "" for value in table[name]]
+    rows = table.to_string(index=False, max_colwidth=60).splitlines()
+    print_lines(console, [*rows, "", *text.splitlines()])
     return advice.seconds(advice.best) or 0.0

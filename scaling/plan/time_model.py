@@ -129,7 +129,7 @@ def _draw_between(ends: tuple[float, float], rng: np.random.Generator) -> np.nda
 def _with_unvectorized_functions(kernel: Work) -> Work:
     """Return a kernel with the evaluations of exp that take as long as its unvectorized functions."""
     extra = kernel.get("unvectorized", 0)
-    return kernel | {"transcendentals": kernel["transcendentals"] + extra} if extra else kernel
+    return kernel | {"transcendentals": kernel.get("transcendentals", 0) + extra} if extra else kernel
 
 
 def _kernel_seconds(

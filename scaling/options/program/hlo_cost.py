@@ -33,7 +33,7 @@ class Kernel:
         divisions: floating-point divisions.
         transcendentals: evaluations of transcendental functions.
         unvectorized: the evaluations of exp that a CPU needs in addition for functions that it computes one
-            element at a time, such as cosine.
+            element at a time, such as cosine, and for elements that a fused loop reads across the rows.
         reductions: terms that are summed along the minor-most axis. Sums along other axes are arithmetic.
         library: the name of a library call whose operations are unknown, or "".
         times: the number of runs, or infinity if it is unknown.
@@ -188,6 +188,10 @@ def _analyze_fusion(lines: Instructions, computations: Computations) -> Kernel:
             not_summed = ("bytes", "times", "library")
             work.update({name: value for name, value in vars(nested).items() if name not in not_summed})
     work.pop("", None)
+    if any(work[kind] for kind in ("arithmetic", "divisions", "transcendentals")):
+        # A loop that also computes reads across the rows one element at a time. A transpose alone has tiles.
+        strided = (x.size for x in lines.values() if hlo_ops.count_work(x, lines)[0] == "turned")
+        work["unvectorized"] += hlo_ops.STRIDED * sum(strided)
     return Kernel(bytes=_kernel_bytes(lines, computations), library=library, **work)
 
 
