@@ -279,5 +279,5 @@ def _require_devices(devices: Sequence[int], hardware: Hardware | None, platform
 def _rank(advice: Advice, case: Case) -> tuple[Any, ...]:
     """Return a sort key: measured candidates first, by time, and among equal predictions the simplest."""
     seconds, options = advice.seconds(case), (case.chunk, case.block, case.forward)
-    is_ranked = seconds is not None and (case in advice.records or not advice.records)
-    return not is_ranked, seconds is None, seconds or 0.0, case.devices, len([o for o in options if o])
+    is_doubtful = case not in advice.records and (bool(advice.records) or advice.reason(case) is not None)
+    return seconds is None, is_doubtful, seconds or 0.0, case.devices, len([o for o in options if o])

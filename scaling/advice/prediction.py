@@ -37,21 +37,25 @@ def predict_candidates(
             fields[case] = describe_failure(error)
     work = {case: _count_operations(each) * case.devices for case, each in traced.items()}
     least = min(filter(None, work.values()), default=0.0)
-    plain = [case for case in work if case.chunk is None and case.block is None]  # the obvious choices
-    too_much = {c: value for c, value in work.items() if value > _MOST_WORK * least and c not in plain}
-    for case, value in too_much.items():
-        text = f"not compiled: it counts {value / least:.0f} times the operations of another candidate"
+    too_much = {
+        case: f"it counts {value / least:.0f} times the operations of another candidate"
+        for case, value in work.items()
+        if value > _MOST_WORK * least
+    }
+    # Plain forward and reverse mode are predicted for comparison.
+    not_compiled = [case for case in too_much if case.chunk or case.block]
+    for case in not_compiled:
+        text = f"not compiled: {too_much[case]}"
         fields[case] = {"status": "skipped", "reason": "dominated", "text": text}
     pool = ThreadPoolExecutor(len(cores.usable_cores()))
     try:
-        compiled = {
-            pool.submit(_compile, traced[c]): c
-            for c in sorted(work, key=lambda c: work[c])
-            if c not in too_much
-        }
+        ordered = sorted((c for c in work if c not in not_compiled), key=lambda case: work[case])
+        compiled = {pool.submit(_compile, traced[case]): case for case in ordered}
         for number, future in enumerate(as_completed(compiled), 1):
-            case, result = compiled[future], future.result()
-            fields[case] = plan_study.predict(case, case, hardware, result)
+            case = compiled[future]
+            fields[case] = plan_study.predict(case, case, hardware, future.result())
+            if case in too_much:
+                fields[case].setdefault("text", too_much[case])
             note(f"compiled {number} of {len(compiled)} candidates")
     except KeyboardInterrupt:
         note("interrupted: advice from the candidates that are compiled")

@@ -108,7 +108,8 @@ def test_a_bad_option_is_explained(options, words):
 def test_ten_times_the_work_is_compiled_for_the_obvious_choices_only():
     advice = scaling.advise(lambda x: jnp.sum(jnp.sin(x) ** 3), {"x": np.ones((9, 64), np.float32)}, budget=0)
     forward = {case.chunk: advice.reason(case) for case in advice.cases if case.mode == "jacfwd"}
-    assert forward[None] is None and "times the operations" in forward[16] and advice.best.mode == "jacrev"
+    assert forward[16].startswith("not compiled: it counts") and advice.best.mode == "jacrev"
+    assert forward[None].startswith("it counts") and "plain jacfwd takes" in str(advice)
 
 
 def record(*seconds, mode="jacfwd"):
