@@ -218,7 +218,7 @@ def advise_problem(problem: Problem, **options: Any) -> Advice:
 def advise_case(
     base: Case,
     budget: float = 30.0,
-    devices: Sequence[int] = (1,),
+    devices: int | Sequence[int] = 1,
     hardware: str | Hardware | None = None,
     mode: str | None = None,
     cores: Sequence[int] | None = None,
@@ -228,7 +228,7 @@ def advise_case(
 
     Args:
         budget: the seconds to measure candidates. 0 advises by compiling alone.
-        devices: the numbers of devices to compare.
+        devices: the number of devices, or several to compare.
         hardware: a machine to advise for by compiling alone, or None or "cpu" for this machine.
         mode: the only AD mode to consider, or None.
         cores: the processor cores that this process is bound to, or None.
@@ -236,6 +236,7 @@ def advise_case(
     """
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf"):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
+    devices = [devices] if isinstance(devices, int) else devices
     platform = jax.devices()[0].platform
     elsewhere = local_peaks.read_hardware(hardware) if isinstance(hardware, str) else hardware
     elsewhere = None if elsewhere is None or elsewhere.platform == "cpu" else elsewhere

@@ -85,9 +85,8 @@ def make_problem(
         raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
     if target not in TARGETS:
         raise unknown_name("target", target, TARGETS)
-    points, shared = (
-        _read_inputs(name, group) for name, group in (("points", points), ("shared", shared or {}))
-    )
+    points = _read_inputs("points", points)
+    shared = _read_inputs("shared", {} if shared is None else shared)
     if not points or set(points) & set(shared):
         both = ", ".join(sorted(set(points) & set(shared)))
         raise Refusal(
@@ -101,6 +100,8 @@ def make_problem(
             f"points must have equally long leading axes: {found}; an input without one belongs in shared"
         )
     inputs = {**points, **shared}
+    if not isinstance(wrt, str | None):
+        raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(dict.fromkeys((wrt or next(iter(points))).split("+")))
     for name in names:
         if name not in inputs:
@@ -126,15 +127,15 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         )
 
     def read(path: Any, leaf: Any) -> Any:
-        array = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else np.asarray(leaf)
+        is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
+        is_key = jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended)
+        array = leaf if is_abstract or is_key else np.asarray(leaf)
         if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer)):
             raise Refusal(
                 f"input {_leaf_names(path)!r} is {describe(leaf)}: inputs are arrays of real numbers"
             )
         dtype = jax.dtypes.canonicalize_dtype(array.dtype)
-        if isinstance(array, jax.ShapeDtypeStruct):
-            return jax.ShapeDtypeStruct(array.shape, dtype)
-        return array.astype(dtype)
+        return jax.ShapeDtypeStruct(array.shape, dtype) if is_abstract else array.astype(dtype)
 
     arrays: dict[str, Any] = jax.tree_util.tree_map_with_path(read, dict(inputs))
     arrays = {name: arrays[name] for name in inputs}  # JAX sorts the keys

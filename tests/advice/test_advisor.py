@@ -1,5 +1,7 @@
 """Advice: every candidate is listed, the measured ones are checked, and the best is returned as a function."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +11,8 @@ import scaling
 from scaling.advice import advisor, local_peaks, measurement, prediction
 from scaling.core.case import Case, Refusal
 from scaling.core.record import Record
-from tests.support import ceilings, devices
+from tests.support import ceilings, devices  # noqa: F401
+from tests.support.paths import TOP
 
 X = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
 K = np.linspace(0.5, 1.5, 4, dtype=np.float32)
@@ -151,4 +154,10 @@ def test_ctrl_c_ends_the_measurement_with_what_there_is(monkeypatch):
     assert 1 <= len(advice.records) <= 3 and advice.best in advice.records
 
 
-assert devices
+def test_the_notebook_of_the_page_runs(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (TOP / "docs" / "advise.md").read_text(), re.DOTALL)
+    namespace = {}
+    exec(code.replace("budget=10", "budget=1").replace("1000, 17", "30, 17"), namespace)
+    expected = jax.vmap(jax.jacfwd(namespace["force"]), (0, None))(namespace["x"], namespace["stiffness"])
+    np.testing.assert_allclose(namespace["J"], expected, rtol=1e-5, atol=1e-6)
+    assert "per call, measured on" in capsys.readouterr().out

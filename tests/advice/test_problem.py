@@ -24,6 +24,10 @@ def force(x, k, scale=1.0):
     [
         ((3, {"x": X}), ["the number 3", "give a function"]),
         ((force, [X]), ["points must be a dict", "{'x': x}"]),
+        ((force, X, K), ["points must be a dict", "NumPy array"]),
+        ((force, {"x": X}, K), ["shared must be a dict"]),
+        ((force, {"x": X}, {"k": jax.random.key(0)}), ["'k' is an array of shape () and dtype key<fry>"]),
+        ((force, {"x": X}, {"k": K}, 0), ["wrt must be names", "such as x+k", "the number 0"]),
         ((force, {}), ["one at least in points"]),
         ((force, {"x": X}, {"x": K}), ["in both: x"]),
         ((force, {"x": X}), ["also takes k", "in points or in shared"]),
