@@ -257,7 +257,8 @@ def advise_case(
         bound = list(cores) if cores else None
         group = lambda case: ProcessGroup(jax.devices()[: case.devices], platform, cores=bound)  # noqa: E731
         with reference.caching_results_up_to((memory.available_bytes() or 0) // 8):
-            records = measurement.measure_candidates(feasible, group, budget, predicted, note)
+            doubtful = [case for case in feasible if fields[case].get("text")]
+            records = measurement.measure_candidates(feasible, group, budget, predicted, doubtful, note)
     machine = elsewhere.title if elsewhere else f"this machine ({platform})"
     advice = Advice(tuple(cases), excluded, sizes, fields, records, machine)
     return dataclasses.replace(advice, cases=tuple(sorted(cases, key=lambda case: _rank(advice, case))))

@@ -6,7 +6,7 @@ successively: after each round, those that are certainly slower, or more than tw
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from scaling.core import run_case
 from scaling.core.case import Case
@@ -27,6 +27,7 @@ def measure_candidates(
     group: Callable[[Case], ProcessGroup],
     budget: float,
     predicted: Mapping[Case, float],
+    doubtful: Container[Case],
     note: Callable[[str], None],
 ) -> dict[Case, Record]:
     """Measure candidates until the fastest is known or the budget is spent, and return their records.
@@ -36,10 +37,11 @@ def measure_candidates(
     Args:
         group: returns the devices of a case.
         predicted: the predicted seconds of a call by case, as far as they are known.
+        doubtful: the cases to measure last.
     """
     began, attempts = time.monotonic(), dict[Case, Attempt]()
     try:
-        for case in _order_by_promise(cases, predicted):
+        for case in _order_by_promise(cases, predicted, doubtful):
             spent = time.monotonic() - began
             is_late = spent > _PREPARING * budget or spent + predicted.get(case, 0.0) > budget
             if is_late and not all(attempt.ended for attempt in attempts.values()):
@@ -58,13 +60,18 @@ def measure_candidates(
     return {case: record for case, record in records.items() if record.seconds or record.status != "ok"}
 
 
-def _order_by_promise(cases: Sequence[Case], predicted: Mapping[Case, float]) -> list[Case]:
-    """Return promising cases by predicted time, but the best of each mode and device count first."""
+def _order_by_promise(
+    cases: Sequence[Case], predicted: Mapping[Case, float], doubtful: Container[Case] = ()
+) -> list[Case]:
+    """Return promising cases by predicted time, but the best of each mode and device count first.
+
+    `doubtful` are the cases to measure last, because their prediction may be wrong.
+    """
     ordered = sorted(cases, key=lambda case: predicted.get(case, 0.0))
     most = _MOST_PREDICTED * min(predicted.values(), default=0.0)
     ordered = [case for case in ordered if predicted.get(case, 0.0) <= most]
     first = {(case.mode, case.devices): case for case in reversed(ordered)}
-    return sorted(ordered, key=lambda case: first[case.mode, case.devices] != case)
+    return sorted(ordered, key=lambda case: (case in doubtful, first[case.mode, case.devices] != case))
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
