@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
+from scaling.advice.candidates import COMPRESSED
 from scaling.core import memory
 from scaling.core.case import Case
 from scaling.options.program import jaxpr_flops
@@ -36,7 +37,9 @@ def predict_candidates(
         except Exception as error:
             fields[case] = describe_failure(error)
     work = {case: _count_operations(each) * case.devices for case, each in traced.items()}
-    least = min(filter(None, work.values()), default=0.0)
+    # Compressed columns count less, but expanding them is not counted.
+    dense = [value for case, value in work.items() if value and case.mode != COMPRESSED]
+    least = min(dense, default=0.0)
     too_much = {
         case: f"it counts {value / least:.0f} times the operations of another candidate"
         for case, value in work.items()

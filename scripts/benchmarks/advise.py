@@ -191,7 +191,10 @@ def regrets(problem: tuple, budget: float, truth: float) -> tuple[dict[str, floa
     }
     sizes = f"{measured.sizes.outputs} x {measured.sizes.inputs} at {measured.best.points} points"
     advised = f"advised {predicted.describe(chosen[ADVICE])}, best {measured.describe(measured.best)}"
-    return found, f"{sizes}: {advised}, {format_duration(seconds[least])}, {len(seconds)} measured"
+    return (
+        found,
+        f"{sizes}: {advised}, {format_duration(seconds[least])}, {len(seconds)} of {len(measured.cases)} measured",
+    )
 
 
 @contextlib.contextmanager
