@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from scaling.options.program.hlo_cost import Kernel, Message, as_work, read
-from scaling.options.program.hlo_ops import UNVECTORIZED
+from scaling.options.program.hlo_ops import PATCH, UNVECTORIZED
 
 jax.config.update("jax_num_cpu_devices", 8)  # as test_contract.py wants it too
 jax.config.update("jax_enable_x64", True)
@@ -102,7 +102,15 @@ PRODUCTS = {  # an instruction, its operands, its multiplications and additions
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_product_of_matrices_is_counted_however_it_is_written(name):
     instruction, operands, operations = PRODUCTS[name]
-    assert done(alone(instruction, *operands)) == {"products": operations}
+    work = done(alone(instruction, *operands))
+    work.pop("unvectorized", None)  # the patches of a convolution on a CPU
+    assert work == {"products": operations}
+
+
+def test_a_convolution_on_a_cpu_extracts_a_patch_for_each_output_position():
+    text = "f32[7,9,4]{2,1,0} convolution(%a, %b), window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f"
+    kernel = alone(text, "f32[7,9,2]{2,1,0}", "f32[3,2,4]{2,1,0}")
+    assert kernel.unvectorized == 7 * 9 * PATCH
 
 
 def test_a_librarys_scratch_is_not_moved_and_another_call_is_no_product():

@@ -33,7 +33,8 @@ class Kernel:
         divisions: floating-point divisions.
         transcendentals: evaluations of transcendental functions.
         unvectorized: the evaluations of exp that a CPU needs in addition for functions that it computes one
-            element at a time, such as cosine, and for elements that a fused loop reads across the rows.
+            element at a time, such as cosine, and for elements that a fused loop reads across the rows,
+            and for the patches of a convolution.
         reductions: terms that are summed along the minor-most axis. Sums along other axes are arithmetic.
         library: the name of a library call whose operations are unknown, or "".
         times: the number of runs, or infinity if it is unknown.
@@ -178,6 +179,7 @@ def _analyze_fusion(lines: Instructions, computations: Computations) -> Kernel:
         repeats = evaluations.get(line.name, 0.0) / max(line.size, 1)
         amount *= max(1, round(repeats))
         work[kind] += amount
+        work["unvectorized"] += hlo_ops.PATCH * hlo_ops.count_patches(line)
         if kind == "transcendentals":
             work["unvectorized"] += amount * (hlo_ops.UNVECTORIZED.get(line.opcode, 1) - 1)
         if line.opcode == "custom-call" and not kind:
