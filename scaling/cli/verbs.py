@@ -31,6 +31,7 @@ _FOLDER = _argument("folder", metavar="DIR", help="a results folder, such as res
 VERBS = {
     "run": Verb("run", "run a study, or what is missing of it", "study=smoke"),
     "plan": Verb("plan", "compile it for a machine one does not have", "study=plan hardware=v5p"),
+    "advise": Verb("advise", "how to differentiate a function", "spring.py:force --points x=1000,17"),
     "status": Verb(
         "status", "what is done, running, missing, failed", "results/smoke --watch",
         "What is done, running, missing, skipped and failed in a results folder, and the state of its jobs.",

@@ -13,9 +13,11 @@ seeds, and any other result unless the workload also has a `reference` and the r
 Jacobian.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +45,8 @@ BUDGET_SECONDS = 10.0  # of the computed reference; if it takes longer, a sample
 _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # beyond these a comparison proves nothing
 # The array elements of a range of points, which fit in the processor cache, and whose memory malloc reuses.
 _RANGE_NUMBERS = 2**16
-_MAX_CACHED_BYTES = 2**26  # of an expected result
+# The largest bytes of an expected result that is cached.
+_max_cached_bytes: ContextVar[int] = ContextVar("max_cached_bytes", default=2**26)
 # The reference resets the fields of `method`, `layout` and `memory`, as the result must not depend on them.
 # `formulation` is kept, because a computed reference differentiates that formulation.
 _RESET_FIELDS = {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
@@ -219,6 +222,16 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
     return ((start, min(start + step, spec.case.points)) for start in range(0, spec.case.points, step))
 
 
+@contextlib.contextmanager
+def caching_results_up_to(max_bytes: int) -> Iterator[None]:
+    """Context manager that caches expected results of up to `max_bytes`, for many cases of one problem."""
+    token = _max_cached_bytes.set(max_bytes)
+    try:
+        yield
+    finally:
+        _max_cached_bytes.reset(token)
+
+
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected result of the points `start` to `stop`, and the scale by which errors are divided.
 
@@ -229,7 +242,7 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
     numbers = spec.reduction.degree * spec.reduction.numbers(sizes.outputs, max(sizes.inputs, 1))
     if spec.common is not None and spec.nonzeros_pattern is not None:
         numbers = len(spec.nonzeros_pattern.rows)
-    if 8 * case.points * numbers > _MAX_CACHED_BYTES:
+    if 8 * case.points * numbers > _max_cached_bytes.get():
         return _evaluate_result(spec, start, stop)
 
     def evaluate_all() -> tuple[np.ndarray, ...]:

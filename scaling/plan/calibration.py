@@ -20,13 +20,19 @@ _TARGETS = {  # rate -> target of the peak measurement
 }  # fmt: skip
 
 
-def calibrate(hardware: Hardware, timings: Iterable[Timing]) -> Hardware:
+def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
     """Return the CPU hardware with rates from measured peaks, one set of rates per device count.
 
+    Args:
+        bound_only: Whether peaks of a process that is not bound to one core per device are ignored.
     Raises:
         Refusal: If no rates are measured.
     """
-    peaks = [timing for timing in timings if timing.case.kind in ("ceiling", "floor") and timing.honest]
+    peaks = [
+        timing
+        for timing in timings
+        if timing.case.kind in ("ceiling", "floor") and (timing.honest or not bound_only)
+    ]
     last = max(peaks, key=lambda timing: timing.records[-1].started_at or "", default=None)
     if last is None:
         raise Refusal(

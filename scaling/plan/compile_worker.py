@@ -63,17 +63,20 @@ def main() -> int:
         request = json.loads(line)
         try:
             if request["do"] == "trace":
-                traced = _TracedCase(header, from_dict(request["case"]))
+                case = from_dict(request["case"])
+                jax.config.update("jax_enable_x64", case.dtype == "float64")
+                traced = TracedCase(header, case)
                 event: dict[str, Any] = {"event": "traced", "program": traced.program}
             else:
                 event = {"event": "end"} | traced.compile()
         except Exception as error:
-            event = {"event": "end"} | _describe_failure(error)
+            event = {"event": "end"} | describe_failure(error)
         channel.send_event(**event | {"key": request["key"]})
     return 0
 
 
-def _describe_failure(error: Exception) -> RecordFields:
+def describe_failure(error: Exception) -> RecordFields:
+    """Return the status, the reason and the text of a case that raised an exception, as record fields."""
     if isinstance(error, shape.TooLarge):
         needs = error.needs | {"peak_bytes": memory.bytes_while_running(error.needs)} if error.needs else {}
         return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
@@ -84,15 +87,15 @@ def _describe_failure(error: Exception) -> RecordFields:
     return {"status": "failed", "reason": reason, "text": environment.scrub(text)[:500]}
 
 
-class _TracedCase:
+class TracedCase:
     """A case whose program is built and traced for its devices.
 
     Attributes:
+        jaxpr: Traced program, or None if it is too large to trace or unknown before compiling.
         program: Digest of the program of each device, or None if it is unknown before compiling.
     """
 
     def __init__(self, header: Mapping[str, Any], case: Case) -> None:
-        jax.config.update("jax_enable_x64", case.dtype == "float64")
         self.header, self.case = header, case
         slice_shape = tuple(header["places"][str(case.devices)])
         self.devices = topology.devices(
@@ -100,6 +103,7 @@ class _TracedCase:
         )
         self.built = workload.build(case)
         self.sizes = compile_case.settle_shape(case, self.built, self._missing_memory)
+        self.jaxpr: Any = None
         # With chunk=auto, the block sizes and thus the program are determined by compiling.
         self.program = None if case.chunk == AUTO else self._trace_digest()
 
@@ -119,10 +123,10 @@ class _TracedCase:
         if compiled_case.overflow:
             return None
         try:
-            jaxpr = compile_case.trace_program(compiled_case, self.devices)
+            self.jaxpr = compile_case.trace_program(compiled_case, self.devices)
         except OverflowError:
             return None
-        return _digest(self.case, jaxpr, compiled_case.steps, shape.padding_share(self.case, self.sizes))
+        return _digest(self.case, self.jaxpr, compiled_case.steps, shape.padding_share(self.case, self.sizes))
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
         """Return a message if the program needs more memory than a device has, or None if it fits."""
@@ -145,7 +149,7 @@ class _TracedCase:
                 self.case, self.built, self.devices, settings, self.sizes
             )
         except shape.TooLarge as error:
-            return fields | _describe_failure(error)
+            return fields | describe_failure(error)
         cost = hlo_cost.read(compiled_case.stages.compiled.as_text())
         fields |= vars(program_stats.program_work(compiled_case, self.devices, cost)) | {
             **compiled_case.needs

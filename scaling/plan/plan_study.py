@@ -167,7 +167,7 @@ def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total:
 
     The progress callback `note` is that of `preflight.examine_cells`.
     """
-    compiler = _find_compiler(study.hardware)
+    compiler = find_compiler(study.hardware)
     results = preflight.examine_cells(study.cells, study.settings.case_seconds, note)
     environments = {result.environment_key: _environment(study, compiler, result) for result in results}
     plans = store.load(study.folder).plans if study.folder.is_dir() else []
@@ -233,7 +233,7 @@ def smaller_case(case: Case, hardware: Hardware) -> Case | None:
     return None
 
 
-def _find_compiler(hardware: Hardware) -> tuple[str, str]:
+def find_compiler(hardware: Hardware) -> tuple[str, str]:
     """Return (package, version) of the compiler for some hardware, or raise `Refusal` if there is none."""
     found = _find_package(_COMPILERS[hardware.platform])
     assembler = (

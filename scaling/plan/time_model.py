@@ -103,6 +103,8 @@ def draw_time_parts(
     rates = hardware.rates_at(case.devices)
     if not rates.network and any(message["group"] > 1 for message in messages):
         raise _UnknownRate("the network bandwidth between devices is not known")
+    if hardware.platform == "cpu":
+        kernels = [_with_unvectorized_functions(kernel) for kernel in kernels]
     memory_seconds, operation_seconds, times, bound = _kernel_seconds(case, rates, kernels)
     rng = np.random.default_rng(_SEED)
     memory, arithmetic, network = (_draw_between(hardware.attained, rng) for _ in range(3))
@@ -122,6 +124,12 @@ def draw_time_parts(
 
 def _draw_between(ends: tuple[float, float], rng: np.random.Generator) -> np.ndarray:
     return np.exp(rng.uniform(math.log(ends[0]), math.log(ends[1]), DRAWS))
+
+
+def _with_unvectorized_functions(kernel: Work) -> Work:
+    """Return a kernel with the evaluations of exp that take as long as its unvectorized functions."""
+    extra = kernel.get("unvectorized", 0)
+    return kernel | {"transcendentals": kernel.get("transcendentals", 0) + extra} if extra else kernel
 
 
 def _kernel_seconds(
@@ -155,7 +163,8 @@ def _kernel_seconds(
             total[name] += kernel[name] / speed * times[k]
         moved = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
         transposed = min(kernel.get("turned", 0), moved)
-        memory_seconds[k] = (moved - transposed) / _bandwidth(moved, rates) + transposed / rates.turned
+        bandwidth = _bandwidth(moved, rates)
+        memory_seconds[k] = (moved - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
         total["memory"] += memory_seconds[k] * times[k]
     return (
         memory_seconds,

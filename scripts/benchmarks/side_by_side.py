@@ -6,7 +6,8 @@ import sys
 from scaling.core import environment
 from scaling.workers import cores
 
-os.sched_setaffinity(0, cores.usable_cores()[:1])
+CORES = cores.usable_cores()[:1]
+os.sched_setaffinity(0, CORES)
 if not os.environ.get("SCALING_BENCH"):  # restart, because XLA and glibc read these variables at start-up
     os.execve(
         sys.executable,

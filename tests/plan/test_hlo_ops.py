@@ -16,6 +16,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from scaling.options.program.hlo_cost import Kernel, Message, as_work, read
+from scaling.options.program.hlo_ops import PATCH, UNVECTORIZED
 
 jax.config.update("jax_num_cpu_devices", 8)  # as in test_contract.py
 jax.config.update("jax_enable_x64", True)
@@ -101,7 +102,19 @@ PRODUCTS = {  # instruction, operands, multiplications and additions
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_matrix_product_is_counted_in_every_notation(name):
     instruction, operands, operations = PRODUCTS[name]
+<<<<<<< HEAD
     assert kernel_work(single_kernel(instruction, *operands)) == {"products": operations}
+=======
+    work = done(alone(instruction, *operands))
+    work.pop("unvectorized", None)  # the patches of a convolution on a CPU
+    assert work == {"products": operations}
+
+
+def test_a_convolution_on_a_cpu_extracts_a_patch_for_each_output_position():
+    text = "f32[7,9,4]{2,1,0} convolution(%a, %b), window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f"
+    kernel = alone(text, "f32[7,9,2]{2,1,0}", "f32[3,2,4]{2,1,0}")
+    assert kernel.unvectorized == 7 * 9 * PATCH
+>>>>>>> advise
 
 
 def test_a_library_call_moves_no_scratch_and_unknown_calls_are_not_products():
@@ -185,7 +198,14 @@ def test_a_fusion_is_one_kernel_that_moves_its_inputs_and_output():
         %f = f32[50]{0} fusion(%a, %b), kind=kInput, calls=%fused""",
         FUSION,
     )
-    assert kernel == Kernel(4 * (2000 + 40 + 50), arithmetic=2000, transcendentals=2000, reductions=2000)
+    cosine = UNVECTORIZED["cosine"] - 1
+    assert kernel == Kernel(
+        4 * (2000 + 40 + 50),
+        arithmetic=2000,
+        transcendentals=2000,
+        unvectorized=cosine * 2000,
+        reductions=2000,
+    )
 
 
 NESTED = """

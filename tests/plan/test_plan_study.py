@@ -221,10 +221,10 @@ def test_a_missing_compiler_is_rejected_with_the_command_that_installs_it(
     monkeypatch.setattr(plan_study, "_CUDA", tmp_path / "cuda")
     monkeypatch.setattr(shutil, "which", lambda name: None)
     if message is None:
-        assert plan_study._find_compiler(machines.machine()) == (installed[0], "1.0")
+        assert plan_study.find_compiler(machines.machine()) == (installed[0], "1.0")
         return
     with pytest.raises(Refusal, match=message):
-        plan_study._find_compiler(machines.machine())
+        plan_study.find_compiler(machines.machine())
 
 
 def descendants(process):

@@ -14,9 +14,10 @@ from tests.support.paths import PACKAGE
 MAY_IMPORT = {  # folder -> the other folders that its modules may import; each may import core
     "core": set(), "options": set(), "peers": {"workers"}, "workloads": set(), "workers": set(),
     "study": {"cluster", "options", "peers", "workers"}, "cluster": {"plan", "study", "workers"},
+    "advice": {"analysis", "options", "plan", "study", "workers"},
     "plan": {"analysis", "options", "study", "workers"}, "analysis": {"options"}, "wandb": {"analysis", "workers"},
     "report": {"analysis", "contrib", "options"}, "contrib": {"analysis", "report"},
-    "cli": {"analysis", "cluster", "options", "plan", "report", "study", "wandb", "workers"},
+    "cli": {"advice", "analysis", "cluster", "options", "plan", "report", "study", "wandb", "workers"},
 }  # fmt: skip
 EXCEPTIONS: set[str] = set()  # imports that violate the rules; none may be added
 IN_A_WORKER = ("workers.worker", "workers.jax_worker", "workers.module_side_effects")  # these load JAX

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.options.program import hlo, hlo_ops
+from scaling.options.program import hlo, hlo_loops, hlo_ops
 from scaling.options.program.hlo import Computations, HloLine, Instructions
 
 _ALLOCATION = 'custom_call_target="AllocateBuffer"'  # moves no data
@@ -32,6 +32,9 @@ class Kernel:
         arithmetic: other operations on elements, including comparisons, selections and conversions.
         divisions: floating-point divisions.
         transcendentals: evaluations of transcendental functions.
+        unvectorized: the evaluations of exp that a CPU needs in addition for functions that it computes one
+            element at a time, such as cosine, and for elements that a fused loop reads across the rows,
+            and for the patches of a convolution.
         reductions: terms that are summed along the minor-most axis. Sums along other axes are arithmetic.
         library: the name of a library call whose operations are unknown, or "".
         times: the number of runs, or infinity if it is unknown.
@@ -43,6 +46,7 @@ class Kernel:
     arithmetic: int = 0
     divisions: int = 0
     transcendentals: int = 0
+    unvectorized: int = 0
     reductions: int = 0
     library: str = ""
     times: float = 1.0
@@ -169,9 +173,15 @@ def _analyze_fusion(lines: Instructions, computations: Computations) -> Kernel:
     """Return the bytes and the operations of a fused computation, including nested fusions."""
     work: Counter[str] = Counter()
     library = ""
+    evaluations = hlo_loops.count_evaluations(lines)
     for line in lines.values():
         kind, amount = hlo_ops.count_work(line, lines)
+        repeats = evaluations.get(line.name, 0.0) / max(line.size, 1)
+        amount *= max(1, round(repeats))
         work[kind] += amount
+        work["unvectorized"] += hlo_ops.PATCH * hlo_ops.count_patches(line)
+        if kind == "transcendentals":
+            work["unvectorized"] += amount * (hlo_ops.UNVECTORIZED.get(line.opcode, 1) - 1)
         if line.opcode == "custom-call" and not kind:
             library = hlo_ops.library_name(line) or library
         if line.opcode == "fusion":  # a nested fusion
@@ -180,6 +190,10 @@ def _analyze_fusion(lines: Instructions, computations: Computations) -> Kernel:
             not_summed = ("bytes", "times", "library")
             work.update({name: value for name, value in vars(nested).items() if name not in not_summed})
     work.pop("", None)
+    if any(work[kind] for kind in ("arithmetic", "divisions", "transcendentals")):
+        # A loop that also computes reads across the rows one element at a time. A transpose alone has tiles.
+        strided = (x.size for x in lines.values() if hlo_ops.count_work(x, lines)[0] == "turned")
+        work["unvectorized"] += hlo_ops.STRIDED * sum(strided)
     return Kernel(bytes=_kernel_bytes(lines, computations), library=library, **work)
 
 

@@ -1,0 +1,1 @@
+"""Advice for one function: which AD mode, chunk, block, coloring and devices differentiate it fastest."""

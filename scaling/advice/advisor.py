@@ -1,0 +1,285 @@
+"""Advise how to differentiate a function: predict all candidates, measure the best, and state the result."""
+
+import dataclasses
+import functools
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+
+from scaling.advice import candidates, local_peaks, measurement, plain_code, prediction
+from scaling.advice.problem import Problem, make_problem, registered
+from scaling.core import memory, reference
+from scaling.core.case import Case, Refusal, non_default_fields
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
+from scaling.core.intervals import median_interval, ratio_interval
+from scaling.core.pattern import Coloring
+from scaling.core.record import Record
+from scaling.core.run_case import ProcessGroup
+from scaling.core.shape import DerivativeShape
+from scaling.plan import plan_study
+from scaling.plan.compile_worker import RecordFields
+from scaling.plan.hardware import Hardware
+
+if TYPE_CHECKING:
+    import pandas
+
+_OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The advice for one function. `print` shows three sentences and the code to paste.
+
+    Attributes:
+        cases: all candidates, the best one first.
+        excluded: the cases that are not defined on these devices, with the reasons.
+        fields: the record fields of the compiled program by candidate, see `plan.compile_worker`.
+        records: the records of the measured candidates.
+        machine: the machine that the times are for, as text.
+        problem: the function with its inputs, or None for a workload.
+    """
+
+    cases: tuple[Case, ...]
+    excluded: Mapping[Case, str]
+    sizes: DerivativeShape
+    fields: Mapping[Case, RecordFields]
+    records: Mapping[Case, Record]
+    machine: str
+    problem: Problem | None = None
+    coloring: Coloring | None = None
+
+    @property
+    def best(self) -> Case:
+        """The advised case. Raise `Refusal` if no candidate fits into memory and is correct."""
+        best = self.cases[0] if self.cases else None
+        if best and self.seconds(best) is not None and (best in self.records or not self.records):
+            return best
+        reasons = (self.reason(case) for case in (*self.records, *self.cases, *self.excluded))
+        raise Refusal(
+            f"no way to differentiate it can be advised: {next(filter(None, reasons), 'none is known')}"
+        )
+
+    @property
+    def table(self) -> "pandas.DataFrame":
+        """All candidates as a pandas DataFrame, the best one first, with the reason if one is left out."""
+        import pandas
+
+        return pandas.DataFrame([self._row(case) for case in (*self.cases, *self.excluded)])
+
+    @property
+    def code(self) -> str:
+        """The lines of JAX that compute the derivative as advised, or the command that runs a workload."""
+        if self.problem is not None:
+            colored = self.coloring if self.best.mode == candidates.COMPRESSED else None
+            return plain_code.write_code(self.problem, self.best, colored)
+        fields = {"devices": 1} | non_default_fields(self.best)
+        fields |= {f"sizes.{name}": size for name, size in fields.pop("sizes", {}).items()}
+        return " ".join(
+            ["scaling run study=function", *(f"{name}={value}" for name, value in fields.items())]
+        )
+
+    @functools.cached_property
+    def jacobian(self) -> Callable[..., Any]:
+        """The advised function of the batch, jitted. It takes the inputs in the order of the parameters.
+
+        It returns the tree of arrays that `jax.vmap(jax.jacfwd(function))` returns, or for target=hessian
+        that of `jax.vmap(jax.hessian(function))`.
+        """
+        if self.problem is None:
+            raise Refusal(
+                "advice on a workload has no function: call scaling.advise with a function of your own"
+            )
+        return plain_code.execute_code(self.problem, self.code)
+
+    def seconds(self, case: Case) -> float | None:
+        """Return the measured seconds of a call of a candidate, else the predicted ones, or None."""
+        if case in self.records:
+            samples = self.records[case].seconds
+            return statistics.median(samples) if samples else None
+        predicted = self.fields.get(case, {}).get("predicted")
+        return predicted["seconds"] if predicted else None
+
+    def reason(self, case: Case) -> str | None:
+        """Return why a case is left out, such as the memory that it needs and that there is, or None."""
+        record = self.records.get(case)
+        return self.excluded.get(case) or (record.text if record else self.fields.get(case, {}).get("text"))
+
+    def describe(self, case: Case) -> str:
+        """Return the method and layout of a candidate as text, such as 'jacrev, 128 seeds at a time'."""
+        name = case.mode
+        if self.coloring is not None and case.mode == candidates.COMPRESSED:
+            columns, rows = self.coloring.column_count, self.coloring.row_count
+            name = f"{columns} compressed columns" if columns else f"{rows} compressed rows"
+        details = {
+            f"{case.forward} forward": case.forward, f"{case.chunk} seeds at a time": case.chunk,
+            f"{case.block} points at a time": case.block, "the batch in one call": case.batch == "whole",
+            f"{case.devices} devices": case.devices > 1,
+        }  # fmt: skip
+        return ", ".join([name, *(text for text, applies in details.items() if applies)])
+
+    def __str__(self) -> str:
+        best, record = self.best, self.records.get(self.best)
+        seconds = self.seconds(best)
+        interval = median_interval(record.seconds) if record else None
+        how, certainty = (
+            "predicted",
+            "nothing was measured, and the prediction may be wrong by a factor of two",
+        )
+        if record:
+            others = [other for case, other in self.records.items() if case != best and other.seconds]
+            how, certainty = "measured", measurement.describe_certainty(record, others)
+        needed = memory.bytes_while_running(self.fields.get(best, {}))
+        duration = format_duration(seconds or 0.0, *(interval or ()))
+        lines = [
+            f"Use {self.describe(best)}: {duration} per call, {how} on {self.machine}.",
+            self._compare_obvious_choices(),
+            f"It needs {format_bytes(needed or 0)} of memory per device; {certainty}.",
+        ]
+        return "\n".join([*lines, "", self.code])
+
+    def _compare_obvious_choices(self) -> str:
+        """Return a sentence with the times of plain forward and reverse mode relative to the advised case."""
+        texts = []
+        by_shape = "jacfwd" if self.sizes.inputs <= self.sizes.outputs else "jacrev"
+        for mode in _OBVIOUS_MODES:
+            case = candidates.find_plain(self.cases, mode)
+            if case is None:
+                continue
+            name = f"plain {mode}" + (" (the choice by shape)" if mode == by_shape else "")
+            reason = self.reason(case) if self.seconds(case) is None else None
+            texts.append(f"{name} is left out: {reason}" if reason else f"{name} takes {self._compare(case)}")
+        return f"For comparison, {'; '.join(texts) or 'there is no other obvious choice'}."
+
+    def _compare(self, case: Case) -> str:
+        """Return the ratio of the time of a candidate to that of the best one as text."""
+        if case == self.best:
+            return "the same time, as it is this choice"
+        ours, other = self.records.get(self.best), self.records.get(case)
+        if ours and other and (ratio := ratio_interval(other.seconds, ours.seconds)):
+            return "{} times as long ({} to {})".format(*map(format_number, ratio))
+        theirs, best = (self.fields[c].get("predicted") for c in (case, self.best))
+        if not theirs or not best:
+            return "an unknown time"
+        return f"{format_number(theirs['seconds'] / best['seconds'])} times as long (predicted)"
+
+    def _row(self, case: Case) -> dict[str, Any]:
+        fields, record = self.fields.get(case, {}), self.records.get(case)
+        predicted, samples = fields.get("predicted") or {}, record.seconds if record else []
+        low, high = median_interval(samples) or (None, None)
+        names = ("mode", "batch", "chunk", "block", "split", "mesh", "devices")
+        return {"method": self.describe(case)} | {name: getattr(case, name) for name in names} | {
+            "predicted_seconds": predicted.get("seconds"), "predicted_low": predicted.get("low"),
+            "predicted_high": predicted.get("high"), "samples": len(samples),
+            "measured_seconds": statistics.median(samples) if samples else None,
+            "measured_low": low, "measured_high": high,
+            "memory_bytes": memory.bytes_while_running(fields), "flops": fields.get("flops"),
+            "left_out": self.reason(case),
+        }  # fmt: skip
+
+
+def advise(
+    function: Callable[..., Any],
+    points: Mapping[str, Any],
+    shared: Mapping[str, Any] | None = None,
+    *,
+    wrt: str | None = None,
+    target: str = "jacobian",
+    **options: Any,
+) -> Advice:
+    """Return advice on how to differentiate a function of one point at each point of a batch.
+
+    Args:
+        points: a dict from the name of a parameter to an array, or a pytree of arrays, with a leading axis of
+            points that the function does not see. A `jax.ShapeDtypeStruct` can replace an array.
+        shared: a dict of the same form for the parameters that all points share.
+        wrt: the parameters to differentiate by, joined by "+". None means the first one of `points`.
+        target: "jacobian", of a scalar function its gradient, or "hessian".
+        options: those of `advise_case`: budget, devices, hardware, note.
+    Raises:
+        Refusal: for invalid input. The message is one line with the value, the alternatives and the fix.
+    """
+    return advise_problem(make_problem(function, points, shared, wrt, target), **options)
+
+
+def advise_problem(problem: Problem, **options: Any) -> Advice:
+    """Return advice for a function with its inputs. The options are those of `advise_case`."""
+    compressed = coloring = None
+    with registered(problem) as base:
+        if coloring := candidates.find_coloring(base):
+            case = dataclasses.replace(base, mode=candidates.COMPRESSED)
+            compressed = plain_code.execute_code(problem, plain_code.write_code(problem, case, coloring))
+    with registered(problem, compressed) as base:
+        return dataclasses.replace(advise_case(base, **options), problem=problem, coloring=coloring)
+
+
+def advise_case(
+    base: Case,
+    budget: float = 30.0,
+    devices: int | Sequence[int] = 1,
+    hardware: str | Hardware | None = None,
+    mode: str | None = None,
+    cores: Sequence[int] | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> Advice:
+    """Return advice for the problem of a case, whose method is ignored.
+
+    Args:
+        budget: the seconds to measure candidates. 0 advises by compiling alone.
+        devices: the number of devices, or several to compare.
+        hardware: a machine to advise for by compiling alone, or None or "cpu" for this machine.
+        mode: the only AD mode to consider, or None.
+        cores: the processor cores that this process is bound to, or None.
+        note: a function that is called with each line of text about the progress.
+    """
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf"):
+        raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
+    devices = [devices] if isinstance(devices, int) else devices
+    platform = jax.devices()[0].platform
+    elsewhere = local_peaks.read_hardware(hardware) if isinstance(hardware, str) else hardware
+    elsewhere = None if elsewhere is None or elsewhere.platform == "cpu" else elsewhere
+    _require_devices(devices, elsewhere, platform)
+    cases, excluded, sizes = candidates.list_candidates(base, devices, mode)
+    entries = f"{sizes.outputs:,} x {sizes.inputs:,} entries at {count_of(base.points, 'point')}"
+    note(f"{count_of(len(cases), 'candidate')} for {entries}")
+    model = elsewhere or (local_peaks.model_this_machine(cases, cores) if cases else None)
+    fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
+    if elsewhere:
+        plan_study.find_compiler(elsewhere)
+    if model is not None:  # without a model, all candidates are measured
+        fields = prediction.predict_candidates(cases, model, note)
+    predicted = {c: f["predicted"]["seconds"] for c, f in fields.items() if f.get("predicted")}
+    feasible = [case for case in cases if fields.get(case, {}).get("status") == "planned"]
+    records: dict[Case, Record] = {}
+    if budget and elsewhere is None and len(fields) == len(cases):  # not interrupted
+        bound = list(cores) if cores else None
+        group = lambda case: ProcessGroup(jax.devices()[: case.devices], platform, cores=bound)  # noqa: E731
+        with reference.caching_results_up_to((memory.available_bytes() or 0) // 8):
+            doubtful = [case for case in feasible if fields[case].get("text")]
+            records = measurement.measure_candidates(feasible, group, budget, predicted, doubtful, note)
+    machine = elsewhere.title if elsewhere else f"this machine ({platform})"
+    advice = Advice(tuple(cases), excluded, sizes, fields, records, machine)
+    return dataclasses.replace(advice, cases=tuple(sorted(cases, key=lambda case: _rank(advice, case))))
+
+
+def _require_devices(devices: Sequence[int], hardware: Hardware | None, platform: str) -> None:
+    """Raise `Refusal` unless all device counts are available, on the hardware or in this process."""
+    for count in devices:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise Refusal(f"devices must be positive integers, such as [1, 2], not {count!r}")
+        if hardware is not None:
+            hardware.check_devices(count)
+        elif count > len(jax.devices()):
+            fix = "set jax_num_cpu_devices before JAX starts, or hardware=NAME"
+            raise Refusal(
+                f"devices={count}: JAX has {len(jax.devices())} {platform} devices here; use fewer, or {fix}"
+            )
+
+
+def _rank(advice: Advice, case: Case) -> tuple[Any, ...]:
+    """Return a sort key: measured candidates first, by time, and among equal predictions the simplest."""
+    seconds, options = advice.seconds(case), (case.chunk, case.block, case.forward)
+    is_doubtful = case not in advice.records and (bool(advice.records) or advice.reason(case) is not None)
+    return seconds is None, is_doubtful, seconds or 0.0, case.devices, len([o for o in options if o])

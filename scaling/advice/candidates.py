@@ -1,0 +1,121 @@
+"""Enumerate ways to compute a derivative as cases: AD mode x batch x chunk x block x coloring x devices."""
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from scaling.core import option_modules, shape, workload
+from scaling.core.case import SECOND, Case, Refusal
+from scaling.core.pattern import Coloring
+from scaling.core.shape import DerivativeShape
+from scaling.core.workload import Workload
+from scaling.study import applicability, completion
+
+_MODES = ("jacfwd", "jacrev", "grad_of_sum", "mixed")
+_HESSIAN_MODES = ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd")
+_CHUNKED = ("jacfwd", "jacrev", "fwd_over_rev")
+COMPRESSED = "vmap_grad"  # the mode of the candidate with colored seeds, whose program is plain code
+_MOST_NESTED_FORWARD = 8  # inputs: forward over forward takes inputs x inputs JVPs
+_CHUNKS = (16, 128)  # seeds at a time
+_BLOCK_ELEMENTS = (2**14, 2**18)  # of the Jacobians of the points that are computed at a time
+_MOST_ENTRIES = 10**7  # of a Jacobian whose sparsity pattern is detected
+
+
+def list_candidates(
+    base: Case, devices: Sequence[int], mode: str | None = None
+) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
+    """Return the candidates for the problem of a case, the excluded cases with reasons, and the shape.
+
+    Args:
+        base: a case with the workload, its sizes and inputs. Its method is ignored.
+        devices: the numbers of devices to compare.
+        mode: the only AD mode to consider, or None.
+    """
+    base = completion.complete(base)
+    built = workload.build(base)
+    sizes = shape.derivative_shape(base, built)
+    cases, excluded = dict[Case, None](), dict[Case, str]()
+    for stated in _enumerate_cases(base, built, sizes, devices, mode):
+        case = completion.complete(stated)
+        built, case_sizes = workload.build(case), shape.derivative_shape(case, workload.build(case))
+        case = completion.without_trivial_blocks(case, case_sizes)
+        reason = applicability.why_inapplicable(case, built, case_sizes)
+        if case.axes[0] > 1 and case.points % case.axes[0]:
+            reason = "indivisible", f"{case.points} points do not divide evenly over {case.axes[0]} devices"
+        if reason is None:
+            cases[case] = None
+        elif mode or reason[0] == "indivisible":
+            excluded[case] = reason[1]
+    return list(cases), excluded, sizes
+
+
+def _enumerate_cases(
+    base: Case, built: Workload, sizes: DerivativeShape, devices: Sequence[int], only_mode: str | None
+) -> Iterator[Case]:
+    modes = [only_mode] if only_mode else _list_modes(base, built, sizes)
+    for mode, count in ((mode, count) for mode in modes for count in devices):
+        fields: dict[str, Any] = {"mode": mode, "devices": count, "api": "shard_map" if count > 1 else "jit"}
+        if count > base.points:  # the seeds are partitioned instead
+            fields |= {"split": "both", "mesh": f"1x{count}"}
+        if mode == "mixed":
+            largest = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
+            fields["forward"] = "+".join(name for name in built.names if name != largest)
+        plain = dataclasses.replace(base, **{"batch": "vmap", "chunk": None, "block": None} | fields)
+        yield plain
+        if built.whole is not None:
+            yield dataclasses.replace(plain, batch="whole")
+        if mode == COMPRESSED:
+            continue
+        seeds = sizes.outputs if mode == "jacrev" else sizes.inputs
+        for chunk in (chunk for chunk in _CHUNKS if mode in _CHUNKED and 2 * chunk <= seeds):
+            yield dataclasses.replace(plain, chunk=chunk)
+        for elements in _BLOCK_ELEMENTS:
+            block = max(1, elements // (sizes.inputs * sizes.outputs))
+            if 4 * block <= base.points // count:
+                yield dataclasses.replace(plain, block=block)
+
+
+def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str]:
+    if base.target in SECOND:
+        return [m for m in _HESSIAN_MODES if m != "fwd_over_fwd" or sizes.inputs <= _MOST_NESTED_FORWARD]
+    omitted = set() if len(built.names) > 1 and not any("." in name for name in built.names) else {"mixed"}
+    omitted |= set() if built.reduce else {"grad_of_sum"}  # of a single output it is jacrev
+    return [
+        mode
+        for mode in (*_MODES, *built.whole_modes)
+        if mode not in omitted and not mode.startswith("analytic")
+    ]
+
+
+def find_coloring(base: Case) -> Coloring | None:
+    """Return the coloring with the fewest seeds, or None if it does not halve them or cannot be found."""
+    sparse = option_modules.load("sparse")
+    base = completion.complete(base)
+    built = workload.build(base)
+    sizes = shape.derivative_shape(base, built)
+    fewest = min(sizes.inputs, sizes.outputs)
+    if (
+        base.target in SECOND
+        or fewest < 4
+        or sizes.inputs * sizes.outputs > _MOST_ENTRIES
+        or sparse.why_unavailable()
+    ):
+        return None
+    modes = (dataclasses.replace(base, mode=mode, seeds="colored") for mode in ("jacfwd", "jacrev"))
+    try:
+        colorings = [sparse.detect_coloring(case, built) for case in modes]
+    except (Refusal, MemoryError):
+        return None
+    best: Coloring = min(colorings, key=_count_colors)
+    return best if 2 * _count_colors(best) <= fewest else None
+
+
+def _count_colors(coloring: Coloring) -> int:
+    return coloring.column_count or coloring.row_count
+
+
+def find_plain(cases: Sequence[Case], mode: str) -> Case | None:
+    """Return the case of a mode without chunk and block on the fewest devices, or None."""
+    plain = [c for c in cases if (c.mode, c.chunk, c.block, c.batch) == (mode, None, None, "vmap")]
+    return min(plain, key=lambda case: case.devices, default=None)

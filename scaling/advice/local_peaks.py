@@ -1,0 +1,71 @@
+"""Find the hardware model to advise for: that of conf/hardware, or of this CPU from quickly measured peaks.
+
+The peaks are records in the user's cache folder. They are measured once, with few samples.
+"""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import yaml
+
+from scaling.analysis import curves
+from scaling.core import environment, run_case, store
+from scaling.core.case import Case, unknown_name
+from scaling.core.record import Record
+from scaling.core.timing import Sampling
+from scaling.options import machine_peaks
+from scaling.plan import calibration
+from scaling.plan import hardware as machines
+from scaling.plan.hardware import Hardware
+from scaling.study.compose import configuration
+
+_SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, turns=1)
+
+
+def read_hardware(name: str) -> Hardware:
+    """Return the hardware of a file in conf/hardware. Raise `Refusal` if there is none of this name."""
+    files = {path.stem: path for path in sorted((configuration() / "hardware").glob("*.yaml"))}
+    if name not in files:
+        raise unknown_name("hardware", name, files)
+    return machines.from_config(yaml.safe_load(files[name].read_text()))
+
+
+def model_this_machine(cases: Sequence[Case], cores: Sequence[int] | None) -> Hardware | None:
+    """Return the model of this machine for the device counts and dtypes of cases, or None if unknown.
+
+    `cores` are the processor cores that this process is bound to, or None.
+    """
+    device = jax.devices()[0]
+    if device.platform == "cpu":
+        timings = curves.pool_processes(_load_or_measure_peaks(cases, cores))
+        return calibration.calibrate(read_hardware("cpu"), timings, bound_only=False)
+    known = (read_hardware(path.stem) for path in (configuration() / "hardware").glob("*.yaml"))
+    return next((hardware for hardware in known if hardware.device_kind == device.device_kind), None)
+
+
+def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -> list[Record]:
+    described = environment.describe("cpu", None, os.environ, None, cores)
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
+    loaded = store.load(folder).records if folder.is_dir() else []
+    records = {r.case: r for r in loaded if r.status == "ok" and _is_comparable(r.environment, described)}
+    wanted, writer = machine_peaks.peak_cases(cases, "cpu"), store.Writer(folder)
+    for case in wanted:
+        if case not in records:
+            devices = jax.devices("cpu")[: case.devices]
+            records[case] = run_case.run_case(Record(case, "failed", described), devices, "cpu", _SAMPLING)
+            with contextlib.suppress(OSError):  # without a cache, they are measured again next time
+                folder.mkdir(parents=True, exist_ok=True)
+                writer.append(records[case])
+    return [dataclasses.replace(records[case], environment=described) for case in wanted]
+
+
+def _is_comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Return whether two environments have the same processor, XLA and number of bound cores."""
+    same = all(one[name] == other[name] for name in ("device_kind", "xla_flags"))
+    versions = [each["versions"]["jaxlib"] for each in (one, other)]
+    return same and versions[0] == versions[1] and len(one["cores"] or ()) == len(other["cores"] or ())

@@ -1,0 +1,102 @@
+"""Measure candidates in interleaved turns within a budget of seconds, and drop the slower ones.
+
+The functions of `run_case` check every derivative before its first time is kept. The candidates are halved
+successively: after each round, those that are certainly slower, or more than twice as slow, are dropped.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+
+from scaling.core import run_case
+from scaling.core.case import Case
+from scaling.core.intervals import ratio_interval
+from scaling.core.record import Record
+from scaling.core.run_case import Attempt, ProcessGroup
+from scaling.core.timing import Sampling
+
+CLOSE = 1.03  # candidates whose times differ by less are equally good
+_PREPARING = 0.6  # share of the budget after which no further candidate is compiled and checked
+_MOST_RATIO = 2.0  # of medians, above which a candidate is dropped
+_MOST_PREDICTED = 20.0  # times the least prediction, above which a candidate is not measured
+_SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, turns=3)
+
+
+def measure_candidates(
+    cases: Sequence[Case],
+    group: Callable[[Case], ProcessGroup],
+    budget: float,
+    predicted: Mapping[Case, float],
+    doubtful: Container[Case],
+    note: Callable[[str], None],
+) -> dict[Case, Record]:
+    """Measure candidates until the fastest is known or the budget is spent, and return their records.
+
+    Ctrl-C ends the measurement, and the records so far are returned.
+
+    Args:
+        group: returns the devices of a case.
+        predicted: the predicted seconds of a call by case, as far as they are known.
+        doubtful: the cases to measure last.
+    """
+    began, attempts = time.monotonic(), dict[Case, Attempt]()
+    try:
+        for case in _order_by_promise(cases, predicted, doubtful):
+            spent = time.monotonic() - began
+            is_late = spent > _PREPARING * budget or spent + predicted.get(case, 0.0) > budget
+            if is_late and not all(attempt.ended for attempt in attempts.values()):
+                continue
+            note(f"compiling and checking candidate {len(attempts) + 1} of {len(cases)}")
+            attempts[case] = run_case.prepare_case(Record(case, "failed", {}), group(case), _SAMPLING)
+        active = [case for case, attempt in attempts.items() if not attempt.ended]
+        while active and not (time.monotonic() > began + budget and attempts[active[-1]].record.seconds):
+            note(f"measuring {len(active)} of {len(attempts)} candidates")
+            for case in active:
+                run_case.take_turn(attempts[case])
+            active = _keep_undecided({c: attempts[c].record for c in active if not attempts[c].ended})
+    except KeyboardInterrupt:
+        note("interrupted: the advice so far")
+    records = {case: run_case.finish_case(attempt) for case, attempt in attempts.items()}
+    return {case: record for case, record in records.items() if record.seconds or record.status != "ok"}
+
+
+def _order_by_promise(
+    cases: Sequence[Case], predicted: Mapping[Case, float], doubtful: Container[Case] = ()
+) -> list[Case]:
+    """Return promising cases by predicted time, but the best of each mode and device count first.
+
+    `doubtful` are the cases to measure last, because their prediction may be wrong.
+    """
+    ordered = sorted(cases, key=lambda case: predicted.get(case, 0.0))
+    most = _MOST_PREDICTED * min(predicted.values(), default=0.0)
+    ordered = [case for case in ordered if predicted.get(case, 0.0) <= most]
+    first = {(case.mode, case.devices): case for case in reversed(ordered)}
+    return sorted(ordered, key=lambda case: (case in doubtful, first[case.mode, case.devices] != case))
+
+
+def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
+    """Return the cases to sample further: the fastest and those that may be as fast, or [] if decided."""
+    if not records:
+        return []
+    medians = {case: statistics.median(record.seconds) for case, record in records.items()}
+    best = min(medians, key=lambda case: medians[case])
+    undecided, is_decided = [best], True
+    for case in (case for case in records if case != best):
+        ratio = ratio_interval(records[case].seconds, records[best].seconds)
+        if medians[case] <= _MOST_RATIO * medians[best] and (ratio is None or ratio[1] <= 1):
+            undecided.append(case)
+            is_decided &= ratio is not None and ratio[2] <= CLOSE
+    return [] if is_decided else undecided
+
+
+def describe_certainty(best: Record, others: Sequence[Record]) -> str:
+    """Return a clause about how certain it is that a candidate is the fastest of those that were measured."""
+    ratios = [ratio_interval(other.seconds, best.seconds) for other in others]
+    rivals = [ratio for ratio in ratios if ratio is None or ratio[1] <= 1]
+    if not rivals:
+        return (
+            f"it is the fastest of the {len(others) + 1} candidates that were measured, with 95 % confidence"
+        )
+    if all(ratio is not None and ratio[2] <= CLOSE for ratio in rivals):
+        return f"{len(rivals)} of the {len(others)} others that were measured are within 3 % of it"
+    return f"{len(rivals)} of the {len(others)} others that were measured may be as fast"

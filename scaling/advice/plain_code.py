@@ -1,0 +1,159 @@
+"""Write the program of a candidate as plain code, which needs JAX and NumPy only, and execute it.
+
+The code defines `jacobian` or `hessian`, a function of the inputs with the points leading. It returns the
+tree of arrays that `jax.vmap(jax.jacfwd(function))` or `jax.vmap(jax.hessian(function))` returns.
+"""
+
+import base64
+import re
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from scaling.advice.problem import Problem
+from scaling.core.case import Case
+from scaling.core.pattern import Coloring
+
+_IMPORTS = {  # regular expression of the use of a name -> line
+    r"\bbase64\.": "import base64\nimport zlib\n",
+    r"\bjax\.": "import jax",
+    r"\bjnp\.": "import jax.numpy as jnp",
+    r"\bnp\.": "import numpy as np",
+    r"\bravel_pytree": "from jax.flatten_util import ravel_pytree",
+    r"\bMesh\(": "from jax.sharding import Mesh, PartitionSpec as P",
+}
+_FORWARD = """\
+    y = jax.eval_shape(g, z)
+    flat, unravel = ravel_pytree(z)
+    column = lambda i: ravel_pytree(jax.jvp(g, (z,), (unravel({seed}),))[1])[0]
+    J = {stacked}.T  # (outputs, inputs)
+"""
+_REVERSE = """\
+    y, pullback = jax.vjp(g, z)
+    flat, unravel = ravel_pytree(y)
+    row = lambda i: ravel_pytree(pullback(unravel({seed}))[0])[0]
+    J = {stacked}  # (outputs, inputs)
+"""
+_SPLIT = '''\
+def split(J, inputs, outputs):
+    """Split a Jacobian of (outputs, inputs) elements into the tree that jax.jacfwd returns."""
+    unravel, (leaves, tree) = ravel_pytree(inputs)[1], jax.tree.flatten(outputs)
+    rows = np.split(np.arange(J.shape[0]), np.cumsum([leaf.size for leaf in leaves])[:-1])
+    blocks = [
+        jax.tree.map(lambda a: a.reshape(leaf.shape + a.shape[1:]), jax.vmap(unravel)(J[index]))
+        for leaf, index in zip(leaves, rows)
+    ]
+    return jax.tree.unflatten(tree, blocks)
+
+
+'''
+_MIXED = """\
+def derivative({arguments}):
+    columns = jax.jacfwd({name}, {forward})({arguments})
+    rows = jax.jacrev({name}, {reverse})({arguments})
+    y = jax.eval_shape({name}, {arguments})
+    return jax.tree.map(lambda _, a, b: tuple((a + b)[k] for k in {order}), y, columns, rows)
+
+
+"""
+_RESERVED = {*re.findall(r"\w+", _FORWARD + _REVERSE + _MIXED), "g", "p", "colors", "nonzero", "batch", "P"}
+
+
+def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -> str:
+    """Return the code of a candidate. `coloring` is that of a candidate with compressed seeds, else None."""
+    names = list(problem.arguments)
+    if _RESERVED & set(names):
+        names = [f"argument_{k}" for k in range(len(names))]
+    definitions, expression = _write_derivative(problem, case, coloring, names)
+    per_point = [name in problem.points for name in problem.arguments]
+    if case.block is None:
+        expression = f"jax.vmap({expression}, {tuple(0 if each else None for each in per_point)})"
+    else:
+        mapped = [name for name, each in zip(names, per_point, strict=True) if each]
+        inner = [f"p[{mapped.index(name)}]" if name in mapped else name for name in names]
+        call, inputs = f"{expression}({', '.join(inner)})", f"({', '.join(mapped)},)"
+        loop = f"jax.lax.map(lambda p: {call}, {inputs}, batch_size={case.block})"
+        definitions += f"def batch({', '.join(names)}):\n    return {loop}\n\n\n"
+        expression = "batch"
+    if case.devices > 1:
+        definitions += f'mesh = Mesh(np.array(jax.devices()[:{case.devices}]), ("points",))\n'
+        specs = ", ".join('P("points")' if each else "P()" for each in per_point)
+        options = f'mesh=mesh, in_specs=({specs},), out_specs=P("points"), check_vma=False'
+        expression = f"jax.shard_map({expression}, {options})"
+    text = f"{definitions}{problem.target} = jax.jit({expression})"
+    imports = [line for use, line in _IMPORTS.items() if re.search(use, text)]
+    return "\n".join([*imports, *filter(None, [problem.import_line]), "", text])
+
+
+def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
+    """Execute code of `write_code`, and return the function that it defines."""
+    namespace: dict[str, Any] = {problem.name: problem.function}
+    exec("\n".join(line for line in code.splitlines() if line != problem.import_line), namespace)
+    function: Callable[..., Any] = namespace[problem.target]
+    return function
+
+
+def _write_derivative(
+    problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
+) -> tuple[str, str]:
+    """Return the definitions for the derivative at one point, and the expression of its function."""
+    single = len(problem.wrt) == 1
+    argnums: Any = problem.argnums[0] if single else problem.argnums
+    inner, is_reverse = problem.name, case.mode in ("jacrev", "rev_over_rev")
+    if problem.target == "hessian":
+        inner = f"jax.{'jacfwd' if case.mode == 'fwd_over_fwd' else 'jacrev'}({inner}, {argnums})"
+    if case.mode == "mixed":
+        forward = tuple(problem.arguments.index(name) for name in (case.forward or "").split("+"))
+        reverse = tuple(k for k in problem.argnums if k not in forward)
+        order = [(*forward, *reverse).index(k) for k in problem.argnums]
+        fill = {"name": inner, "forward": forward, "reverse": reverse, "order": order}
+        return _MIXED.format(arguments=", ".join(names), **fill), "derivative"
+    if coloring is None and case.chunk is None:
+        return "", f"jax.{'jacrev' if is_reverse else 'jacfwd'}({inner}, {argnums})"
+    values = [f"z[{problem.wrt.index(name)}]" if name in problem.wrt else None for name in problem.arguments]
+    call = ", ".join(
+        "z" if value and single else value or name for value, name in zip(values, names, strict=True)
+    )
+    wrt = [names[k] for k in problem.argnums]
+    point = wrt[0] if single else f"({', '.join(wrt)})"
+    body = f"    g, z = lambda z: {inner}({call}), {point}\n"
+    if coloring is None:
+        slices = "row" if is_reverse else "column"
+        seed = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)"
+        stacked = f"jax.lax.map({slices}, jnp.arange(flat.size), batch_size={case.chunk})"
+    else:
+        is_reverse, count = coloring.columns is None, coloring.column_count or coloring.row_count
+        seed = "jnp.asarray(colors == i, flat.dtype)"
+        stacked = f"jax.vmap({'row' if is_reverse else 'column'})(jnp.arange({count}))[colors]"
+    body += (_REVERSE if is_reverse else _FORWARD).format(seed=seed, stacked=stacked)
+    body += "" if coloring is None else "    J = jnp.where(nonzero, J, 0)\n"
+    is_plain = single and jax.tree_util.all_leaves(
+        [_leaf_or_tree(problem), problem.structs_at_point()[argnums]]
+    )
+    body += f"    return {'J.reshape(y.shape + z.shape)' if is_plain else 'split(J, z, y)'}\n\n\n"
+    head = "" if coloring is None else _write_coloring(coloring)
+    return f"{head}{'' if is_plain else _SPLIT}def derivative({', '.join(names)}):\n{body}", "derivative"
+
+
+def _leaf_or_tree(problem: Problem) -> Any:
+    """Return the abstract result of the function that the rows and columns belong to."""
+    result = jax.eval_shape(problem.function, *problem.structs_at_point())
+    inputs = problem.structs_at_point()[problem.argnums[0]]  # of the gradient, if it is a Hessian
+    return result if problem.target == "jacobian" else inputs
+
+
+def _write_coloring(coloring: Coloring) -> str:
+    """Return the definitions of the colors and of the mask of nonzeros, as compressed text."""
+    pattern, colors = coloring.pattern, coloring.rows if coloring.columns is None else coloring.columns
+    mask = np.zeros((pattern.outputs, pattern.inputs), bool)
+    mask[pattern.rows, pattern.cols] = True
+    text = lambda array: base64.b64encode(zlib.compress(array.tobytes(), 9)).decode()  # noqa: E731
+    unpack = "np.frombuffer(zlib.decompress(base64.b64decode({!r})), np.{})"
+    packed = unpack.format(text(np.packbits(mask)), "uint8")
+    return (
+        f"colors = {unpack.format(text(np.asarray(colors, np.int32)), 'int32')}\n"
+        f"nonzero = np.unpackbits({packed})[:{mask.size}].reshape{mask.shape}.astype(bool)\n\n\n"
+    )

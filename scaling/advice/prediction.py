@@ -1,0 +1,89 @@
+"""Predict the memory and the time of all candidates by compiling them, as `scaling plan` does.
+
+XLA compiles in threads of this process, because a function of a notebook cannot be sent to another one.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+from scaling.advice.candidates import COMPRESSED
+from scaling.core import memory
+from scaling.core.case import Case
+from scaling.options.program import jaxpr_flops
+from scaling.plan import plan_study
+from scaling.plan.compile_worker import RecordFields, TracedCase, describe_failure
+from scaling.plan.hardware import Hardware
+from scaling.workers import cores
+
+# A candidate with this many times the counted operations of another one is not compiled.
+_MOST_WORK = 10.0
+
+
+def predict_candidates(
+    cases: Sequence[Case], hardware: Hardware, note: Callable[[str], None]
+) -> dict[Case, RecordFields]:
+    """Return a dict from candidate to the record fields of its compiled program.
+
+    They contain the memory and the predicted time. The status is not "planned", and `text` has the reason,
+    if a candidate does not fit into memory or is not compiled. After Ctrl-C, only the candidates that were
+    compiled are contained.
+    """
+    fields: dict[Case, RecordFields] = {}
+    traced: dict[Case, TracedCase] = {}
+    for case in cases:
+        try:
+            traced[case] = TracedCase(_worker_header(case, hardware), case)
+        except Exception as error:
+            fields[case] = describe_failure(error)
+    work = {case: _count_operations(each) * case.devices for case, each in traced.items()}
+    # Compressed columns count less, but expanding them is not counted.
+    dense = [value for case, value in work.items() if value and case.mode != COMPRESSED]
+    least = min(dense, default=0.0)
+    too_much = {
+        case: f"it counts {value / least:.0f} times the operations of another candidate"
+        for case, value in work.items()
+        if value > _MOST_WORK * least
+    }
+    # Plain forward and reverse mode are predicted for comparison.
+    not_compiled = [case for case in too_much if case.chunk or case.block]
+    for case in not_compiled:
+        text = f"not compiled: {too_much[case]}"
+        fields[case] = {"status": "skipped", "reason": "dominated", "text": text}
+    pool = ThreadPoolExecutor(len(cores.usable_cores()))
+    try:
+        ordered = sorted((c for c in work if c not in not_compiled), key=lambda case: work[case])
+        compiled = {pool.submit(_compile, traced[case]): case for case in ordered}
+        for number, future in enumerate(as_completed(compiled), 1):
+            case = compiled[future]
+            fields[case] = plan_study.predict(case, case, hardware, future.result())
+            if case in too_much:
+                fields[case].setdefault("text", too_much[case])
+            note(f"compiled {number} of {len(compiled)} candidates")
+    except KeyboardInterrupt:
+        note("interrupted: advice from the candidates that are compiled")
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+    return fields
+
+
+def _worker_header(case: Case, hardware: Hardware) -> dict[str, Any]:
+    """Return the settings of a compile worker for one case."""
+    free = memory.available_bytes()
+    return {
+        "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
+        "memory": hardware.memory or (free and free / case.devices),
+        "places": {str(case.devices): hardware.slice_shape(case.devices) or ()},
+    }  # fmt: skip
+
+
+def _count_operations(traced: TracedCase) -> float:
+    counts = None if traced.jaxpr is None else jaxpr_flops.count_operations(traced.jaxpr)
+    return 0.0 if counts is None else (counts.flops or 0.0) + (counts.transcendentals or 0.0)
+
+
+def _compile(traced: TracedCase) -> RecordFields:
+    try:
+        return traced.compile()
+    except Exception as error:
+        return describe_failure(error)

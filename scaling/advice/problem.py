@@ -1,0 +1,228 @@
+"""Convert a plain function with arrays or shapes to a `Workload` that is registered in this process.
+
+A function of a notebook cannot be imported by name, so that its module exists in `sys.modules` only, and only
+while its candidates are compiled and measured.
+"""
+
+import contextlib
+import importlib
+import inspect
+import itertools
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scaling.core import process_cache, user_frames
+from scaling.core.case import DTYPES, Case, Refusal, unknown_name
+from scaling.core.inputs import InputSpec, uniform
+from scaling.core.workload import Workload
+from scaling.options.pytrees import describe
+
+TARGETS = ("jacobian", "hessian")
+_numbers = itertools.count(1)  # a second function of the same name is another workload
+_leaf_names = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A function of one point (batch element) to differentiate, with the arrays or shapes of its inputs.
+
+    Attributes:
+        arguments: the names of the inputs, in the order of the parameters of the function.
+        points, shared: dicts from input name to a pytree of arrays or `jax.ShapeDtypeStruct`. Those of
+            `points` have a leading axis of points.
+        wrt: the names of the differentiated inputs.
+        import_line: the line of code that imports the function, or "".
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[str, ...]
+    points: Mapping[str, Any]
+    shared: Mapping[str, Any]
+    wrt: tuple[str, ...]
+    target: str
+    dtype: str
+    import_line: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the function, or "f" for one without a name, such as a lambda expression."""
+        name = getattr(self.function, "__name__", "f")
+        return name if name.isidentifier() else "f"
+
+    @property
+    def argnums(self) -> tuple[int, ...]:
+        """The positions of the differentiated inputs among the arguments."""
+        return tuple(self.arguments.index(name) for name in self.wrt)
+
+    def structs_at_point(self) -> list[Any]:
+        """Return the abstract value of each argument at one point."""
+        named = [(dict(self.points), 1), (dict(self.shared), 0)]
+        structs = [
+            jax.tree.map(lambda a, skip=skip: jax.ShapeDtypeStruct(a.shape[skip:], a.dtype), inputs)
+            for inputs, skip in named
+        ]
+        return [(structs[0] | structs[1])[name] for name in self.arguments]
+
+
+def make_problem(
+    function: Callable[..., Any],
+    points: Mapping[str, Any],
+    shared: Mapping[str, Any] | None = None,
+    wrt: str | None = None,
+    target: str = "jacobian",
+    import_line: str = "",
+) -> Problem:
+    """Return the problem of a function with its inputs. Raise `Refusal` if one of them is invalid."""
+    if not callable(function):
+        raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
+    if target not in TARGETS:
+        raise unknown_name("target", target, TARGETS)
+    points = _read_inputs("points", points)
+    shared = _read_inputs("shared", {} if shared is None else shared)
+    if not points or set(points) & set(shared):
+        both = ", ".join(sorted(set(points) & set(shared)))
+        raise Refusal(
+            f"each input is in points or in shared, and one at least in points (in both: {both or 'none'})"
+        )
+    leaves = [(_leaf_names(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(points)]
+    lengths = {name: leaf.shape[0] if leaf.shape else 0 for name, leaf in leaves}
+    if len(set(lengths.values())) > 1 or 0 in lengths.values():
+        found = ", ".join(f"{name} has {length:,}" for name, length in lengths.items())
+        raise Refusal(
+            f"points must have equally long leading axes: {found}; an input without one belongs in shared"
+        )
+    inputs = {**points, **shared}
+    if not isinstance(wrt, str | None):
+        raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
+    names = tuple(dict.fromkeys((wrt or next(iter(points))).split("+")))
+    for name in names:
+        if name not in inputs:
+            raise unknown_name("input to differentiate by (wrt)", name, inputs)
+        if any(jnp.issubdtype(a.dtype, jnp.integer) for a in jax.tree.leaves(inputs[name])):
+            raise Refusal(
+                f"wrt={name} contains integers: give them in an input of their own, or convert them"
+            )
+    dtypes = {str(a.dtype) for a in jax.tree.leaves(inputs) if not jnp.issubdtype(a.dtype, jnp.integer)}
+    if len(dtypes) > 1 or not dtypes <= set(DTYPES):
+        raise Refusal(
+            f"the inputs have the dtypes {', '.join(sorted(dtypes))}: use one of {', '.join(DTYPES)} for all"
+        )
+    arguments = _order_arguments(function, inputs)
+    return Problem(function, arguments, points, shared, names, target, dtypes.pop(), import_line)
+
+
+def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
+    """Return a dict from input name to a pytree of arrays, in the dtypes that JAX gives them."""
+    if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
+        raise Refusal(
+            f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
+        )
+
+    def read(path: Any, leaf: Any) -> Any:
+        is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
+        is_key = jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended)
+        array = leaf if is_abstract or is_key else np.asarray(leaf)
+        if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer)):
+            raise Refusal(
+                f"input {_leaf_names(path)!r} is {describe(leaf)}: inputs are arrays of real numbers"
+            )
+        dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+        return jax.ShapeDtypeStruct(array.shape, dtype) if is_abstract else array.astype(dtype)
+
+    arrays: dict[str, Any] = jax.tree_util.tree_map_with_path(read, dict(inputs))
+    arrays = {name: arrays[name] for name in inputs}  # JAX sorts the keys
+    for name, value in arrays.items():
+        if not jax.tree.leaves(value):
+            raise Refusal(
+                f"input {name!r} is {describe(inputs[name])}: an input is an array or a pytree of arrays"
+            )
+    return arrays
+
+
+def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the inputs in the order of the parameters of the function."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # a built-in function takes them as they are given
+        return tuple(inputs)
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    ordered = tuple(p.name for p in positional if p.name in inputs)
+    required = [p.name for p in positional if p.default is p.empty]
+    if unknown := [name for name in inputs if name not in ordered]:
+        raise unknown_name("parameter of the function", unknown[0], [p.name for p in positional] or ["none"])
+    if set(required) - set(inputs) or ordered != tuple(p.name for p in positional)[: len(ordered)]:
+        missing = ", ".join(p.name for p in positional if p.name not in inputs)
+        raise Refusal(
+            f"the function also takes {missing}: give it in points or in shared, or by functools.partial"
+        )
+    return ordered
+
+
+@contextlib.contextmanager
+def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
+    """Context manager that registers the function as a workload, and yields its case without a method.
+
+    `whole_mode` is a function of the batch that computes the derivative, for mode=vmap_grad.
+    """
+    function, arguments = problem.function, problem.arguments
+    by_name = lambda call: lambda **inputs: call(*(inputs[name] for name in arguments))  # noqa: E731
+    workload = Workload(
+        by_name(function),
+        points=jax.tree.map(lambda array: _make_spec(array, 1), dict(problem.points)),
+        shared=jax.tree.map(lambda array: _make_spec(array, 0), dict(problem.shared)),
+        wrt="+".join(problem.wrt),
+        whole_modes={} if whole_mode is None else {"vmap_grad": by_name(whole_mode)},
+    )
+    module = types.ModuleType(f"advised.{problem.name}_{next(_numbers)}")
+    module.workload = lambda case: workload  # type: ignore[attr-defined]
+    sys.modules[module.__name__] = module
+    is_hessian = problem.target == "hessian"
+    count = jax.tree.leaves(dict(problem.points))[0].shape[0]
+    try:
+        yield Case(
+            module.__name__, "hessian" if is_hessian else None, points=count, dtype=problem.dtype, api="jit",
+            mode="fwd_over_rev" if is_hessian else "jacfwd", precision="default",
+        )  # fmt: skip
+    finally:
+        del sys.modules[module.__name__]
+        for kind in ("computed reference", "expected result", "pattern", "coloring"):
+            process_cache.clear(kind)
+
+
+def _make_spec(array: Any, skipped: int) -> InputSpec:
+    """Return the distribution of an input: the rows of an array as they are, or uniform for a shape."""
+    shape, integer = tuple(array.shape[skipped:]), bool(jnp.issubdtype(array.dtype, jnp.integer))
+    if isinstance(array, jax.ShapeDtypeStruct):
+        zeros = lambda _, rows: np.zeros((len(rows), *shape))  # noqa: E731
+        return InputSpec(shape, zeros, True) if integer else uniform(*shape)
+    batch = array if skipped else array[None]
+    return InputSpec(shape, lambda _, rows: np.asarray(batch[rows % len(batch)], np.float64), integer)
+
+
+def import_function(text: str) -> tuple[Callable[..., Any], str]:
+    """Return the function that FILE.py:NAME or MODULE:NAME denotes, and the line of code that imports it."""
+    where, _, name = text.rpartition(":")
+    path = Path(where)
+    if not where or not name.isidentifier() or (path.suffix == ".py" and not path.is_file()):
+        raise Refusal(
+            f"{text!r} is not a function of a file here: write FILE.py:NAME, such as spring.py:force"
+        )
+    module_name = path.stem if path.suffix == ".py" else where
+    sys.path.insert(0, str(path.resolve().parent if path.suffix == ".py" else Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        location = user_frames.innermost_location(error)
+        raise Refusal(f"{where} cannot be imported: {type(error).__name__}: {error} ({location})") from None
+    if not callable(getattr(module, name, None)):
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise unknown_name(f"function of {where}", name, functions or ["none"])
+    return getattr(module, name), f"from {module_name} import {name}"

@@ -1,0 +1,194 @@
+"""Implement `scaling advise`: find the fastest way to differentiate one function, and print it."""
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import get_context
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from scaling.cli.output import print_lines
+from scaling.cli.verbs import OK
+from scaling.core import environment
+from scaling.core.case import VIEWS, Refusal
+from scaling.core.formatting import count_of, format_bytes, format_duration
+from scaling.study.compose import compose
+from scaling.study.grid import expand_study
+from scaling.workers import cores
+from scaling.workers.jax_platform import find_platform
+
+HELP = """\
+Find the fastest way to differentiate a function: AD mode, chunk, block, coloring, devices.
+
+  scaling advise spring.py:force --points x=100000,17 --shared stiffness=16
+  scaling advise spring.py:energy --points x=10,300 --shared stiffness=299 target=hessian budget=60
+  scaling advise workload=linear sizes.p=512 sizes.o=5 points=1000 'devices=[1,2]'
+  scaling advise spring.py:force --points x=100000,17 --shared stiffness=16 hardware=h100 'devices=[1,8]'
+
+FILE.py:NAME is a function of one point, in JAX. --points NAME=N,SHAPE is an input with N points, --shared
+NAME=SHAPE one that all points share (NAME=scalar is a number). Repeat them for further inputs. A dtype
+follows a colon: i=1000:int32. Without a function, the words are fields of one case, as for `scaling run`.
+
+  wrt=NAMES      the inputs to differentiate by, joined by + (default: the first of --points)
+  target=T       jacobian (default; the gradient, if the function returns a number) or hessian
+  budget=S       seconds to measure; 0 advises by compiling alone (default: 30)
+  devices=N      devices, on a CPU cores: a number or a list (default: 1)
+  hardware=NAME  a machine that you do not have (conf/hardware), by compiling alone
+
+Every derivative is checked before its time is kept. Ctrl-C prints the advice so far.
+Exit status: 0, or 2 for bad input."""
+_SHAPE = re.compile(r"([A-Za-z_]\w*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?::(\w+))?")
+_FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
+_FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "mode", "devices", "hardware")
+_COLUMNS = ["method", "devices", "predicted_seconds", "measured_seconds", "memory_bytes", "left_out"]
+_FORMATS: dict[str, Callable[[Any], str]] = {
+    "seconds": format_duration,
+    "bytes": format_bytes,
+}  # by the last word of the name of a column
+Job = dict[str, Any]
+
+
+def execute(words: list[str], console: Console) -> int:
+    """Print the advice for the function or the workload that the words describe, and return exit status 0."""
+    if not words or {"-h", "--help"} & set(words):
+        console.print(escape(HELP), highlight=False)
+        return OK
+    job = _read_job(words)
+    is_bound = not job["hardware"] and find_platform() == "cpu"
+    where = job["hardware"]["name"] if job["hardware"] else f"this machine ({find_platform()})"
+    how = (
+        "by compiling alone" if job["hardware"] or not job["budget"] else f"measured for {job['budget']:g} s"
+    )
+    print_lines(console, [f"{job['name']} on {where}, devices={job['devices']}: {how}"])
+    # On a CPU, each number of devices has a process of its own, which is bound to as many cores.
+    groups = [[count] for count in job["devices"]] if is_bound else [job["devices"]]
+    share = job["budget"] / len(groups)
+    seconds = [_run_in_process(job | {"devices": group, "budget": share}, is_bound) for group in groups]
+    if len(groups) > 1:
+        times = (
+            f"{count_of(n, 'device')}: {s / min(seconds):.3g}"
+            for (n,), s in zip(groups, seconds, strict=True)
+        )
+        print_lines(console, [f"Times relative to the least: {', '.join(times)}"])
+    return OK
+
+
+def _read_job(words: Sequence[str]) -> Job:
+    """Return the problem, the device counts, the hardware and the budget that the words describe."""
+    fields: dict[str, str] = {"budget": "30"}
+    inputs: dict[str, dict[str, Any]] = {"--points": {}, "--shared": {}}
+    functions, remaining = list[str](), iter(words)
+    for word in remaining:
+        name, sign, value = word.partition("=")
+        if name in inputs:
+            inputs[name] |= _parse_shape(name, value if sign else next(remaining, ""))
+        elif word.startswith("-"):
+            raise Refusal(f"unknown option {word!r}: choose from {', '.join(inputs)}, --help")
+        elif sign:
+            fields[name] = value
+        else:
+            functions.append(word)
+    if [len(functions), bool(inputs["--points"])] not in ([1, True], [0, False]) or bool(functions) == (
+        "workload" in fields
+    ):
+        example = "scaling advise spring.py:force --points x=100000,17, or workload=NAME and its fields"
+        raise Refusal(f"advice is on one function with --points, or on one workload: {example}")
+    if not re.fullmatch(r"\d{1,9}(\.\d*)?", budget := fields.pop("budget")):
+        raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
+    known = _FIELDS_OF_FUNCTION if functions else _FIELDS_OF_WORKLOAD
+    if unused := [name for name in fields if name.partition(".")[0] not in known]:
+        raise Refusal(f"{unused[0]}= has no effect on advice: use {', '.join(known)}, budget")
+    configs: list[dict[str, Any]] = []
+    overrides = [f"{name}={value}" for name, value in fields.items()]
+    compose(["study=function", *overrides], lambda config, _: configs.append(config))
+    (config,) = configs
+    devices, hardware = config["devices"] or 1, config.get("hardware")
+    job = {
+        "name": config["workload"], "function": None, "inputs": inputs, "wrt": config["wrt"],
+        "target": config["target"] or "jacobian", "budget": float(budget),
+        "devices": devices if isinstance(devices, list) else [devices],
+        "hardware": hardware if hardware and hardware["platform"] != "cpu" else None,
+    }  # fmt: skip
+    if functions:
+        return job | {"name": functions[0], "function": functions[0]}
+    stated = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
+    cells = expand_study({}, {"points": 1024} | stated | {"devices": 1})
+    if len(cells) > 1:
+        raise Refusal(
+            f"advice is for one problem, and these fields describe {len(cells)}: only devices takes a list"
+        )
+    return job | {"case": cells[0].case, "mode": config["mode"]}
+
+
+def _parse_shape(option: str, text: str) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return the shape and the dtype of an input by its name, from text such as "x=100000,17:float64"."""
+    match = _SHAPE.fullmatch(text)
+    if match is None:
+        example = "x=100000,17" if option == "--points" else "stiffness=16 or rate=scalar"
+        raise Refusal(f"{option} takes NAME=SHAPE, such as {example}, not {text!r}")
+    name, shape, dtype = match.groups()
+    return {name: (() if shape == "scalar" else tuple(map(int, shape.split(","))), dtype or "float32")}
+
+
+def _run_in_process(job: Job, is_bound: bool) -> float:
+    """Advise in a new process, on a CPU bound to one core per device. Return the seconds of a call."""
+    count, usable = job["devices"][0], cores.usable_cores()
+    if is_bound and not (type(count) is int and 0 < count <= len(usable)):
+        raise Refusal(
+            f"devices={count}: this machine has {count_of(len(usable), 'core')}; use 1 to {len(usable)}"
+        )
+    variables = environment.variables("cpu" if is_bound else "gpu")
+    os.environ.update(variables | ({"JAX_PLATFORMS": "cpu"} if is_bound or job["hardware"] else {}))
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        future = pool.submit(_advise, job | {"cores": usable[:count] if is_bound else None})
+        while True:
+            try:
+                return future.result()
+            except KeyboardInterrupt:  # the process gets it too, and prints the advice so far
+                if future.done():
+                    raise
+            except BrokenProcessPool:
+                text = "the process that compiles and measures the function died, perhaps for lack of memory"
+                raise Refusal(f"{text}: try fewer points, or hardware=NAME") from None
+
+
+def _advise(job: Job) -> float:
+    """Print the advice, and return the seconds of a call. JAX is not imported before the process is bound."""
+    if job["cores"]:
+        os.sched_setaffinity(0, job["cores"])
+    import jax
+
+    from scaling.advice import advisor, problem
+    from scaling.plan import hardware
+
+    console, named = Console(width=140), [spec for group in job["inputs"].values() for spec in group.values()]
+    dtypes = {getattr(job.get("case"), "dtype", None), *(dtype for _, dtype in named)}
+    jax.config.update("jax_enable_x64", "float64" in dtypes)
+    if job["cores"]:
+        jax.config.update("jax_num_cpu_devices", len(job["cores"]))
+    with console.status("") as status:
+        options = {name: job[name] for name in ("budget", "devices", "cores")}
+        options["note"] = status.update if console.is_terminal else lambda text: None
+        options["hardware"] = hardware.from_config(job["hardware"]) if job["hardware"] else None
+        if job["function"] is None:
+            advice = advisor.advise_case(job["case"], mode=job["mode"], **options)
+        else:
+            function, line = problem.import_function(job["function"])
+            points, shared = (
+                {name: jax.ShapeDtypeStruct(*spec) for name, spec in group.items()}
+                for group in job["inputs"].values()
+            )
+            made = problem.make_problem(function, points, shared, job["wrt"], job["target"], line)
+            advice = advisor.advise_problem(made, **options)
+    text = str(advice)
+    table = advice.table[_COLUMNS].astype(object)
+    for name in _COLUMNS:
+        show = _FORMATS.get(name.rpartition("_")[2], str)
+        table[name] = [show(value) if value == value and value is not None else "" for value in table[name]]
+    rows = table.to_string(index=False, max_colwidth=60).splitlines()
+    print_lines(console, [*rows, "", *text.splitlines()])
+    return advice.seconds(advice.best) or 0.0

@@ -1,0 +1,81 @@
+"""Count how often a loop over the elements of a fusion evaluates each of its instructions.
+
+A backend emits one loop nest for a fusion, over the elements of its result, and evaluates the operands of an
+instruction for each element that it needs. A value that does not depend on the inner loops is computed
+outside of them. A value that varies with an inner loop is computed again in each iteration of the outer ones:
+in `a[:, None] * b[None, :]`, with a and b computed in the fusion, a is evaluated once for each row, and b once
+for each element. Two uses at shifted indices, as after a transposed slice, evaluate a value twice.
+"""
+
+import itertools
+import math
+import re
+from collections import Counter
+
+from scaling.options.program import hlo, hlo_ops
+from scaling.options.program.hlo import HloLine, Instructions
+
+_LEAVES = {"parameter", "constant", "iota"}
+_SHIFTS = {"pad", "concatenate", "slice", "dynamic-slice", "reverse"}
+_DIMENSIONS = re.compile(r"dimensions=\{([\d,]*)\}")
+_MOST_USES = 16  # of an instruction at different indices; XLA does not duplicate more
+
+# The position of the loop that varies each axis of an array, 0 for the outermost, or None if none does.
+Loops = tuple[int | None, ...]
+
+
+def count_evaluations(lines: Instructions) -> dict[str, float]:
+    """Return a dict from the name of an instruction of a fusion to the number of its evaluations."""
+    evaluations: Counter[str] = Counter()
+    visits: Counter[str] = Counter()
+    root = hlo.root_of(lines)
+    results = root.operands if root.opcode == "tuple" else [root.name]
+    pending = [(name, *_own_loops(lines[name]), frozenset[str]()) for name in results]
+    found = set(pending)
+    while pending:
+        name, loops, lengths, shifts = pending.pop()
+        line = lines[name]
+        innermost = max((loop for loop in loops if loop is not None), default=-1)
+        evaluations[name] += math.prod(lengths[: innermost + 1])
+        visits[name] += 1
+        shifts = shifts | {name} if line.opcode in _SHIFTS else shifts
+        for operand in map(lines.get, line.operands):
+            if operand is None or operand.opcode in _LEAVES or visits[operand.name] >= _MOST_USES:
+                continue
+            use = (operand.name, *_operand_loops(line, operand, loops, lengths), shifts)
+            if use not in found:
+                found.add(use)
+                pending.append(use)
+    return dict(evaluations)
+
+
+def _own_loops(line: HloLine) -> tuple[Loops, tuple[int, ...]]:
+    """Return the loops of a loop nest over the elements of an array, and their lengths, outermost first."""
+    axes = sorted(range(len(line.dims)), key=lambda axis: axis == line.fastest)
+    return tuple(map(axes.index, range(len(axes)))), tuple(line.dims[axis] for axis in axes)
+
+
+def _operand_loops(
+    line: HloLine, operand: HloLine, loops: Loops, lengths: tuple[int, ...]
+) -> tuple[Loops, tuple[int, ...]]:
+    """Return the loops of the axes of an operand, and the lengths of all loops that enclose it."""
+    match = _DIMENSIONS.search(line.rest)
+    rank, axes = len(operand.dims), hlo.parse_integers(match[1]) if match else ()
+    if line.opcode in hlo_ops.UPDATES and operand.name != line.operands[0]:  # in place
+        return _own_loops(operand)
+    if line.opcode == "broadcast":
+        return tuple(loops[axis] for axis in axes), lengths
+    if line.opcode == "transpose":
+        return tuple(loops[axes.index(axis)] for axis in range(rank)), lengths
+    if line.opcode == "reduce" and rank:
+        kept, inner = iter(loops), itertools.count(len(lengths))
+        nested = tuple(next(inner) if axis in axes else next(kept, None) for axis in range(rank))
+        return nested, lengths + tuple(operand.dims[axis] for axis in axes)
+    if rank == len(loops) and (operand.dims == line.dims or line.opcode in _SHIFTS):
+        return loops, lengths
+    if line.opcode in ("reshape", "bitcast"):
+        long = [(length, loop) for length, loop in zip(line.dims, loops, strict=True) if length > 1]
+        if [length for length, _ in long] == [length for length in operand.dims if length > 1]:
+            remaining = iter(long)
+            return tuple(next(remaining)[1] if n > 1 else None for n in operand.dims), lengths
+    return _own_loops(operand)

@@ -1,0 +1,252 @@
+"""Benchmark of `scaling advise`: the regret of its advice on twelve families of functions, on one core.
+
+    scripts/bench advise [FAMILY...] [shapes=8] [budget=20] [truth=60]
+
+For each function, all candidates that fit are measured for `truth` seconds. The regret of a choice is its time
+over that of the fastest, minus one. The choices are those of the advice by compiling alone, of the advice with
+a budget of seconds, and of rules that people use. A choice that was not compiled or measured is a lost case.
+Prints a Markdown table, and the cases where the advice loses more than 10 %.
+"""
+
+import contextlib
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import side_by_side  # binds this process to one core, before JAX is imported
+
+from scaling.advice import advisor, candidates
+from scaling.core.case import Refusal
+from scaling.core.formatting import format_duration
+
+RNG = np.random.default_rng(0)
+ADVICE, MEASURED = "advice by compiling alone", "advice with a budget"
+MOST_LOST = 0.1
+
+
+def array(*shape: int) -> np.ndarray:
+    """Return random numbers in [0.1, 1.1)."""
+    return (RNG.random(shape) + 0.1).astype(np.float32)
+
+
+def mlp(n, inputs, hidden, outputs):
+    """Two layers, by the input."""
+    f = lambda x, a, b: b @ jnp.tanh(a @ x)  # noqa: E731
+    return (
+        f,
+        {"x": array(n, inputs)},
+        {"a": array(hidden, inputs) / inputs, "b": array(outputs, hidden) / hidden},
+    )
+
+
+def product(n, inputs, outputs):
+    """Sums of products of neighbours."""
+    f = lambda x, w: w @ (x * jnp.roll(x, 1))  # noqa: E731
+    return f, {"x": array(n, inputs)}, {"w": array(outputs, inputs)}
+
+
+def runge_kutta(n, state, steps):
+    """RK4 of a nonlinear chain in a scan, by the initial state."""
+    rhs = lambda y: jnp.sin(jnp.roll(y, 1)) - 0.5 * y  # noqa: E731
+
+    def step(y, _):
+        a = rhs(y)
+        b = rhs(y + 0.05 * a)
+        c = rhs(y + 0.05 * b)
+        d = rhs(y + 0.1 * c)
+        return y + 0.1 / 6 * (a + 2 * b + 2 * c + d), None
+
+    return (lambda y: jax.lax.scan(step, y, length=steps)[0]), {"y": array(n, state)}, {}
+
+
+def kinematics(n, joints):
+    """Positions of all joints of a planar arm, by the angles."""
+    f = lambda q: jnp.stack([jnp.cumsum(jnp.cos(jnp.cumsum(q))), jnp.cumsum(jnp.sin(jnp.cumsum(q)))])  # noqa: E731
+    return f, {"q": array(n, joints)}, {}
+
+
+def particles(n, count):
+    """Energy of particles that repel each other, by their positions."""
+
+    def energy(r):
+        d = jnp.sum((r[:, None] - r[None]) ** 2, -1) + jnp.eye(count)
+        return jnp.sum(1 / d)
+
+    return energy, {"r": array(n, count, 3)}, {}
+
+
+def kernel_matrix(n, rows, dimensions):
+    """Entries of an RBF kernel between a point and a support, by the point."""
+    f = lambda x, s: jnp.exp(-jnp.sum((x - s) ** 2, -1))  # noqa: E731
+    return f, {"x": array(n, dimensions)}, {"s": array(rows, dimensions)}
+
+
+def softmax_regression(n, inputs, classes):
+    """Log-probabilities of all classes, by the weights."""
+    f = lambda x, w: jax.nn.log_softmax(w @ x)  # noqa: E731
+    return f, {"x": array(n, inputs)}, {"w": array(classes, inputs)}, "w"
+
+
+def convolution(n, length, taps):
+    """A one-dimensional convolution and a nonlinearity, by the signal."""
+    f = lambda x, k: jnp.tanh(jnp.convolve(x, k, mode="same"))  # noqa: E731
+    return f, {"x": array(n, length)}, {"k": array(taps)}
+
+
+def banded(n, size):
+    """Residual of a nonlinear tridiagonal system."""
+    f = lambda x: x[1:-1] ** 3 - 2 * x[1:-1] + x[2:] * x[:-2]  # noqa: E731
+    return f, {"x": array(n, size)}, {}
+
+
+def reprojection(n, observed):
+    """Residual of bundle adjustment: a camera of 9 parameters sees some points, by both."""
+
+    def residual(camera, points):
+        r, angle = camera[:3], jnp.sqrt(jnp.sum(camera[:3] ** 2))
+        k = r / angle
+        rotated = points * jnp.cos(angle) + jnp.cross(k, points) * jnp.sin(angle)
+        rotated += k * (points @ k)[:, None] * (1 - jnp.cos(angle))
+        p = rotated + camera[3:6]
+        xy = -p[:, :2] / p[:, 2:]
+        s = jnp.sum(xy**2, -1, keepdims=True)
+        return camera[6] * (1 + camera[7] * s + camera[8] * s**2) * xy
+
+    return residual, {"camera": array(n, 9), "points": array(n, observed, 3)}, {}, "camera+points"
+
+
+def sensitivity(n, parameters, steps):
+    """End of an ODE with some rates, by the rates (explicit Euler)."""
+
+    def end(rates, y):
+        step = lambda y, _: (y + 0.01 * (jnp.roll(y, 1) * rates - y * rates), None)  # noqa: E731
+        return jax.lax.scan(step, y, length=steps)[0][:4]
+
+    return end, {"rates": array(n, parameters)}, {"y": array(parameters)}
+
+
+def attention(n, tokens, width):
+    """An attention block, by its input."""
+
+    def block(x, q, k, v):
+        weights = jax.nn.softmax((x @ q) @ (x @ k).T / width**0.5)
+        return weights @ (x @ v)
+
+    return block, {"x": array(n, tokens, width)}, {name: array(width, width) / width for name in "qkv"}
+
+
+FAMILIES = {
+    mlp: [(64, 8, 32, 8), (64, 32, 64, 4), (64, 4, 64, 32), (512, 16, 16, 16), (8, 128, 256, 10),
+          (8, 10, 256, 128), (1024, 3, 32, 1), (1024, 8, 32, 2)],
+    product: [(64, 32, 16), (64, 16, 32), (512, 64, 4), (512, 4, 64), (8, 256, 256), (4096, 8, 8), (1, 512, 64),
+              (1024, 3, 1)],
+    runge_kutta: [(64, 8, 20), (64, 32, 20), (512, 4, 50), (8, 128, 10), (1, 256, 20), (256, 16, 10), (16, 40, 40),
+                  (1024, 3, 10)],
+    kinematics: [(256, 7), (64, 16), (1024, 3), (16, 64), (4096, 6), (8, 100), (128, 12), (512, 30)],
+    particles: [(64, 8), (256, 4), (16, 16), (4, 32), (1, 64), (1024, 3), (32, 12), (8, 24)],
+    kernel_matrix: [(64, 50, 3), (64, 10, 10), (512, 100, 2), (16, 400, 8), (1024, 20, 4), (64, 4, 30), (8, 64, 64),
+                    (2048, 16, 1)],
+    softmax_regression: [(64, 8, 10), (16, 32, 10), (128, 4, 3), (4, 64, 20), (256, 10, 5), (32, 20, 2), (8, 50, 10),
+                         (512, 3, 4)],
+    convolution: [(64, 32, 3), (16, 128, 5), (256, 16, 3), (4, 256, 9), (1, 512, 3), (512, 24, 5), (32, 64, 7),
+                  (1024, 12, 3)],
+    banded: [(64, 34), (16, 130), (256, 18), (4, 258), (1, 1026), (1024, 10), (8192, 17), (32, 66)],
+    reprojection: [(64, 4), (256, 1), (16, 16), (1024, 2), (4, 50), (512, 3), (32, 10), (128, 6)],
+    sensitivity: [(64, 8, 50), (16, 32, 50), (256, 4, 100), (4, 100, 30), (32, 16, 200), (512, 6, 20), (8, 64, 20),
+                  (128, 12, 50)],
+    attention: [(8, 8, 8), (4, 16, 8), (32, 4, 4), (1, 16, 16), (16, 6, 8), (2, 32, 4), (64, 4, 8), (4, 8, 16)],
+}  # fmt: skip
+
+
+def choose(advice: advisor.Advice) -> dict[str, object]:
+    """Return the case that each rule chooses among the candidates, None if it is not one of them."""
+    inputs, outputs = advice.sizes.inputs, advice.sizes.outputs
+    forward, reverse = (candidates.find_plain(advice.cases, mode) for mode in ("jacfwd", "jacrev"))
+    compiled = [case for case in advice.cases if advice.fields[case].get("program_flops")]
+    return {
+        ADVICE: advice.best, "always forward": forward, "always reverse": reverse,
+        "forward where inputs <= outputs": forward if inputs <= outputs else reverse,
+        # patrick-kidger/lineax, lineax/_misc.py
+        "rule of lineax": forward if inputs < 100 or inputs <= 1.5 * outputs else reverse,
+        "fewest operations of XLA": min(compiled, key=lambda c: advice.fields[c]["program_flops"], default=None),
+    }  # fmt: skip
+
+
+def regrets(problem: tuple, budget: float, truth: float) -> tuple[dict[str, float], str]:
+    """Return the regret of each choice for a function, infinity if it was lost, and a description."""
+    function, points, shared, *wrt = problem
+    options = {"wrt": wrt[0] if wrt else None, "cores": side_by_side.CORES}
+    predicted = advisor.advise(function, points, shared, budget=0, **options)
+    chosen = choose(predicted)
+    if budget:
+        chosen[MEASURED] = key_of(advisor.advise(function, points, shared, budget=budget, **options).best)
+    with measuring_all():
+        measured = advisor.advise(function, points, shared, budget=truth, **options)
+    seconds = {key_of(case): measured.seconds(case) for case in measured.records if measured.seconds(case)}
+    least = min(seconds, key=seconds.__getitem__)
+    names = {name: key_of(case) if hasattr(case, "mode") else case for name, case in chosen.items()}
+    found = {
+        name: seconds[key] / seconds[least] - 1 if key in seconds else np.inf for name, key in names.items()
+    }
+    sizes = f"{measured.sizes.outputs} x {measured.sizes.inputs} at {measured.best.points} points"
+    advised = f"advised {predicted.describe(chosen[ADVICE])}, best {measured.describe(measured.best)}"
+    return (
+        found,
+        f"{sizes}: {advised}, {format_duration(seconds[least])}, {len(seconds)} of {len(measured.cases)} measured",
+    )
+
+
+@contextlib.contextmanager
+def measuring_all():
+    """Compile and measure all candidates within the context, also those that are predicted to be slow."""
+    limits = {(advisor.prediction, "_MOST_WORK"): np.inf, (advisor.measurement, "_MOST_PREDICTED"): np.inf,
+              (advisor.measurement, "_PREPARING"): 1.0, (advisor.measurement, "_MOST_RATIO"): np.inf}  # fmt: skip
+    before = {(module, name): getattr(module, name) for module, name in limits}
+    for (module, name), value in limits.items():
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for (module, name), value in before.items():
+            setattr(module, name, value)
+
+
+def key_of(case) -> tuple:
+    """Return what distinguishes a candidate in any process of advice: workloads are registered anew each time."""
+    return case.mode, case.chunk, case.block, case.forward, case.batch
+
+
+def main() -> int:
+    """Print the regret of the advice and of the rules, and the cases that are lost."""
+    words = dict(word.split("=") for word in sys.argv[1:] if "=" in word)
+    families = [f for f in FAMILIES if f.__name__ in sys.argv[1:]] or list(FAMILIES)
+    shapes, budget, truth = (
+        float(words.get(name, n)) for name, n in (("shapes", 8), ("budget", 20), ("truth", 60))
+    )
+    table: dict[str, list[float]] = {}
+    for family in families:
+        for size in FAMILIES[family][: int(shapes)]:
+            try:
+                found, text = regrets(family(*size), budget, truth)
+            except Refusal as refusal:
+                print(f"{family.__name__} {size}: {refusal}", flush=True)
+                continue
+            losses = ", ".join(
+                f"{name} {100 * found[name]:.1f} %" for name in (ADVICE, MEASURED) if name in found
+            )
+            print(f"{family.__name__} {text}; {losses}", flush=True)
+            for name, regret in found.items():
+                table.setdefault(name, []).append(regret)
+    print("\n| choice | mean regret | 95th percentile | worst | lost |\n" + "| --- " * 5 + "|")
+    for name, values in table.items():
+        known = [100 * value for value in values if value < np.inf] or [np.nan]
+        figures = (np.mean(known), np.percentile(known, 95), max(known))
+        print(
+            f"| {name} | {' | '.join(f'{x:.1f} %' for x in figures)} | {len(values) - len(known)} of {len(values)} |"
+        )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

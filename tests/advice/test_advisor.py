@@ -1,0 +1,165 @@
+"""Advice: every candidate is listed, the measured ones are checked, and the best is returned as a function."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import scaling
+from scaling.advice import advisor, local_peaks, measurement, prediction
+from scaling.core.case import Case, Refusal
+from scaling.core.record import Record
+from tests.support import ceilings, devices  # noqa: F401
+from tests.support.paths import TOP
+
+X = np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32)
+K = np.linspace(0.5, 1.5, 4, dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def made_up_peaks(monkeypatch):
+    peaks = lambda cases, cores: [r for n in {c.devices for c in cases} for r in ceilings.all_of(n)]  # noqa: E731
+    monkeypatch.setattr(local_peaks, "_load_or_measure_peaks", peaks)
+
+
+def force(x, k):
+    return k * jnp.sin(x[1:] - x[:-1])
+
+
+@jax.custom_jvp
+def wrong(x):
+    return jnp.sin(x)
+
+
+wrong.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 2 * jnp.cos(primals[0]) * tangents[0]))
+
+
+def test_without_a_budget_nothing_runs_and_all_candidates_are_predicted(monkeypatch):
+    monkeypatch.setattr(advisor.measurement, "measure_candidates", None)
+    advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0)
+    table = advice.table
+    assert {"jacfwd", "jacrev", "vmap_grad"} == set(table["mode"]) and (table["samples"] == 0).all()
+    assert table["predicted_seconds"].notna().all() and table["predicted_seconds"].is_monotonic_increasing
+    assert (table["memory_bytes"] >= X.nbytes + K.nbytes + 40 * 4 * 5 * 4).all()
+    assert "predicted on this machine" in str(advice) and "nothing was measured" in str(advice)
+
+
+def test_with_a_budget_the_measured_come_first_and_the_jacobian_is_that_of_jax():
+    lines = []
+    advice = scaling.advise(force, {"x": X}, {"k": K}, wrt="k", budget=2, note=lines.append)
+    assert advice.best in advice.records and not advice.records[advice.best].reason
+    assert all(record.error <= record.tolerance for record in advice.records.values())
+    samples = list(advice.table["samples"] > 0)
+    assert any(samples) and samples == sorted(samples, reverse=True)
+    expected = jax.vmap(jax.jacfwd(force, 1), (0, None))(X, K)
+    np.testing.assert_allclose(advice.jacobian(X, K), expected, rtol=1e-5, atol=1e-6)
+    first, second, third, blank, *code = str(advice).splitlines()
+    assert "measured" in first and "plain jacrev takes" in second and "memory" in third and not blank
+    assert "\n".join(code) == advice.code and lines[0].endswith("4 x 4 entries at 40 points")
+
+
+def test_a_wrong_derivative_is_never_advised():
+    advice = scaling.advise(lambda x: wrong(x), {"x": X}, budget=1)
+    assert not any(record.seconds for record in advice.records.values())
+    with pytest.raises(Refusal, match="finite differences"):
+        print(advice)
+
+
+def test_what_does_not_fit_is_left_out_with_its_figures(monkeypatch):
+    monkeypatch.setattr(prediction.memory, "available_bytes", lambda: 3000)
+    advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0)
+    assert advice.table["left_out"].str.contains("needs .* a device has 3.00 kB").all()
+    with pytest.raises(Refusal, match="a device has 3"):
+        print(advice)
+
+
+def test_devices_are_candidates_where_the_points_divide_evenly():
+    advice = scaling.advise(force, {"x": X}, {"k": K}, budget=0, devices=[1, 2, 3])
+    counts = {case.devices for case in advice.cases}
+    assert counts == {1, 2} and {case.devices for case in advice.excluded} == {3}
+    assert "do not divide evenly" in next(iter(advice.excluded.values()))
+
+
+def test_a_hessian_and_a_tree_are_advised_on():
+    advice = scaling.advise(
+        lambda p, y: jnp.sum(jnp.tanh(p["w"] @ y)) * p["b"], {"y": X}, {"p": {"w": X[:3], "b": K[0]}}, wrt="p",
+        target="hessian", budget=0,
+    )  # fmt: skip
+    assert set(advice.table["mode"]) == {"fwd_over_rev", "rev_over_rev"}
+    found = advice.jacobian(
+        *({"p": {"w": X[:3], "b": K[0]}, "y": X}[name] for name in advice.problem.arguments)
+    )
+    assert found["w"]["b"].shape == (40, 3, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"budget": -1}, "budget must be a number of seconds"),
+        ({"devices": [0]}, "devices must be positive integers"),
+        ({"devices": [99]}, "devices=99: JAX has 8 cpu devices here"),
+        ({"hardware": "h10"}, "unknown hardware 'h10'.* did you mean 'h100'"),
+    ],
+)
+def test_a_bad_option_is_explained(options, words):
+    with pytest.raises(Refusal, match=words):
+        scaling.advise(force, {"x": X}, {"k": K}, **options)
+
+
+def test_ten_times_the_work_is_compiled_for_the_obvious_choices_only():
+    advice = scaling.advise(lambda x: jnp.sum(jnp.sin(x) ** 3), {"x": np.ones((9, 64), np.float32)}, budget=0)
+    forward = {case.chunk: advice.reason(case) for case in advice.cases if case.mode == "jacfwd"}
+    assert forward[16].startswith("not compiled: it counts") and advice.best.mode == "jacrev"
+    assert forward[None].startswith("it counts") and "plain jacfwd takes" in str(advice)
+
+
+def record(*seconds, mode="jacfwd"):
+    return Record(Case("linear", mode=mode), "ok", {}, seconds=list(seconds))
+
+
+def test_a_candidate_is_kept_as_long_as_it_may_be_the_fastest():
+    fast, equal, slow = ([s * (1 + 0.001 * (k % 5)) for k in range(12)] for s in (1.0, 1.001, 1.2))
+    wide = [0.5 + 0.1 * k for k in range(12)]
+    keep = measurement._keep_undecided
+    a, b = Case("linear", mode="jacfwd"), Case("linear", mode="jacrev")
+    assert keep({a: record(*fast), b: record(*slow)}) == []  # decided
+    assert keep({a: record(*fast), b: record(*equal)}) == []  # equally good
+    assert keep({a: record(*fast), b: record(*wide)}) == [a, b]
+    assert keep({a: record(*fast[:3]), b: record(*equal[:3])}) == [a, b]  # too few samples
+    assert keep({a: record(*fast[:3]), b: record(3.0, 3.0, 3.0)}) == []  # more than twice as slow
+
+
+def test_the_most_promising_candidate_of_each_mode_is_measured_first():
+    cases = [Case("linear", mode=mode, block=block) for mode in ("jacfwd", "jacrev") for block in (None, 2)]
+    predicted = dict(zip(cases, (1.0, 2.0, 4.0, 3.0), strict=True))
+    ordered = measurement._order_by_promise(cases, predicted)
+    assert [cases.index(case) for case in ordered] == [0, 3, 1, 2]
+    last = measurement._order_by_promise(cases, predicted, [cases[3]])
+    assert [cases.index(case) for case in last] == [0, 1, 2, 3]
+    far = measurement._order_by_promise(cases, predicted | {cases[2]: 50.0, cases[3]: 21.0})
+    assert [cases.index(case) for case in far] == [0, 1]  # the others are predicted to take 20 times as long
+
+
+def test_ctrl_c_ends_the_measurement_with_what_there_is(monkeypatch):
+    take_turn, turns = measurement.run_case.take_turn, []
+
+    def interrupted(attempt):
+        turns.append(attempt)
+        if len(turns) == 3:
+            raise KeyboardInterrupt
+        return take_turn(attempt)
+
+    monkeypatch.setattr(measurement.run_case, "take_turn", interrupted)
+    advice = scaling.advise(force, {"x": X}, {"k": K}, budget=5)
+    assert 1 <= len(advice.records) <= 3 and advice.best in advice.records
+
+
+def test_the_notebook_of_the_page_runs(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (TOP / "docs" / "advise.md").read_text(), re.DOTALL)
+    namespace = {}
+    exec(code.replace("budget=10", "budget=1").replace("1000, 17", "30, 17"), namespace)
+    expected = jax.vmap(jax.jacfwd(namespace["force"]), (0, None))(namespace["x"], namespace["stiffness"])
+    np.testing.assert_allclose(namespace["J"], expected, rtol=1e-5, atol=1e-6)
+    assert "per call, measured on" in capsys.readouterr().out

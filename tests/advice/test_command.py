@@ -1,0 +1,75 @@
+"""`scaling advise`: a function of a file or a workload on the command line; bad words are one line and exit status 2."""
+
+import pytest
+
+from scaling.cli.main import main
+
+SPRING = """\
+import jax.numpy as jnp
+
+def force(x, stiffness):
+    return stiffness * jnp.sin(x[1:] - x[:-1])
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "explanation"),
+    [
+        ("spring.py:force", "one function with --points"),
+        ("--points x=3,2", "one function with --points"),
+        ("spring.py:force a.py:g --points x=3,2", "one function with --points"),
+        ("workload=linear --points x=3,2", "one function with --points"),
+        ("spring.py:force --points x", "--points takes NAME=SHAPE, such as x=100000,17"),
+        ("spring.py:force --points x=3,2 --shard k=2", "unknown option '--shard'"),
+        ("spring.py:force --points x=3,2 budget=soon", "budget must be a number of seconds"),
+        ("spring.py:force --points x=3,2 chunk=4", "chunk= has no effect on advice: use wrt"),
+        ("workload=linear chunk=4", "chunk= has no effect on advice: use workload"),
+        ("workload=linear sizes.p=[3,4]", "only devices takes a list"),
+        ("workload=linear hardware=h10", "did you mean 'h100'"),
+        ("workload=linear devices=4096", "devices=4096: this machine has"),
+    ],
+)
+def test_bad_words_are_explained_in_one_line(words, explanation, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    assert main(["advise", *words.split()]) == 2
+    error = capsys.readouterr().err.strip()
+    assert explanation in error and "\n" not in error
+
+
+@pytest.mark.process
+def test_a_function_of_a_file_is_advised_on(scaling_command, tmp_path):
+    (tmp_path / "spring.py").write_text(SPRING)
+    words = ["advise", "spring.py:force", "--points", "x=64,5", "--shared", "stiffness=4", "budget=1"]
+    done = scaling_command(words, env={"XDG_CACHE_HOME": str(tmp_path)}, anew=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("spring.py:force on this machine (cpu), devices=[1]: measured for 1 s")
+    assert "from spring import force" in lines and any(
+        line.startswith("jacobian = jax.jit(") for line in lines
+    )
+
+
+@pytest.mark.process
+def test_a_workload_is_advised_on_and_the_command_that_runs_it_is_named(scaling_command, tmp_path):
+    words = ["advise", "workload=linear", "sizes.p=16", "sizes.o=3", "points=8", "devices=[1,2]", "budget=0"]
+    done = scaling_command(words, env={"XDG_CACHE_HOME": str(tmp_path)}, anew=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (
+        done.stdout.count("scaling run study=function") == 2 and "Times relative to the least" in done.stdout
+    )
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("def force(x):\n    return float(x[0])\n", "abstract inputs"),
+        ("raise SystemExit(3)\n", "cannot be imported"),
+        ("import os\nos._exit(3)\n", "died"),
+        ("def force(y):\n    return y\n", "unknown parameter of the function 'x'"),
+    ],
+)
+def test_a_bad_function_is_explained_in_one_line(body, words, scaling_command, tmp_path):
+    (tmp_path / "spring.py").write_text(body)
+    done = scaling_command(["advise", "spring.py:force", "--points", "x=64,5"], anew=True)
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr, done.stderr

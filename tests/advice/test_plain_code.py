@@ -1,0 +1,110 @@
+"""The code to paste needs no part of this package, and returns what JAX's own transformations return."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scaling.advice import candidates, plain_code
+from scaling.advice.problem import make_problem, registered
+from tests.support import devices  # noqa: F401
+
+RNG = np.random.default_rng(0)
+X, K = RNG.normal(size=(6, 5)), RNG.normal(size=4)
+TREE = {"w": RNG.normal(size=(6, 2, 3)), "b": [RNG.normal(size=6)]}
+
+
+def force(x, k):
+    return k * jnp.sin(x[1:] - x[:-1])
+
+
+def energy(x, k):
+    return jnp.sum(k * jnp.cos(x[1:] - x[:-1])) + x[0] ** 3
+
+
+def of_tree(z, v):
+    """Its first parameter has the name of a variable of the code."""
+    return {"y": jnp.tanh(z["w"] @ v) + z["b"][0], "norm": (jnp.sum(z["w"] ** 2), z["b"][0] * v[:2])}
+
+
+PROBLEMS = {
+    "arrays": (force, {"x": X}, {"k": K}, "x"),
+    "both": (force, {"x": X}, {"k": K}, "x+k"),
+    "trees": (of_tree, {"z": TREE}, {"v": RNG.normal(size=3)}, "v+z"),
+}
+METHODS = {
+    "forward": {"mode": "jacfwd"}, "reverse": {"mode": "jacrev"}, "columns": {"mode": "jacfwd", "chunk": 2},
+    "rows": {"mode": "jacrev", "chunk": 3}, "blocks": {"mode": "jacfwd", "block": 4},
+    "devices": {"mode": "jacrev", "devices": 2}, "blocks on devices": {"mode": "jacrev", "block": 2, "devices": 3},
+}  # fmt: skip
+HESSIANS = {
+    "forward over reverse": {"mode": "fwd_over_rev"}, "reverse over reverse": {"mode": "rev_over_rev"},
+    "forward over forward": {"mode": "fwd_over_fwd"}, "columns": {"mode": "fwd_over_rev", "chunk": 2},
+}  # fmt: skip
+
+
+def run_plainly(problem, code):
+    """Run the code where only the function is known."""
+    assert "scaling" not in code
+    namespace = {problem.name: problem.function}
+    exec(code, namespace)
+    inputs = {**problem.points, **problem.shared}
+    return namespace[problem.target](*(inputs[name] for name in problem.arguments))
+
+
+def assert_equals(problem, code, transform):
+    inputs = {**problem.points, **problem.shared}
+    argnums = problem.argnums if len(problem.argnums) > 1 else problem.argnums[0]
+    axes = tuple(0 if name in problem.points else None for name in problem.arguments)
+    expected = jax.vmap(transform(problem.function, argnums), axes)(*(inputs[n] for n in problem.arguments))
+    found = run_plainly(problem, code)
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12), found, expected)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_method_returns_what_jacfwd_returns(name, method):
+    problem = make_problem(*PROBLEMS[name])
+    with registered(problem) as case:
+        case = dataclasses.replace(case, **METHODS[method])
+    assert_equals(problem, plain_code.write_code(problem, case), jax.jacfwd)
+
+
+@pytest.mark.parametrize("forward", ["x", "k"])
+def test_some_inputs_forward_and_others_in_reverse(forward):
+    problem = make_problem(force, {"x": X}, {"k": K}, "x+k")
+    with registered(problem) as case:
+        case = dataclasses.replace(case, mode="mixed", forward=forward)
+    assert_equals(problem, plain_code.write_code(problem, case), jax.jacfwd)
+
+
+@pytest.mark.parametrize("method", HESSIANS)
+@pytest.mark.parametrize("wrt", ["x", "x+k"])
+def test_every_method_of_a_hessian_returns_what_hessian_returns(wrt, method):
+    problem = make_problem(energy, {"x": X}, {"k": K}, wrt, "hessian")
+    with registered(problem) as case:
+        case = dataclasses.replace(case, **HESSIANS[method])
+    assert_equals(problem, plain_code.write_code(problem, case), jax.hessian)
+
+
+SPARSE = {  # function -> the numbers of compressed columns and rows, None without an advantage
+    "columns": (lambda x: x[1:] * x[:-1], (2, 0)),
+    "rows": (lambda x: jnp.append(x[:-1] ** 2, 0.0) + x[-1] * jnp.eye(9)[0], (0, 1)),
+    "a full row": (lambda x: jnp.append(x**2, jnp.sum(x)), (0, 2)),
+    "a full matrix": (lambda x: jnp.cumsum(x**2), None),
+}
+
+
+@pytest.mark.parametrize("name", SPARSE)
+def test_a_sparse_jacobian_is_expanded_to_the_dense_one(name):
+    function, colors = SPARSE[name]
+    problem = make_problem(function, {"x": RNG.normal(size=(3, 9))})
+    with registered(problem) as case:
+        coloring = candidates.find_coloring(case)
+        case = dataclasses.replace(case, mode=candidates.COMPRESSED)
+    assert colors == (coloring and (coloring.column_count, coloring.row_count))
+    if coloring:
+        assert_equals(problem, plain_code.write_code(problem, case, coloring), jax.jacfwd)

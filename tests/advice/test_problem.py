@@ -1,0 +1,98 @@
+"""A plain function becomes a workload: trees of inputs, the data as they are, and one clear line for what is wrong."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from scaling.advice.problem import import_function, make_problem, registered
+from scaling.core import inputs, workload
+from scaling.core.case import Refusal
+from tests.support import devices  # noqa: F401
+
+X, K = np.ones((6, 3), np.float32), np.arange(2, dtype=np.float32)
+
+
+def force(x, k, scale=1.0):
+    return scale * k * (x[1:] - x[:-1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((3, {"x": X}), ["the number 3", "give a function"]),
+        ((force, [X]), ["points must be a dict", "{'x': x}"]),
+        ((force, X, K), ["points must be a dict", "NumPy array"]),
+        ((force, {"x": X}, K), ["shared must be a dict"]),
+        ((force, {"x": X}, {"k": jax.random.key(0)}), ["'k' is an array of shape () and dtype key<fry>"]),
+        ((force, {"x": X}, {"k": K}, 0), ["wrt must be names", "such as x+k", "the number 0"]),
+        ((force, {}), ["one at least in points"]),
+        ((force, {"x": X}, {"x": K}), ["in both: x"]),
+        ((force, {"x": X}), ["also takes k", "in points or in shared"]),
+        ((force, {"x": X}, {"stifness": K}), ["parameter of the function 'stifness'", "x, k, scale"]),
+        ((force, {"x": X}, {"k": "soft"}), ["'k' is the text 'soft'", "arrays of real numbers"]),
+        ((force, {"x": X}, {"k": {}}), ["'k' is an empty dict"]),
+        ((force, {"x": X > 0}, {"k": K}), ["'x' is a NumPy array of shape (6, 3) and dtype bool"]),
+        ((force, {"x": X, "k": K}), ["x has 6", "k has 2", "belongs in shared"]),
+        ((force, {"x": X[0, 0]}, {"k": K}), ["x has 0"]),
+        ((force, {"x": X}, {"k": K}, "y"), ["(wrt) 'y'", "x, k"]),
+        ((force, {"x": X}, {"k": np.arange(2)}, "k"), ["wrt=k contains integers"]),
+        ((force, {"x": X}, {"k": K.astype(np.float64)}), ["float32, float64", "use one of"]),
+        ((force, {"x": X}, {"k": K}, "x", "hesian"), ["unknown target 'hesian'", "did you mean 'hessian'"]),
+    ],
+)
+def test_a_bad_input_is_explained_in_one_line(arguments, words):
+    with pytest.raises(Refusal) as refusal:
+        make_problem(*arguments)
+    assert "\n" not in str(refusal.value) and all(each in str(refusal.value) for each in words)
+
+
+def test_arguments_are_in_the_order_of_the_parameters():
+    assert make_problem(force, {"x": X}, {"scale": np.float32(2), "k": K}).arguments == ("x", "k", "scale")
+    assert make_problem(lambda k, x: k * x[0], {"x": X}, {"k": K}).arguments == ("k", "x")
+    assert make_problem(functools.partial(force, scale=2.0), {"x": X}, {"k": K}).arguments == ("x", "k")
+
+
+def test_the_workload_computes_the_function_at_the_given_data_and_goes_away():
+    data = {"a": np.linspace(0, 1, 12, dtype=np.float32).reshape(6, 2), "n": np.arange(6)}
+    problem = make_problem(lambda p, k: p["a"] * k[p["n"] % 2], {"p": data}, {"k": K}, "k")
+    with registered(problem) as case:
+        built = workload.build(case)
+        arrays = inputs.input_arrays(case, built)
+        assert case.points == 6 and built.names == ("k",)
+        np.testing.assert_array_equal(arrays["p.a"], data["a"])
+        np.testing.assert_array_equal(arrays["p.n"], data["n"])
+        at_point = {name: a[4] if name in built.points else a for name, a in arrays.items()}
+        np.testing.assert_allclose(built.function(**at_point), data["a"][4] * K[0])
+    with pytest.raises(Refusal, match="unknown workload"):
+        workload.module(case.workload)
+
+
+def test_a_shape_draws_points_that_differ_and_integers_that_index():
+    struct = jax.ShapeDtypeStruct
+    problem = make_problem(
+        lambda x, i: x[i] + jnp.sum(x),
+        {"x": struct((5, 3), jnp.float32), "i": struct((5,), jnp.int32)},
+    )
+    with registered(problem) as case:
+        arrays = inputs.input_arrays(case, workload.build(case))
+    assert len(np.unique(arrays["x"])) == 15 and set(arrays["i"]) == {0} and arrays["i"].dtype == np.int32
+
+
+def test_a_function_is_imported_from_a_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "springs_of_advice.py").write_text("def force(x):\n    return x\n")
+    (tmp_path / "broken_of_advice.py").write_text("1 / 0\n")
+    function, line = import_function("springs_of_advice.py:force")
+    assert function(3) == 3 and line == "from springs_of_advice import force"
+    for text, words in [
+        ("springs_of_advice.py", "write FILE.py:NAME"),
+        ("nowhere.py:force", "not a function of a file here"),
+        ("springs_of_advice.py:forse", "did you mean 'force'"),
+        ("broken_of_advice.py:force", "ZeroDivisionError"),
+    ]:
+        with pytest.raises(Refusal, match=words):
+            import_function(text)
