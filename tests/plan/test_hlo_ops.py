@@ -102,19 +102,15 @@ PRODUCTS = {  # instruction, operands, multiplications and additions
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_a_matrix_product_is_counted_in_every_notation(name):
     instruction, operands, operations = PRODUCTS[name]
-<<<<<<< HEAD
-    assert kernel_work(single_kernel(instruction, *operands)) == {"products": operations}
-=======
-    work = done(alone(instruction, *operands))
+    work = kernel_work(single_kernel(instruction, *operands))
     work.pop("unvectorized", None)  # the patches of a convolution on a CPU
     assert work == {"products": operations}
 
 
 def test_a_convolution_on_a_cpu_extracts_a_patch_for_each_output_position():
     text = "f32[7,9,4]{2,1,0} convolution(%a, %b), window={size=3 pad=1_1}, dim_labels=b0f_0io->b0f"
-    kernel = alone(text, "f32[7,9,2]{2,1,0}", "f32[3,2,4]{2,1,0}")
+    kernel = single_kernel(text, "f32[7,9,2]{2,1,0}", "f32[3,2,4]{2,1,0}")
     assert kernel.unvectorized == 7 * 9 * PATCH
->>>>>>> advise
 
 
 def test_a_library_call_moves_no_scratch_and_unknown_calls_are_not_products():
