@@ -507,7 +507,7 @@ def test_a_refusal_in_a_worker_is_recorded_without_the_exception_type(make_recor
 
 
 COMPLETED = {
-    "scaling ": "run plan status logs",
+    "scaling ": "run plan advise status logs",
     "scaling sta": "status",
     "scaling run stu": "study=",
     "scaling run study=rb": "study=rbf",
