@@ -160,6 +160,9 @@ class Advice:
         ours, other = self.records.get(self.best), self.records.get(case)
         if ours and other and (ratio := ratio_interval(other.seconds, ours.seconds)):
             return "{} times as long ({} to {})".format(*map(format_number, ratio))
+        if ours and other and ours.seconds and other.seconds:  # with too few samples for an interval
+            ratio_of_medians = statistics.median(other.seconds) / statistics.median(ours.seconds)
+            return f"{format_number(ratio_of_medians)} times as long (measured, {len(other.seconds)} samples)"
         theirs, best = (self.fields[c].get("predicted") for c in (case, self.best))
         if not theirs or not best:
             return "an unknown time"

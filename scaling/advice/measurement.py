@@ -91,7 +91,10 @@ def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
     """Return a clause about how certain it is that a candidate is the fastest of those that were measured."""
-    ratios = [ratio_interval(other.seconds, best.seconds) for other in others]
+    fastest = statistics.median(best.seconds)
+    # Those that were dropped as more than twice as slow may have too few samples for an interval.
+    near = [other for other in others if statistics.median(other.seconds) <= _MOST_RATIO * fastest]
+    ratios = [ratio_interval(other.seconds, best.seconds) for other in near]
     rivals = [ratio for ratio in ratios if ratio is None or ratio[1] <= 1]
     if not rivals:
         return (

@@ -163,3 +163,13 @@ def test_the_notebook_of_the_page_runs(capsys):
     expected = jax.vmap(jax.jacfwd(namespace["force"]), (0, None))(namespace["x"], namespace["stiffness"])
     np.testing.assert_allclose(namespace["J"], expected, rtol=1e-5, atol=1e-6)
     assert "per call, measured on" in capsys.readouterr().out
+
+
+def test_a_candidate_dropped_as_much_slower_is_not_called_as_fast():
+    case = Case(workload="linear", sizes={"p": 5, "o": 3}, points=7)
+    best, slow = (
+        Record(case, "ok", {}, seconds=seconds) for seconds in ([1.0, 1.01, 0.99] * 4, [5.0, 5.1, 4.9])
+    )
+    assert "fastest of the 2 candidates" in measurement.describe_certainty(best, [slow])
+    near = Record(case, "ok", {}, seconds=[1.1, 1.2, 1.0])
+    assert "may be as fast" in measurement.describe_certainty(best, [near])
