@@ -20,7 +20,7 @@ from scaling.core.case import Case, to_dict
 from scaling.core.record import Record
 
 UNENCODABLE = "backslashreplace"  # lone surrogates are written as escapes
-_DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "string"}  # column type -> pandas dtype
+_DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "str"}  # column type -> pandas dtype
 _LARGEST_INTEGER = 2**63
 _PLAN_ONLY = ("program_flops", "program_transcendentals", "program", "compiled_as", "capacity_bytes")
 _PLAN_FIELDS = (
