@@ -157,12 +157,12 @@ class Advice:
         """Return the ratio of the time of a candidate to that of the best one as text."""
         if case == self.best:
             return "the same time, as it is this choice"
-        ours, other = self.records.get(self.best), self.records.get(case)
-        if ours and other and (ratio := ratio_interval(other.seconds, ours.seconds)):
+        samples, of_best = (self.records[c].seconds if c in self.records else [] for c in (case, self.best))
+        if ratio := ratio_interval(samples, of_best):
             return "{} times as long ({} to {})".format(*map(format_number, ratio))
-        if ours and other and ours.seconds and other.seconds:  # with too few samples for an interval
-            ratio_of_medians = statistics.median(other.seconds) / statistics.median(ours.seconds)
-            return f"{format_number(ratio_of_medians)} times as long (measured, {len(other.seconds)} samples)"
+        if samples and of_best:  # too few for an interval
+            ratio_of_medians = statistics.median(samples) / statistics.median(of_best)
+            return f"{format_number(ratio_of_medians)} times as long (measured, {len(samples)} samples)"
         theirs, best = (self.fields[c].get("predicted") for c in (case, self.best))
         if not theirs or not best:
             return "an unknown time"
@@ -247,24 +247,34 @@ def advise_case(
     cases, excluded, sizes = candidates.list_candidates(base, devices, mode)
     entries = f"{sizes.outputs:,} x {sizes.inputs:,} entries at {count_of(base.points, 'point')}"
     note(f"{count_of(len(cases), 'candidate')} for {entries}")
-    model = elsewhere or (local_peaks.model_this_machine(cases, cores) if cases else None)
-    fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
     if elsewhere:
         plan_study.find_compiler(elsewhere)
+    model = elsewhere or (local_peaks.model_this_machine(cases, cores) if cases else None)
+    fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
     if model is not None:  # without a model, all candidates are measured
         fields = prediction.predict_candidates(cases, model, note)
-    predicted = {c: f["predicted"]["seconds"] for c, f in fields.items() if f.get("predicted")}
-    feasible = [case for case in cases if fields.get(case, {}).get("status") == "planned"]
     records: dict[Case, Record] = {}
     if budget and elsewhere is None and len(fields) == len(cases):  # not interrupted
         bound = list(cores) if cores else None
         group = lambda case: ProcessGroup(jax.devices()[: case.devices], platform, cores=bound)  # noqa: E731
-        with reference.caching_results_up_to((memory.available_bytes() or 0) // 8):
-            doubtful = [case for case in feasible if fields[case].get("text")]
-            records = measurement.measure_candidates(feasible, group, budget, predicted, doubtful, note)
+        records = _measure({case: fields[case] for case in cases}, group, budget, note)
     machine = elsewhere.title if elsewhere else f"this machine ({platform})"
     advice = Advice(tuple(cases), excluded, sizes, fields, records, machine)
     return dataclasses.replace(advice, cases=tuple(sorted(cases, key=lambda case: _rank(advice, case))))
+
+
+def _measure(
+    fields: Mapping[Case, RecordFields],
+    group: Callable[[Case], ProcessGroup],
+    budget: float,
+    note: Callable[[str], None],
+) -> dict[Case, Record]:
+    """Measure the candidates that fit into memory, and return their records."""
+    feasible = [case for case, of_case in fields.items() if of_case.get("status") == "planned"]
+    predicted = {c: f["predicted"]["seconds"] for c, f in fields.items() if f.get("predicted")}
+    doubtful = [case for case in feasible if fields[case].get("text")]
+    with reference.caching_results_up_to((memory.available_bytes() or 0) // 8):
+        return measurement.measure_candidates(feasible, group, budget, predicted, doubtful, note)
 
 
 def _require_devices(devices: Sequence[int], hardware: Hardware | None, platform: str) -> None:

@@ -38,9 +38,10 @@ def list_candidates(
     cases, excluded = dict[Case, None](), dict[Case, str]()
     for stated in _enumerate_cases(base, built, sizes, devices, mode):
         case = completion.complete(stated)
-        built, case_sizes = workload.build(case), shape.derivative_shape(case, workload.build(case))
+        of_case = workload.build(case)
+        case_sizes = shape.derivative_shape(case, of_case)
         case = completion.without_trivial_blocks(case, case_sizes)
-        reason = applicability.why_inapplicable(case, built, case_sizes)
+        reason = applicability.why_inapplicable(case, of_case, case_sizes)
         if case.axes[0] > 1 and case.points % case.axes[0]:
             reason = "indivisible", f"{case.points} points do not divide evenly over {case.axes[0]} devices"
         if reason is None:

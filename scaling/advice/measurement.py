@@ -78,28 +78,30 @@ def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
     """Return the cases to sample further: the fastest and those that may be as fast, or [] if decided."""
     if not records:
         return []
-    medians = {case: statistics.median(record.seconds) for case, record in records.items()}
-    best = min(medians, key=lambda case: medians[case])
-    undecided, is_decided = [best], True
-    for case in (case for case in records if case != best):
-        ratio = ratio_interval(records[case].seconds, records[best].seconds)
-        if medians[case] <= _MOST_RATIO * medians[best] and (ratio is None or ratio[1] <= 1):
-            undecided.append(case)
-            is_decided &= ratio is not None and ratio[2] <= CLOSE
-    return [] if is_decided else undecided
+    best = min(records, key=lambda case: statistics.median(records[case].seconds))
+    rivals = [case for case in records if case != best and _may_be_as_fast(records[case], records[best])]
+    return [] if all(_is_close(records[case], records[best]) for case in rivals) else [best, *rivals]
+
+
+def _may_be_as_fast(record: Record, best: Record) -> bool:
+    """Return whether a candidate is neither more than twice as slow as the best one nor certainly slower."""
+    if statistics.median(record.seconds) > _MOST_RATIO * statistics.median(best.seconds):
+        return False
+    ratio = ratio_interval(record.seconds, best.seconds)
+    return ratio is None or ratio[1] <= 1
+
+
+def _is_close(record: Record, best: Record) -> bool:
+    ratio = ratio_interval(record.seconds, best.seconds)
+    return ratio is not None and ratio[2] <= CLOSE
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
     """Return a clause about how certain it is that a candidate is the fastest of those that were measured."""
-    fastest = statistics.median(best.seconds)
-    # Those that were dropped as more than twice as slow may have too few samples for an interval.
-    near = [other for other in others if statistics.median(other.seconds) <= _MOST_RATIO * fastest]
-    ratios = [ratio_interval(other.seconds, best.seconds) for other in near]
-    rivals = [ratio for ratio in ratios if ratio is None or ratio[1] <= 1]
+    rivals = [other for other in others if _may_be_as_fast(other, best)]
     if not rivals:
         return (
             f"it is the fastest of the {len(others) + 1} candidates that were measured, with 95 % confidence"
         )
-    if all(ratio is not None and ratio[2] <= CLOSE for ratio in rivals):
-        return f"{len(rivals)} of the {len(others)} others that were measured are within 3 % of it"
-    return f"{len(rivals)} of the {len(others)} others that were measured may be as fast"
+    how = "are within 3 % of it" if all(_is_close(rival, best) for rival in rivals) else "may be as fast"
+    return f"{len(rivals)} of the {len(others)} others that were measured {how}"

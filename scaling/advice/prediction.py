@@ -3,7 +3,7 @@
 XLA compiles in threads of this process, because a function of a notebook cannot be sent to another one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
@@ -37,14 +37,7 @@ def predict_candidates(
         except Exception as error:
             fields[case] = describe_failure(error)
     work = {case: _count_operations(each) * case.devices for case, each in traced.items()}
-    # Compressed columns count less, but expanding them is not counted.
-    dense = [value for case, value in work.items() if value and case.mode != COMPRESSED]
-    least = min(dense, default=0.0)
-    too_much = {
-        case: f"it counts {value / least:.0f} times the operations of another candidate"
-        for case, value in work.items()
-        if value > _MOST_WORK * least
-    }
+    too_much = _find_excessive_work(work)
     # Plain forward and reverse mode are predicted for comparison.
     not_compiled = [case for case in too_much if case.chunk or case.block]
     for case in not_compiled:
@@ -67,14 +60,23 @@ def predict_candidates(
     return fields
 
 
+def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
+    """Return a text for each candidate that counts many times the operations of another one."""
+    # Compressed columns count less, but expanding them is not counted.
+    dense = [value for case, value in work.items() if value and case.mode != COMPRESSED]
+    least = min(dense, default=0.0)
+    return {
+        case: f"it counts {value / least:.0f} times the operations of another candidate"
+        for case, value in work.items()
+        if value > _MOST_WORK * least
+    }
+
+
 def _worker_header(case: Case, hardware: Hardware) -> dict[str, Any]:
     """Return the settings of a compile worker for one case."""
     free = memory.available_bytes()
-    return {
-        "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
-        "memory": hardware.memory or (free and free / case.devices),
-        "places": {str(case.devices): hardware.slice_shape(case.devices) or ()},
-    }  # fmt: skip
+    available = hardware.memory or (free and free / case.devices)  # devices of a CPU share its memory
+    return plan_study.worker_header(hardware, [case.devices]) | {"memory": available}
 
 
 def _count_operations(traced: TracedCase) -> float:

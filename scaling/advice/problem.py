@@ -100,16 +100,7 @@ def make_problem(
             f"points must have equally long leading axes: {found}; an input without one belongs in shared"
         )
     inputs = {**points, **shared}
-    if not isinstance(wrt, str | None):
-        raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
-    names = tuple(dict.fromkeys((wrt or next(iter(points))).split("+")))
-    for name in names:
-        if name not in inputs:
-            raise unknown_name("input to differentiate by (wrt)", name, inputs)
-        if any(jnp.issubdtype(a.dtype, jnp.integer) for a in jax.tree.leaves(inputs[name])):
-            raise Refusal(
-                f"wrt={name} contains integers: give them in an input of their own, or convert them"
-            )
+    names = _read_wrt(wrt if wrt not in (None, "") else next(iter(points)), inputs)
     dtypes = {str(a.dtype) for a in jax.tree.leaves(inputs) if not jnp.issubdtype(a.dtype, jnp.integer)}
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
         raise Refusal(
@@ -145,6 +136,21 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
                 f"input {name!r} is {describe(inputs[name])}: an input is an array or a pytree of arrays"
             )
     return arrays
+
+
+def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the differentiated inputs from text such as "x+k"."""
+    if not isinstance(wrt, str):
+        raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
+    names = tuple(dict.fromkeys(wrt.split("+")))
+    for name in names:
+        if name not in inputs:
+            raise unknown_name("input to differentiate by (wrt)", name, inputs)
+        if any(jnp.issubdtype(a.dtype, jnp.integer) for a in jax.tree.leaves(inputs[name])):
+            raise Refusal(
+                f"wrt={name} contains integers: give them in an input of their own, or convert them"
+            )
+    return names
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:

@@ -58,8 +58,9 @@ def execute(words: list[str], console: Console) -> int:
         console.print(escape(HELP), highlight=False)
         return OK
     job = _read_job(words)
-    is_bound = not job["hardware"] and find_platform() == "cpu"
-    where = job["hardware"]["name"] if job["hardware"] else f"this machine ({find_platform()})"
+    platform = None if job["hardware"] else find_platform()
+    is_bound = platform == "cpu"
+    where = f"this machine ({platform})" if platform else job["hardware"]["name"]
     how = (
         "by compiling alone" if job["hardware"] or not job["budget"] else f"measured for {job['budget']:g} s"
     )
@@ -79,19 +80,7 @@ def execute(words: list[str], console: Console) -> int:
 
 def _read_job(words: Sequence[str]) -> Job:
     """Return the problem, the device counts, the hardware and the budget that the words describe."""
-    fields: dict[str, str] = {"budget": "30"}
-    inputs: dict[str, dict[str, Any]] = {"--points": {}, "--shared": {}}
-    functions, remaining = list[str](), iter(words)
-    for word in remaining:
-        name, sign, value = word.partition("=")
-        if name in inputs:
-            inputs[name] |= _parse_shape(name, value if sign else next(remaining, ""))
-        elif word.startswith("-"):
-            raise Refusal(f"unknown option {word!r}: choose from {', '.join(inputs)}, --help")
-        elif sign:
-            fields[name] = value
-        else:
-            functions.append(word)
+    functions, inputs, fields = _sort_words(words)
     if [len(functions), bool(inputs["--points"])] not in ([1, True], [0, False]) or bool(functions) == (
         "workload" in fields
     ):
@@ -122,6 +111,24 @@ def _read_job(words: Sequence[str]) -> Job:
             f"advice is for one problem, and these fields describe {len(cells)}: only devices takes a list"
         )
     return job | {"case": cells[0].case, "mode": config["mode"]}
+
+
+def _sort_words(words: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]], dict[str, str]]:
+    """Return the functions, the inputs by option and name, and the fields with the default budget."""
+    fields: dict[str, str] = {"budget": "30"}
+    inputs: dict[str, dict[str, Any]] = {"--points": {}, "--shared": {}}
+    functions, remaining = list[str](), iter(words)
+    for word in remaining:
+        name, sign, value = word.partition("=")
+        if name in inputs:
+            inputs[name] |= _parse_shape(name, value if sign else next(remaining, ""))
+        elif word.startswith("-"):
+            raise Refusal(f"unknown option {word!r}: choose from {', '.join(inputs)}, --help")
+        elif sign:
+            fields[name] = value
+        else:
+            functions.append(word)
+    return functions, inputs, fields
 
 
 def _parse_shape(option: str, text: str) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -9,7 +9,7 @@ import datetime
 import importlib.metadata
 import math
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -306,13 +306,17 @@ def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
 
 
 def _compile_pool(study: PlannedStudy, cases: Mapping[Case, Any]) -> CompilePool:
-    hardware, counts = study.hardware, sorted({case.devices for case in cases})
-    header = {
-        "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
-        "memory": hardware.memory, "most": counts[-1],
-        "places": {str(count): list(hardware.slice_shape(count) or ()) for count in counts},
-    }  # fmt: skip
+    header = worker_header(study.hardware, {case.devices for case in cases})
     return CompilePool(header, min(len(cores.usable_cores()), len(cases)), study.settings.case_seconds)
+
+
+def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
+    """Return the settings of a compile worker for these device counts, see compile_worker.py."""
+    return {
+        "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
+        "memory": hardware.memory, "most": max(counts),
+        "places": {str(count): list(hardware.slice_shape(count) or ()) for count in sorted(counts)},
+    }  # fmt: skip
 
 
 def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
