@@ -54,7 +54,7 @@ BAD_INPUTS = {
     ),
     "unknown verb": (
         ["rnu"],
-        "unknown verb 'rnu'.*run, plan, status, logs, cancel, report, compare, lint, export, merge.*did you mean 'run'",
+        "unknown verb 'rnu'.*run, plan, advise, status, logs, cancel, report, compare, lint, export, merge.*did you mean 'run'",
     ),
     "unknown wrt": ([*RBF, "wrt=y", "mode=jacfwd"], r"differentiate rbf by \(wrt\) 'y'.*x"),
     "wrt twice": ([*RBF, "wrt=x+x", "mode=jacfwd"], r"wrt='x\+x' names an input twice"),
