@@ -48,10 +48,12 @@ class Coloring:
 
 @dataclass(frozen=True)
 class CommonEntries:
-    """The entries that two patterns, `ours` and `theirs`, share. All fields are None if they are equal.
+    """The entries that two patterns, `ours` and `theirs`, share. All fields are None for equal patterns.
 
-    For each entry of ours, `at` is its index in theirs, and `has` is whether it is there (else `at` is
-    arbitrary). `lacking` are the indices of the entries of theirs that ours does not contain.
+    Attributes:
+        at: the index in theirs of each entry of ours, arbitrary if theirs does not contain it.
+        has: whether theirs contains each entry of ours.
+        lacking: the indices in theirs of the entries that ours does not contain.
     """
 
     at: np.ndarray | None = None
