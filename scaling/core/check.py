@@ -173,9 +173,8 @@ def verdict(
 ) -> Verdict:
     """Compare a result, an array (points, outputs', inputs') on the host, with its reference.
 
-    outputs' and inputs' are the axes that remain after the reduction of each Jacobian. `pattern` is the
-    detected sparsity pattern of a result with colored seeds, by default the pattern that the workload
-    provides.
+    outputs' and inputs' are the axes that remain after the reduction. `pattern` is the sparsity pattern of a
+    result with colored seeds, by default that of the workload.
     """
     spec = reference_spec(case, workload, sizes, platform, pattern)
     _require_shape(spec, result)
@@ -213,7 +212,7 @@ def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
 
 
 def _first_not_finite(result: np.ndarray) -> int | None:
-    """Return the first index along the first axis of a result at which it has NaN or infinity, or None."""
+    """Return the index of the first point or copy that contains NaN or infinity, or None if none does."""
     step = max(1, _SCANNED_NUMBERS // max(1, result[0].size))
     for start in range(0, len(result), step):
         is_finite = np.isfinite(result[start : start + step])
@@ -235,7 +234,6 @@ def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
 
 
 def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield the comparisons of a result: one per range of points, or a single one for a sum over points."""
     if spec.reduction.sums_points:
         yield _compare_sum(spec, result)
     elif spec.sampled:

@@ -49,8 +49,7 @@ class StepPlan:
         seeds: the number of seeds per step, or None if each step takes all seeds.
         count: the number of steps.
         host_bytes: the bytes of all per-point inputs and of the result on the host.
-        moved_bytes: the bytes that each device copies from and to the host, in addition to the arguments of
-            one step.
+        moved_bytes: the bytes that each device copies from and to the host besides one step's arguments.
     """
 
     case: Case

@@ -127,10 +127,7 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the hash of the last git commit of this package, and whether its files differ from that commit.
-
-    Both are None if the package is not in a git repository.
-    """
+    """Return the hash of the last git commit of this package and whether files differ, or (None, None)."""
     in_package = ("-C", str(_PACKAGE))
     if value := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return value.removesuffix("+dirty"), value.endswith("+dirty")

@@ -47,7 +47,7 @@ def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result
 def _gather_unseeded(
     case: Case, workload: Workload, x: np.ndarray, shape: tuple[int, int, int]
 ) -> np.ndarray:
-    """Convert the result x of an AD mode without seeds, (point devices, 1, points, ...), to a shape."""
+    """Convert the result of an AD mode without seeds, (point devices, 1, points, ...), to a given shape."""
     if workload.reduction.sums_points:
         x = _sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
     elif case.ad_mode.is_value and shape == (1, 1, 1):

@@ -155,5 +155,5 @@ def input_arrays(
 
 
 def exact_inputs(case: Case, workload: "Workload", start: int, stop: int) -> dict[str, np.ndarray]:
-    """Return `input_arrays` of the points `start` to `stop`, converted to float64 after that rounding."""
+    """Return `input_arrays` of the points `start` to `stop`, with all arrays converted to float64."""
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}

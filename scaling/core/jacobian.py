@@ -56,7 +56,7 @@ Colorings = Sequence[PartColoring]  # one per linear map; empty unless seeds=col
 
 @dataclass(frozen=True)
 class SeedRange:
-    """The rows `first` to `first + count` of the seed matrix, computed in chunks (None: all at once)."""
+    """The rows `first` to `first + count` of the seed matrix. `chunk` is their number per loop step, if any."""
 
     first: Any
     count: int

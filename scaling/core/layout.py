@@ -140,7 +140,7 @@ def _device_function(
 def _wrap_jit(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the function to compile for one device, with `jax.jit` unless jit=false, and its arguments."""
+    """Return the function, wrapped in `jax.jit` unless jit=false, and its arguments, for one device."""
     sharding = SingleDeviceSharding(devices[0])
     structs = {
         name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in arguments.items()
@@ -152,7 +152,7 @@ def _wrap_jit(
 def _wrap_shard_map(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the function with `jax.shard_map` and its arguments. Its result has two leading mesh axes."""
+    """Return the function wrapped in `jax.shard_map` and its arguments. Results have two leading mesh axes."""
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
@@ -176,7 +176,7 @@ def _wrap_shard_map(
 def _wrap_pmap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the function with `jax.pmap` and its arguments, which have a leading axis of all devices."""
+    """Return the function wrapped in `jax.pmap` and its arguments, which have a leading axis of devices."""
 
     def on_axis(*arrays: Any) -> Any:
         device, seed_devices = jax.lax.axis_index(POINTS), case.axes[1]

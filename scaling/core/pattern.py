@@ -31,8 +31,7 @@ class Coloring:
         columns: (inputs,) int32, the color of each column, or -1 for none. None if no column has a color.
         rows: (outputs,) int32, the colors of the rows in the same form.
         column_count, row_count: the number of colors.
-        by_row: (entries,) bool, whether an entry is read from a compressed row instead of a compressed
-            column.
+        by_row: (entries,) bool, whether an entry is read from a compressed row, not from a column.
         detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports.
     """
 

@@ -16,8 +16,7 @@ _values: dict[str, dict[Hashable, Any]] = {}
 def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None = None) -> Value:
     """Return the cached value of a key, computed by `make` if it is missing.
 
-    At most `most` values of a `kind`, such as "coloring", are kept (None keeps all). The oldest is removed
-    first.
+    At most `most` values of a `kind`, such as "coloring", are kept, the newest ones. None keeps all.
     """
     values = _values.setdefault(kind, {})
     if key not in values:

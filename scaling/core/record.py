@@ -69,7 +69,7 @@ class Record:
     seconds_min: list[float] = field(default_factory=list)  # of the fastest process, by sample
     slowest_rank: int | None = None  # the process that was the slowest most often
     calls_per_sample: int | None = None
-    floor_seconds: float | None = None  # an empty call with the same api, devices and processes
+    floor_seconds: float | None = None  # of a call of an empty program, same api, devices, processes
     turns: list[int] = field(default_factory=list)  # the number of samples of each turn, in order
     block: str | None = None  # equal for records whose turns alternated
     # The seconds of the stages and the number of samples of each compilation after the first.

@@ -139,7 +139,6 @@ def _check_plan(record: Record) -> None:
 
 
 def _is_work_field(item: tuple[str, Any]) -> bool:
-    """Return whether a field (name, value) of a kernel or of a collective in a record is valid."""
     name, value = item
     if name in ("kind", "library"):
         return isinstance(value, str | None)

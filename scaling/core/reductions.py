@@ -22,9 +22,9 @@ OUTPUTS, INPUTS = "outputs", "inputs"
 class ReferenceTerms(NamedTuple):
     """The expected result of a reduction and its sensitivity to rounding; see tolerances.py.
 
-    All arrays are float64 and broadcast to (points, outputs', inputs'), the shape of the result. `influence`
-    is the change of the result due to rounding of J, divided by the tolerance of an entry of J. `magnitude`
-    is the sum of the magnitudes of the terms of the result.
+    All arrays are float64 and broadcast to the shape of the reduced result of all points. `influence` is the
+    change of the result due to rounding of J, divided by the tolerance of an entry of J. `magnitude` is the
+    sum of the magnitudes of the terms of the result.
     """
 
     expected: Any

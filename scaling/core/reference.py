@@ -236,8 +236,9 @@ def caching_results_up_to(max_bytes: int) -> Iterator[None]:
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected result of the points `start` to `stop`, and the scale by which errors are divided.
 
-    Both are float64 and broadcast to the shape of the reduced result of these points, (points, 1, nonzeros)
-    if seeds are colored. A small result is cached for cases that differ in method, layout or memory only.
+    Both are float64 and broadcast to the shape of the reduced result of these points, or to (points, 1,
+    nonzeros) if the spec has two sparsity patterns. A small result is cached for cases that differ in method,
+    layout or memory only.
     """
     case, sizes = spec.case, spec.sizes
     numbers = spec.reduction.degree * spec.reduction.numbers(sizes.outputs, max(sizes.inputs, 1))

@@ -42,7 +42,7 @@ class Samples:
     """All timing samples in seconds per call. With several processes, a sample is the time of the slowest.
 
     Attributes:
-        stop_reason: "width", "most" or "seconds", see `Sampling`; None while sampling continues.
+        stop_reason: "width", "most" or "seconds", the field of `Sampling` that ended it, or None until then.
         seconds_min, slowest: the seconds of the fastest process and the rank of the slowest, by sample.
         turns: the number of samples in each turn, a period in which other cases do not run.
         marked: a dict from a disturbance, such as "throttled", to the indices of the disturbed turns.
@@ -80,7 +80,7 @@ def gather_maximum(gather: Gather, value: float) -> float:
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Return a list with the text of each process by rank, without trailing blanks."""
+    """Return the texts of all processes in the order of their ranks, without trailing blanks."""
     content = text.encode()
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
@@ -160,9 +160,8 @@ def sample_turns(
 ) -> Iterator[Samples]:
     """Take time samples in an endless sequence of turns, and yield all samples so far after each turn.
 
-    The caller ends the iteration when the samples have a `stop_reason`.
-    A sample is the time of one call, or of several short calls, after a barrier between the processes. Other
-    cases may take turns between two turns of this one.
+    The caller ends the iteration when the samples have a `stop_reason`. A sample is the time of one call, or
+    of several short calls, after a barrier between the processes. Other cases may be sampled between turns.
 
     Args:
         wait: blocks until the result of a call is ready, or None if `call` itself blocks.

@@ -162,7 +162,7 @@ class SizedEntries(Jacobians):
 
 @dataclass(frozen=True)
 class EntryCounts:
-    """The largest numbers of nonzeros of a Jacobian in a column and in a row, their total, and the points."""
+    """The largest number of nonzeros in a column and in a row, their total, and the number of points."""
 
     column: int
     row: int

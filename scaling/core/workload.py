@@ -208,7 +208,6 @@ def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
 
 
 def _call_and_join(function: Callable[..., Any], how: tuple[Any, ...], /, *inputs: Any, **named: Any) -> Any:
-    """Call a function and join its result, an array or a pytree of arrays, to one array."""
     result = function(*inputs, **named)
     if hasattr(result, "shape"):
         return result
@@ -223,7 +222,7 @@ def _is_flat(inputs: Any) -> bool:
 
 
 def _top_level_names(names: Iterable[str]) -> list[str]:
-    """Return the distinct first parts of dotted names: the inputs to which the leaves belong."""
+    """Return the inputs to which leaves belong: the first parts of their dotted names, without repetition."""
     return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
