@@ -56,7 +56,7 @@ Colorings = Sequence[PartColoring]  # one per linear map; empty unless seeds=col
 
 @dataclass(frozen=True)
 class SeedRange:
-    """The rows `first` to `first + count` of the seed matrix. `chunk` is their number per loop step, if any."""
+    """The rows `first` to `first + count` of the seed matrix, `chunk` at a time or, if None, at once."""
 
     first: Any
     count: int

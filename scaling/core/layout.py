@@ -152,7 +152,7 @@ def _wrap_jit(
 def _wrap_shard_map(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the function wrapped in `jax.shard_map` and its arguments. Results have two leading mesh axes."""
+    """Return the function wrapped in `jax.shard_map`, and its arguments. Results have two leading axes."""
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:

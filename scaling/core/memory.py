@@ -25,7 +25,7 @@ def is_out_of_memory(text: str) -> bool:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return argument_bytes, temp_bytes and output_bytes of a program per device, or None if unknown."""
+    """Return a dict with the argument, temp and output bytes of a program per device, None if unknown."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     names = ("argument", "temp", "output")
     return {f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None) for name in names}
