@@ -16,9 +16,10 @@ __version__ = "0.1.0"
 
 
 def load(folder: str | PathLike[str], samples: bool = False) -> "pandas.DataFrame":
-    """Return the results in a folder as a pandas DataFrame with one row per run, or per timing if `samples`.
+    """Return the results in a folder as a pandas DataFrame with one row per run of a case.
 
-    The columns are documented in docs/notebook.md. Raise ValueError if the folder contains no results.
+    If `samples` is true, it has one row per time sample instead. The columns are documented in
+    docs/notebook.md. Raise ValueError if the folder contains no results.
     """
     from scaling.analysis import dataframe
 
@@ -31,9 +32,10 @@ def advise(
     shared: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> "Advice":
-    """Return advice on the fastest way to differentiate a function at each point of a batch.
+    """Find the fastest way to differentiate a function at each point of a batch. Return it as an `Advice`.
 
     Args:
+        function: a JAX function of one point.
         points: a dict from the names of parameters to arrays with a leading axis of points.
         shared: a dict from the names of parameters to arrays that all points share.
         options: `wrt`, `target`, `budget`, `devices`, `hardware`, `note`; see `advice.advisor.advise`.

@@ -1,6 +1,6 @@
-"""The module that `python -m scaling.worker` runs; a stable name for workers/worker_main.py.
+"""Entry point `python -m scaling.worker` of a worker process: re-exports `main` of workers/worker_main.py.
 
-Its name is stable, because a launcher may start a worker of another revision of the package.
+The name of this module is stable, because a launcher may start a worker of another revision of the package.
 """
 
 import sys

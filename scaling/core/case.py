@@ -1,4 +1,4 @@
-"""Define `Case`, the settings of one run, with their valid values and their dict, hash and text forms.
+"""Define `Case` (the settings of one run), its valid values, hash and text label, and the error `Refusal`.
 
 Depends on the tables of AD modes and reductions only. Imports neither JAX nor a workload.
 """
@@ -55,7 +55,6 @@ def unknown_name(what: str, value: Any, known: Iterable[str]) -> Refusal:
 
 
 def _field(view: str, default: Any) -> Any:
-    """Declare a field of `Case` with a default value and the group of `VIEWS` that it belongs to."""
     return field(default=default, metadata={"view": view})
 
 
@@ -179,7 +178,7 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return a hashable tuple of the fields that define what is differentiated."""
+    """Return the values of all fields that define what a case differentiates, as a hashable tuple."""
     fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
     return (*fields, *case.sizes.items())
 
@@ -246,8 +245,8 @@ _NAMED_IN_LABEL = {
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
     """Describe a case in one line of text: 'linear p=64 points=8 jacrev split=points shard_map devices=4'.
 
-    It contains the fields that differ from their defaults, and those that identify the mode and the devices,
-    in order. The fields in `leave_out` are omitted.
+    It contains the fields that differ from their defaults, and always mode, points, devices, api and split,
+    in the order in which `Case` declares them. The fields in `leave_out` are omitted.
     """
     texts = {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),

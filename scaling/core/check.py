@@ -48,8 +48,8 @@ class Verdict(NamedTuple):
         error: the largest relative error, or None if no entry was compared.
         tolerance: the largest relative error that was allowed.
         reason: a key of `record.REASONS`, such as "wrong_answer", or None if the result is correct.
-        checked: the fraction of "entries" that were compared one by one, and the fraction of "points" of
-            which every entry was.
+        checked: a dict with two fractions: "entries", those that were compared one by one, and "points",
+            those of which every entry was compared.
     """
 
     error: float | None
@@ -63,9 +63,9 @@ class Verdict(NamedTuple):
 class EntryComparison:
     """Entries of a result and the expected entries at some points, two arrays (points, ...) of equal shape.
 
-    `scale` is the divisor of a difference and broadcasts with the entries. `measure` is a function
-    (evaluation, inputs, points=indices) that evaluates the same entries at other inputs, or None for entries
-    of the result itself.
+    `scale` is the divisor of their difference and broadcasts to their shape. `measure` is a function
+    (evaluation, inputs, points=indices) that evaluates the same entries at other inputs. If it is None, the
+    expected result is evaluated as a whole.
     """
 
     result: np.ndarray
@@ -77,9 +77,9 @@ class EntryComparison:
 class PointsComparison(NamedTuple):
     """The comparisons for a range of points, or for all copies of a sum over points.
 
-    `inputs` maps input names to arrays, if entries can be evaluated again. `step_error`, (points,), is the
-    additional relative error allowed for a finite difference. `note` is appended to the text of a wrong
-    answer.
+    `inputs` maps input names to arrays. It is None if the entries cannot be evaluated again. `step_error`,
+    (points,), is the additional relative error allowed for a finite difference. `note` is appended to the
+    text of a wrong answer.
     """
 
     start: int
@@ -114,7 +114,10 @@ class CheckProgress:
     suspects_over_budget: list[tuple[PointsComparison, np.ndarray]] = field(default_factory=list)
 
     def add(self, points: PointsComparison) -> None:
-        """Compare a range of points. Record their errors, or keep a comparison over tolerance."""
+        """Compare the entries of a range of points with the expected ones, and record the errors.
+
+        If errors are over the tolerance and the entries can be evaluated again, they become suspects instead.
+        """
         least = least_scale(self.spec.case)
         for comparison in points.comparisons:
             comparison = dataclasses.replace(comparison, scale=np.maximum(comparison.scale, least))
@@ -130,7 +133,7 @@ class CheckProgress:
                 self.suspects_over_budget.append((points, by_point))
 
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Record the largest relative error of each point and whether it is wrong, two arrays (points,)."""
+        """Record the largest relative error of each point, (points,), and whether it is wrong, (points,)."""
         if is_wrong.any():
             first = points.start + int(np.argmax(is_wrong))
             if self.first_wrong is None or first < self.first_wrong:
@@ -170,8 +173,8 @@ def verdict(
 ) -> Verdict:
     """Compare a result, an array (points, outputs', inputs') on the host, with its reference.
 
-    `pattern` is the detected sparsity pattern of a result with colored seeds. The default is the workload's
-    own.
+    outputs' and inputs' are the axes that remain after the reduction. `pattern` is the sparsity pattern of a
+    result with colored seeds, by default that of the workload.
     """
     spec = reference_spec(case, workload, sizes, platform, pattern)
     _require_shape(spec, result)
@@ -209,7 +212,7 @@ def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
 
 
 def _first_not_finite(result: np.ndarray) -> int | None:
-    """Return the index of the first point, or copy, of a result that contains NaN or infinity."""
+    """Return the index of the first point or copy that contains NaN or infinity, or None if none does."""
     step = max(1, _SCANNED_NUMBERS // max(1, result[0].size))
     for start in range(0, len(result), step):
         is_finite = np.isfinite(result[start : start + step])
@@ -219,7 +222,6 @@ def _first_not_finite(result: np.ndarray) -> int | None:
 
 
 def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
-    """Return (reason, text) if no result of the case can be proved correct, else None."""
     if spec.tolerance > spec.max_tolerance:
         terms = f"a result that adds up {spec.rounding.longest_sum} terms in {spec.case.dtype}"
         limit = f"more than the {spec.max_tolerance:g} with which it proves anything"
@@ -232,7 +234,6 @@ def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
 
 
 def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield the comparisons of a result: one per range of points, or a single one for a sum over points."""
     if spec.reduction.sums_points:
         yield _compare_sum(spec, result)
     elif spec.sampled:

@@ -1,4 +1,4 @@
-"""Compile a case ahead of time, without allocating arrays, in chunks that are small enough for the memory.
+"""Compile a case ahead of time, reject it if it exceeds the memory, and place its inputs in a callable.
 
 The runner, the planner and the advisor call the same functions with their own devices and compilers:
 
@@ -49,8 +49,7 @@ class StepPlan:
         seeds: the number of seeds per step, or None if each step takes all seeds.
         count: the number of steps.
         host_bytes: the bytes of all per-point inputs and of the result on the host.
-        moved_bytes: the bytes that each device copies from and to the host, in addition to the arguments of
-            one step.
+        moved_bytes: the bytes that each device copies from and to the host besides one step's arguments.
     """
 
     case: Case
@@ -67,11 +66,12 @@ class CompiledCase:
 
     Attributes:
         sizes: the shape of the derivative.
-        needs: the bytes of the program on each device by field of a record, such as "temp_bytes". Without a
-            program they are a lower bound, the bytes of the inputs and the result.
+        program: the program, or None if it was not compiled.
+        needs: a dict from a field of a record, such as "temp_bytes", to the bytes of the program on each
+            device. If there is no program, they are a lower bound: the bytes of the inputs and the result.
         plan: the steps with storage=host, otherwise None.
-        overflow: why there is no program, or None.
-        blocks: with chunk=auto, the `block` and `chunk` that fit and those that were tried.
+        overflow: the reason, as text, why the case exceeds a limit of XLA or JAX. None if it does not.
+        blocks: the `block` and `chunk` that fit, and those that were tried, with chunk=auto, otherwise None.
     """
 
     case: Case
@@ -91,7 +91,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """The known bytes per device by record field. Without a program, "temp_bytes" is unknown."""
+        """A dict from a field of a record to bytes per device. "temp_bytes" is None without a program."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
@@ -111,9 +111,9 @@ class CompiledCase:
 
     @property
     def compulsory_bytes(self) -> int | None:
-        """The least bytes that each device must transfer to read inputs and write results once, or None.
+        """The bytes that each device transfers to read inputs and write results once, or None if unknown.
 
-        With storage=host these are the per-point inputs and results of all steps. Shared inputs count once.
+        With storage=host the per-point inputs and results of all steps count. Shared inputs count once.
         """
         arguments = self.needs.get("argument_bytes")
         if self.plan is not None and arguments is not None:
@@ -131,10 +131,10 @@ def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
 
 @dataclass(frozen=True)
 class CompileSettings:
-    """How programs are compiled, and which of them fit into memory.
+    """The functions that compile a program and decide whether it fits into memory.
 
-    `describe_shortage` returns the needed and the available bytes as text if a case does not fit, else None.
-    `known_blocks` are the `block` and `chunk` that an earlier run found. They are tried first.
+    `describe_shortage` returns the needed and the available bytes as text if a case does not fit, or None if
+    it fits. `known_blocks` are the `block` and `chunk` of an earlier run, which are tried first.
     """
 
     compile_program: CompileProgram = _compile_with_abstract_arguments
@@ -188,7 +188,7 @@ def compile_blocks(
     devices: Sequence[Any],
     compile_program: CompileProgram,
 ) -> CompiledCase:
-    """Compile a case with known `chunk` and `block`. If it is impossible, `overflow` contains the reason."""
+    """Compile a case for its `chunk` and `block`. If it is impossible, `program` is None, see `overflow`."""
     bound = lower_bound(case, workload, sizes)
     if bound.overflow:
         return bound
@@ -205,7 +205,7 @@ def compile_blocks(
 
 
 def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = None) -> layout.Program:
-    """Return the program of a case, or of one of its steps, with another API, such as "pmap", if given."""
+    """Return the program of a case, or of one step if it has steps. `api` replaces the API of the case."""
     step = compiled.plan or compiled
     has_start = compiled.plan is not None and compiled.plan.seeds is not None
     case = dataclasses.replace(step.case, api=api or step.case.api)
@@ -222,7 +222,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
     """Return a case without a program, but with the bytes of its inputs and its result on each device.
 
-    `overflow` contains the reason if an array is too large for XLA or a seed number is too large for JAX.
+    `overflow` contains the reason if an array is too large for XLA or there are too many seeds for JAX.
     """
     plan = None
     if case.storage == "host" and sizes.parts:
@@ -271,13 +271,13 @@ def _seed_elements(case: Case, sizes: DerivativeShape) -> int:
 
 
 def require_room(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
-    """Raise `TooLarge` if a case does not fit into memory or has no program."""
+    """Raise `TooLarge` if a case does not fit into memory or exceeds a limit of XLA or JAX."""
     if text := describe_shortage(compiled) or compiled.overflow:
         raise TooLarge(text, compiled.recorded_needs)
 
 
 def count_bytes(arrays: Mapping[str, Any]) -> int:
-    """Return the total bytes of abstract arrays."""
+    """Return the total bytes of a dict of abstract arrays."""
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays.values())
 
 

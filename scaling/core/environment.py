@@ -1,7 +1,4 @@
-"""Describe the environment of a run (versions, hardware, settings), with a digest to tell comparable runs.
-
-Also removes secrets and absolute paths from texts. Does not import JAX.
-"""
+"""Describe the environment of a run (versions, git commit, processor, digest); remove secrets from texts."""
 
 import ctypes
 import functools
@@ -44,7 +41,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return the environment variables of a worker process. Values that the user set take precedence."""
+    """Return XLA_FLAGS and GLIBC_TUNABLES of a worker as a dict. Values set by the user take precedence."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # takes 40 ms to import, which `status` does not need
 
@@ -67,13 +64,15 @@ def describe(
     more: Mapping[str, Any] | None = None,
     hardware: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return the environment of a run as a dict. Measurements with another `digest` are not comparable.
+    """Return the environment of a run as a dict. Two runs are comparable if their `digest` is equal.
 
     Args:
         started_with: the environment variables at the start of the process.
-        bound_to: the processor cores that the process is bound to, or None.
-        engine: the versions of a peer, which `digest` includes and `setting` does not.
-        hardware: the machine and the compilers of a plan; None for a run.
+        bound_to: the processor cores that the process is bound to, or None if it is not bound.
+        engine: the versions of a peer (another AD system). The hash `digest` includes them, the hash
+            `setting` does not.
+        more: further fields of the environment, which neither hash includes.
+        hardware: the machine and the compilers for which a plan predicts, or None for a run.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
@@ -99,7 +98,7 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether a run has the environment that was planned for it, in all fields that the plan knows."""
+    """Return whether two environments are equal in all fields of the digest that are known when planning."""
     known = set(_DIGEST_FIELDS) - set(planned.get("untold", ()))
     return all(planned.get(name) == actual.get(name) for name in known)
 
@@ -128,7 +127,7 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the git hash of the last commit of this package and whether files differ from it, or Nones."""
+    """Return the hash of the last git commit of this package and whether files differ, or (None, None)."""
     in_package = ("-C", str(_PACKAGE))
     if value := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return value.removesuffix("+dirty"), value.endswith("+dirty")
@@ -149,7 +148,7 @@ def git(*arguments: str, **variables: str) -> str | None:
 
 
 def node_name() -> str:
-    """Return the name of this node, from Slurm, else from the launcher, else of the host."""
+    """Return the name of this node in Slurm or, if unknown, in the launcher, or otherwise its host name."""
     return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename
 
 
@@ -160,7 +159,10 @@ def processor() -> str:
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of the cores (None: all of the process), joined by "+", if known."""
+    """Return the CPU frequency governor of cores, such as "performance", or None if it is unknown.
+
+    Different governors are joined by "+". If `bound_to` is None, the cores are all that this process may use.
+    """
     cores = bound_to or sorted(os.sched_getaffinity(0))
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
@@ -195,7 +197,7 @@ def contents(path: str) -> str | None:
 
 
 def last_line(text: str, otherwise: str = "no output") -> str:
-    """Return the last line of a process's output that is not blank, without absolute paths and secrets."""
+    """Return the last line of an output that is not blank, without secrets and paths, or `otherwise`."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return scrub(lines[-1]) if lines else otherwise
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 UNDETERMINED = "not determined"
-_WIDEST_RATIO = 10.0  # of the upper end of an interval to its lower end
+_WIDEST_RATIO = 10.0  # the upper end of an interval divided by its lower end
 _BOTH_WAYS = 2.0  # an interval from below 1 / 2 to above 2 does not show which of two times is larger
 _WIDEST_EXPONENT = 1.0  # width of the interval of an exponent
 _WIDEST_SHARE = 0.5  # width of the interval of a share, which lies between 0 and 1
@@ -38,19 +38,19 @@ def _format_interval(low: float | None, high: float | None) -> str:
 
 
 def is_ratio_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval (low, high) of a ratio is narrow enough to report; True if unknown."""
+    """Return whether a ratio may be reported, because its interval (low, high) is narrow or unknown."""
     if low is None or high is None:
         return True
     return high <= _WIDEST_RATIO * low and not low < 1 / _BOTH_WAYS < _BOTH_WAYS < high
 
 
 def is_exponent_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval (low, high) of an exponent is narrow enough to report; True if unknown."""
+    """Return whether an exponent may be reported, because its interval (low, high) is narrow or unknown."""
     return low is None or high is None or high - low <= _WIDEST_EXPONENT
 
 
 def is_share_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval (low, high) of a fraction is narrow enough to report; True if unknown."""
+    """Return whether a fraction may be reported, because its interval (low, high) is narrow or unknown."""
     return low is None or high is None or high - low <= _WIDEST_SHARE
 
 
@@ -67,7 +67,7 @@ def format_ratio(
 def format_seconds(
     name: str, value: float | None, low: float | None = None, high: float | None = None
 ) -> str:
-    """Format the ratio of the time of `name` to another time as a clause: 'jacfwd takes 1.77x as long'."""
+    """Format the ratio of the time of a method to another time as a clause: 'jacfwd takes 1.77x as long'."""
     text = format_ratio(value, low, high)
     is_determined = is_ratio_determined(low, high)
     return f"{name} takes {text} as long" if is_determined else f"the ratio to {name} is {text}"

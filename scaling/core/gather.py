@@ -1,7 +1,9 @@
-"""Assemble the results of the devices into arrays (points, outputs', inputs') on the host.
+"""Assemble the arrays that the devices of a mesh return into one dense result on the host.
 
 The arrays of the devices have two leading axes, those of the device mesh: (point devices, seed devices, ...).
-Padding is removed. Sums over seeds that are distributed over devices are completed here, in float64.
+Padding is removed. Sums over seeds that are distributed over devices are completed here, in float64. In the
+shape (points, outputs', inputs') of a result, outputs' and inputs' are the axes that remain after the
+reduction of each Jacobian.
 """
 
 import math
@@ -16,9 +18,10 @@ from scaling.core.workload import Workload
 
 
 def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> list[np.ndarray]:
-    """Return the result as arrays on the host that can be concatenated along their last axis, the inputs.
+    """Return a result as a list of host arrays, whose concatenation along the last axis is the whole result.
 
-    `result` are the arrays of the devices, for a seeded AD mode one tuple entry per linear map.
+    `result` is the pytree of arrays that the devices return. For a seeded AD mode it is a tuple with one
+    entry per linear map (forward mode, reverse mode or both).
     """
     if not case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
@@ -44,7 +47,7 @@ def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result
 def _gather_unseeded(
     case: Case, workload: Workload, x: np.ndarray, shape: tuple[int, int, int]
 ) -> np.ndarray:
-    """Return the result of an AD mode without seeds, (point devices, 1, points, ...), in the given shape."""
+    """Convert the result of an AD mode without seeds, (point devices, 1, points, ...), to a given shape."""
     if workload.reduction.sums_points:
         x = _sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
     elif case.ad_mode.is_value and shape == (1, 1, 1):
@@ -63,7 +66,7 @@ def _sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 
 
 def _gather_point_sums(case: Case, part: LinearMapPart, arrays: list[np.ndarray]) -> np.ndarray:
-    """Return the derivative of a sum over the points: (1 or copies, 1, inputs)."""
+    """Return the derivative of a sum over the points, (copies, 1, inputs). There is one unless split=data."""
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
         x = x.reshape(x.shape[0], 1, -1)[:, :, : part.seeds]
@@ -75,7 +78,7 @@ def _gather_point_sums(case: Case, part: LinearMapPart, arrays: list[np.ndarray]
 def _gather_part(
     case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the rows or columns of one linear map as arrays (points, outputs', inputs').
+    """Return the rows or columns that one linear map contributes, as arrays with a leading axis of points.
 
     There is one array per differentiated input of the linear map, or a single array if the result has no axis
     of inputs or the linear map differentiates all inputs.
@@ -107,7 +110,7 @@ def _gather_gradient(
 
 
 def _join_batch_rows(case: Case, sizes: DerivativeShape, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Join the rows of a whole batch, whose seeds run over all outputs: (points, outputs, inputs)."""
+    """Join the rows of a batch whose seeds enumerate the outputs of all points: (points, outputs, inputs)."""
     seed_devices = case.axes[1]
     seeds = ceil_div(part.seeds, seed_devices)
     x = x.reshape(seed_devices * seeds, -1)[: part.seeds]  # (points x outputs, inputs)
@@ -115,7 +118,7 @@ def _join_batch_rows(case: Case, sizes: DerivativeShape, part: LinearMapPart, x:
 
 
 def _join_rows(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Join the rows of all devices: (points, outputs', inputs')."""
+    """Join the reduced rows of all devices along the seeds: (points, seeds, elements of a reduced row)."""
     point_devices, seed_devices = case.axes
     seeds = ceil_div(part.seeds, seed_devices)
     x = x.reshape(point_devices, seed_devices, x.shape[2], seeds, -1)
@@ -125,7 +128,7 @@ def _join_rows(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
 
 
 def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Join the columns of all devices: (points, outputs', inputs')."""
+    """Join the reduced columns of all devices along the seeds: (points, elements of a column, seeds)."""
     point_devices, seed_devices = case.axes
     seeds = ceil_div(part.seeds, seed_devices)
     x = x.reshape(point_devices, seed_devices, x.shape[2], -1, seeds)
@@ -137,7 +140,7 @@ def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
 def _gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Add up the partial sums over seeds that devices computed: arrays (points, outputs', inputs')."""
+    """Sum the contributions of devices that share the seeds: arrays (points, n, 1) or (points, 1, inputs)."""
     if part.along_point or case.axes[1] == 1:
         arrays = [x[:, 0] for x in arrays]
     else:

@@ -1,8 +1,8 @@
-"""Draw deterministic random inputs: any range of rows is a function of (seed, input name, row numbers).
+"""Generate random inputs: any range of rows is a function of the random seed, the input and row numbers.
 
 A row is the value of an input at one point (batch element). It does not depend on the number of devices or
-processes. Rows are drawn in groups, each with a Philox generator of its own. Inputs are placed on devices in
-layout.py.
+processes. Rows are generated in groups, each with a Philox generator of its own. Inputs are placed on devices
+in layout.py.
 """
 
 import functools
@@ -27,10 +27,11 @@ _SMALLEST = 2.0**-24  # excludes the lower end of the interval after rounding to
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The shape of one row (the value at one point) of an input, and the function that draws rows.
+    """The shape of one row (the value at one point) of an input, and the function that generates rows.
 
     Attributes:
-        make: takes a NumPy generator and the row numbers, and returns float64 (len(rows), *shape).
+        make: a function of a NumPy generator and an array of row numbers that returns a float64 array
+            (len(rows), *shape).
         integer: whether the input is int32 and not differentiated. Otherwise it has the dtype of the case.
     """
 
@@ -104,7 +105,7 @@ def poisson(rate: float) -> InputSpec:
 
 
 def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
-    """Draw the rows `start` to `stop` of the input `name`: float64 (stop - start, *spec.shape)."""
+    """Generate the rows `start` to `stop` of the input `name`: float64 (stop - start, *spec.shape)."""
     group_rows = max(1, _GROUP_SIZE // max(1, math.prod(spec.shape)))
     rows = np.empty((stop - start, *spec.shape))
     for group in range(start // group_rows, -(-stop // group_rows)):
@@ -154,5 +155,5 @@ def input_arrays(
 
 
 def exact_inputs(case: Case, workload: "Workload", start: int, stop: int) -> dict[str, np.ndarray]:
-    """Return the inputs of the points `start` to `stop`, rounded to the dtype of the case, as float64."""
+    """Return `input_arrays` of the points `start` to `stop`, with all arrays converted to float64."""
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}

@@ -5,13 +5,13 @@ import math
 import statistics
 from collections.abc import Sequence
 
-# In units of sqrt(count), 12 standard deviations: the probability of fewer is less than 1e-30.
+# Ranks at least 6 sqrt(count), 12 standard deviations, below the middle have a probability below 1e-30.
 _TAIL = 6
 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest k for which the k-th smallest and k-th largest sample enclose the median, or 0.
+    """Return the largest k such that the k-th smallest and largest sample enclose the median, or 0 if none.
 
     The number of samples below the median is binomial with probability 1/2. Each probability is computed from
     the previous one, as `math.comb(count, k)` does not fit in a float for 1,030 or more samples.
@@ -31,7 +31,7 @@ def _enclosing_rank(count: int, confidence: float) -> int:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the confidence interval (low, high) of the median of samples, or None for too few samples.
+    """Return the confidence interval (low, high) of the median, or None if there are too few samples.
 
     Both ends are samples. 95 % confidence needs at least six samples and 97.5 % needs seven. Source: the sign
     test, in any text on nonparametric statistics.
@@ -44,9 +44,10 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return the ratio of two medians with its 95 % confidence interval: (ratio, low, high), or None.
+    """Return the ratio of the medians of two samples with its 95 % confidence interval: (ratio, low, high).
 
-    The interval of each median has 97.5 % confidence, so that both hold with at least 95 % (Bonferroni).
+    Return None if there are too few samples. The interval of each median has 97.5 % confidence, so that both
+    hold with at least 95 % (Bonferroni).
     """
     above, below = median_interval(top, 0.975), median_interval(bottom, 0.975)
     if above is None or below is None:

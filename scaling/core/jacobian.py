@@ -31,7 +31,7 @@ class DevicePosition(NamedTuple):
     Attributes:
         points, seeds: its index along each mesh axis.
         start: the index of the first seed, for a program that runs once per range of seeds.
-        sum_over_devices: the all-reduce of split=data, otherwise the identity.
+        sum_over_devices: sums a pytree over all devices with split=data. Otherwise it is the identity.
     """
 
     points: Any = 0
@@ -43,8 +43,8 @@ class DevicePosition(NamedTuple):
 class PartColoring(NamedTuple):
     """The arrays with which a device computes the compressed slices of a sparse Jacobian by one linear map.
 
-    `colors` are those of the columns, (inputs,), or of the rows, (outputs,). `positions` are the flat indices
-    in the compressed slices of the nonzeros that this device reads.
+    `colors` contains the color of each column, (inputs,), or of each row, (outputs,). `positions` contains
+    the flat index in the compressed slices of each nonzero that this device reads.
     """
 
     colors: Any
@@ -56,7 +56,7 @@ Colorings = Sequence[PartColoring]  # one per linear map; empty unless seeds=col
 
 @dataclass(frozen=True)
 class SeedRange:
-    """The rows `first` to `first + count` of the seed matrix, computed `chunk` at a time (None: at once)."""
+    """The rows `first` to `first + count` of the seed matrix, `chunk` at a time or, if None, at once."""
 
     first: Any
     count: int
@@ -125,7 +125,6 @@ def _value_or_slices(
     colorings: Colorings,
     position: DevicePosition,
 ) -> Any:
-    """Return a function's value, or a tuple with the reduced slices of its Jacobian per linear map."""
     if case.ad_mode.is_value:
         return function(**inputs)
     batch = case.points if case.batch == "whole" and not sizes.summed else None
@@ -215,14 +214,16 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of a function over all seeds. `sum_of` maps seed indices to its sum over them."""
+    """Sum a function over a range of seeds, one chunk of seeds at a time.
+
+    `sum_of` maps an array of seed indices to the sum of the function over these seeds.
+    """
     if seeds.is_one_chunk:
         return sum_of(seeds.numbers)
     chunk = seeds.chunk or seeds.count
     loops, rest = divmod(seeds.count, chunk)
 
     def sum_range(start: Any, length: int) -> Any:
-        """Return the sum over a range of seeds, in float32 if the dtype is bfloat16."""
         total = sum_of(seeds.first + start + jnp.arange(length))
         return jax.tree.map(lambda a: a.astype(jnp.promote_types(a.dtype, jnp.float32)), total)
 
@@ -248,7 +249,6 @@ def reduce_slices(
 
 
 def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: int | None) -> Any:
-    """Return the columns (seeds last), their sum or their products with all columns, by `reduction`."""
     shape = (-1,) if batch is None else (batch, -1)
     column = lambda number: slices.compute(number).reshape(shape)  # noqa: E731
     step, seeds = reduction.columns, slices.seeds
@@ -284,7 +284,6 @@ def _multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: in
 
 
 def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int | None) -> Any:
-    """Return the rows (seeds first) by input, their sum or their products, as `reduction` requires."""
     step, seeds = reduction.rows, slices.seeds
     if step.products:
         return sum_over_seeds(lambda numbers: _multiply_rows(jax.vmap(slices.compute)(numbers)), seeds)

@@ -47,7 +47,7 @@ class Program:
         collect: returns a result on the host as one array of the shape `shape.result_shape`.
         pieces: returns a result on the host as a list of arrays to concatenate along the inputs.
         sizes: the shape of the derivative.
-        given: the values of the arguments that are not inputs.
+        given: a dict from name to value of the arguments that are not inputs, such as the colors of columns.
     """
 
     function: Callable[..., Any]
@@ -59,8 +59,6 @@ class Program:
 
 
 class _Argument(NamedTuple):
-    """The shape on one device, the dtype and the partition of an argument."""
-
     shape: tuple[int, ...]
     dtype: Any
     spec: P = P()
@@ -123,7 +121,7 @@ def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str
 def _device_function(
     case: Case, workload: Workload, sizes: DerivativeShape, names: Sequence[str]
 ) -> OnDevice:
-    """Return a function (position in the mesh, arrays in the order of `names`) -> result of one device."""
+    """Return the function of one device: (position in the mesh, arrays in the order of `names`) -> result."""
     compute = local_derivative(case, workload, sizes)
 
     def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:
@@ -142,7 +140,7 @@ def _device_function(
 def _wrap_jit(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the program for one device under `jax.jit`, or uncompiled if jit=false, and its arguments."""
+    """Return the function, wrapped in `jax.jit` unless jit=false, and its arguments, for one device."""
     sharding = SingleDeviceSharding(devices[0])
     structs = {
         name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in arguments.items()
@@ -154,7 +152,7 @@ def _wrap_jit(
 def _wrap_shard_map(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the program under `jax.shard_map` and its arguments. Its result has two leading mesh axes."""
+    """Return the function wrapped in `jax.shard_map`, and its arguments. Results have two leading axes."""
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
@@ -178,7 +176,7 @@ def _wrap_shard_map(
 def _wrap_pmap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the program under `jax.pmap` and its arguments, which have a leading axis of all devices."""
+    """Return the function wrapped in `jax.pmap` and its arguments, which have a leading axis of devices."""
 
     def on_axis(*arrays: Any) -> Any:
         device, seed_devices = jax.lax.axis_index(POINTS), case.axes[1]
@@ -207,9 +205,11 @@ def place_inputs(
     host: Mapping[str, np.ndarray] | None = None,
     names: Iterable[str] | None = None,
 ) -> list[jax.Array]:
-    """Place the arguments of a program on its devices. Each process draws the rows of its own devices only.
+    """Return the arguments of a program as arrays on its devices. A process generates only its own rows.
 
-    `host` contains the per-point inputs, if they are on the host already. `names` limits the arguments.
+    Args:
+        host: the per-point inputs, if they are on the host already.
+        names: the arguments to place, by default all.
     """
     return [
         _place_argument(case, workload, program, name, host)
@@ -225,7 +225,6 @@ def _place_argument(
     is_per_point = name in workload.points
 
     def rows(start: int, stop: int) -> np.ndarray:
-        """Return the points `start` to `stop`. Copies of the last point are the padding."""
         first, last = min(start, case.points - 1), min(stop, case.points)
         real = point_rows(case, workload, name, first, last) if host is None else host[name][first:last]
         padding = stop - start - len(real)

@@ -9,7 +9,7 @@ from scaling.core.formatting import format_bytes
 
 
 def available_bytes() -> int | None:
-    """Return the bytes that this process can allocate on its host, within its control group, or None."""
+    """Return the bytes that this process can allocate on its host and in its cgroup, or None if unknown."""
     free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     limits = [int(free.group(1)) * 1024] if free else []
     limit, used = contents("/sys/fs/cgroup/memory.max"), contents("/sys/fs/cgroup/memory.current")
@@ -25,7 +25,7 @@ def is_out_of_memory(text: str) -> bool:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return the argument_bytes, temp_bytes and output_bytes of a program per device, None if unknown."""
+    """Return a dict with the argument, temp and output bytes of a program per device, None if unknown."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     names = ("argument", "temp", "output")
     return {f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None) for name in names}
@@ -47,7 +47,7 @@ def describe_shortage(
     limit: int | None = None,
     host_bytes: int = 0,
 ) -> str | None:
-    """Return text such as 'needs 96.0 GB, has 80.0 GB' if the memory is too small, else None.
+    """Return text such as 'needs 96.0 GB, has 80.0 GB' if the memory is too small, otherwise None.
 
     Args:
         device_bytes: the bytes that each device needs, or None if unknown.
@@ -71,7 +71,7 @@ def describe_shortage(
 
 
 def largest_statistic(devices: Sequence[Any], name: str) -> int | None:
-    """Return the maximum over devices of a memory statistic such as "peak_bytes_in_use", or None."""
+    """Return the maximum over devices of a statistic such as "peak_bytes_in_use", or None if unknown."""
     by_device = [_call_if_supported(device, "memory_stats") or {} for device in devices]
     return max((statistics[name] for statistics in by_device if name in statistics), default=None)
 

@@ -29,8 +29,8 @@ class Mode:
     Attributes:
         order: the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian).
         seed: TANGENT, COTANGENT, BOTH for a combination of two modes, or None for a mode without seeds.
-        linear_map: the function (f, x) -> (seed -> slice), or None for a combination or without seeds.
-        parts: the names of the forward and the reverse mode of a combination.
+        linear_map: the function (f, x) -> (seed -> slice). None for a combination or a mode without seeds.
+        parts: the names of the forward and the reverse mode of a combination, otherwise None.
         sums_outputs: whether it differentiates the sum over the outputs, a scalar.
         uses_reverse: whether it stores intermediate values for a reverse pass.
         finite_step: whether it is a finite difference, which has a truncation error.

@@ -31,8 +31,7 @@ class Coloring:
         columns: (inputs,) int32, the color of each column, or -1 for none. None if no column has a color.
         rows: (outputs,) int32, the colors of the rows in the same form.
         column_count, row_count: the number of colors.
-        by_row: (entries,) bool, whether an entry is read from a compressed row instead of a compressed
-            column.
+        by_row: (entries,) bool, whether an entry is read from a compressed row, not from a column.
         detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports.
     """
 
@@ -48,10 +47,12 @@ class Coloring:
 
 @dataclass(frozen=True)
 class CommonEntries:
-    """The entries that two patterns, `ours` and `theirs`, share. All fields are None if they are equal.
+    """The entries that two patterns, `ours` and `theirs`, share. All fields are None for equal patterns.
 
-    For each entry of ours, `at` is its index in theirs, and `has` is whether it is there (else `at` is
-    arbitrary). `lacking` are the indices of the entries of theirs that ours does not contain.
+    Attributes:
+        at: the index in theirs of each entry of ours, arbitrary if theirs does not contain it.
+        has: whether theirs contains each entry of ours.
+        lacking: the indices in theirs of the entries that ours does not contain.
     """
 
     at: np.ndarray | None = None

@@ -1,7 +1,4 @@
-"""Cache values that several cases of a process need, such as sparsity patterns, colorings and references.
-
-Also computes cache keys for functions and their captured values.
-"""
+"""Cache values in memory for all cases of a process, and compute cache keys of functions and closures."""
 
 import functools
 import hashlib
@@ -19,7 +16,7 @@ _values: dict[str, dict[Hashable, Any]] = {}
 def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None = None) -> Value:
     """Return the cached value of a key, computed by `make` if it is missing.
 
-    At most `most` values of a `kind`, such as "coloring", are kept. The oldest is removed first.
+    At most `most` values of a `kind`, such as "coloring", are kept, the newest ones. None keeps all.
     """
     values = _values.setdefault(kind, {})
     if key not in values:

@@ -69,7 +69,7 @@ class Record:
     seconds_min: list[float] = field(default_factory=list)  # of the fastest process, by sample
     slowest_rank: int | None = None  # the process that was the slowest most often
     calls_per_sample: int | None = None
-    floor_seconds: float | None = None  # an empty call with the same api, devices and processes
+    floor_seconds: float | None = None  # of a call of an empty program, same api, devices, processes
     turns: list[int] = field(default_factory=list)  # the number of samples of each turn, in order
     block: str | None = None  # equal for records whose turns alternated
     # The seconds of the stages and the number of samples of each compilation after the first.
@@ -127,7 +127,7 @@ class Record:
 
     @property
     def compulsory(self) -> int | None:
-        """The least bytes that each device must transfer; for old records, the input and output bytes."""
+        """The least bytes that each device must transfer, or its input and output bytes in old records."""
         if self.compulsory_bytes is not None or self.argument_bytes is None or self.output_bytes is None:
             return self.compulsory_bytes
         return self.argument_bytes + self.output_bytes
@@ -139,12 +139,12 @@ class Record:
 
     @property
     def of_plan(self) -> bool:
-        """Whether `scaling plan` wrote the record as a prediction, so that nothing ran."""
+        """Whether the record is a prediction of `scaling plan`, not a measurement."""
         return "hardware" in self.environment
 
     @property
     def honest(self) -> bool:
-        """Whether its times may be shown as scaling, because each CPU device had a core of its own."""
+        """Whether its times may be part of a scaling curve: each CPU device had a core of its own."""
         cores = self.environment.get("cores")
         return self.environment.get("platform") != "cpu" or (
             isinstance(cores, list) and len(cores) == self.case.devices

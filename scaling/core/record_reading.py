@@ -19,7 +19,7 @@ _REQUIRED_FIELDS = {"kernels": (), "messages": ("kind", "bytes", "group")}
 
 
 def from_line(line: str, path: Path = Path("the file")) -> Record:
-    """Return the record in a line of JSON. Raise ValueError if it is damaged, `Refusal` if too new."""
+    """Parse a record from a line of JSON. Raise ValueError if it is damaged, or `Refusal` if too new."""
     fields = json.loads(line)
     _require(isinstance(fields, dict), "not a JSON object")
     require_known_schema(fields, path)
@@ -139,7 +139,6 @@ def _check_plan(record: Record) -> None:
 
 
 def _is_work_field(item: tuple[str, Any]) -> bool:
-    """Return whether a field (name, value) of a kernel or of a collective in a record is valid."""
     name, value = item
     if name in ("kind", "library"):
         return isinstance(value, str | None)

@@ -1,4 +1,4 @@
-"""Define the reductions: what a case computes from the Jacobian J of each point (batch element).
+"""Define the reductions of the Jacobian J of each point (batch element), such as sums, norm and J^T J.
 
 A case names one value of `REDUCTIONS`. A device applies `columns` (in forward mode) or `rows` (in reverse
 mode) to each slice (column or row) of J as it is computed, so that the whole J is never stored.
@@ -22,9 +22,9 @@ OUTPUTS, INPUTS = "outputs", "inputs"
 class ReferenceTerms(NamedTuple):
     """The expected result of a reduction and its sensitivity to rounding; see tolerances.py.
 
-    All arrays are float64 and broadcast to (points, outputs', inputs'), the shape of the result. `influence`
-    is the change of the result due to rounding of J, divided by the tolerance of an entry of J. `magnitude`
-    is the sum of the magnitudes of the terms of the result.
+    All arrays are float64 and broadcast to the shape of the reduced result of all points. `influence` is the
+    change of the result due to rounding of J, divided by the tolerance of an entry of J. `magnitude` is the
+    sum of the magnitudes of the terms of the result.
     """
 
     expected: Any
@@ -37,10 +37,11 @@ class SliceStep:
     """The operation that a device applies to its slices (columns or rows) of J.
 
     Attributes:
-        function: maps a column (..., outputs), or a row and the tuple of inputs, to its contribution. A row
-            is a tuple of arrays, one per input. None keeps the slice.
+        function: computes from one slice what it contributes to the reduced J, such as its sum. Its
+            arguments are a column (..., outputs), or a row, a tuple of one array per input, and the tuple of
+            inputs. None keeps the slice unchanged.
         sums_seeds: whether the contributions are summed over the seeds, on each device, then on the host.
-        products: whether the contributions are the inner products of all pairs of columns of J.
+        products: whether the device computes the inner products of all pairs of columns of J.
     """
 
     function: Callable[..., Any] | None = None
@@ -55,10 +56,10 @@ class Reduction:
     Attributes:
         axes: the axes of the result: OUTPUTS, INPUTS, or None for an axis of length 1.
         columns, rows: the operation on a column of J in forward mode and on a row of J in reverse mode.
-        of_jacobians: (J of all points, x) -> result, on a device. J is (points, outputs, inputs), x (points,
-            inputs).
-        entries: the number of entries of J that each element of the result is a sum of.
-        reference: the expected result in NumPy, as `ReferenceTerms`.
+        of_jacobians: the JAX function (J, x) -> result for all points. J is (points, outputs, inputs), x
+            is (points, inputs).
+        entries: returns the number of entries of J whose sum is one element of the result.
+        reference: the NumPy function that computes the expected result and its sensitivity to rounding.
         step_bound: (J, bound) -> the largest change of the result, (points,), if each entry of J changes by
             at most the bound of its input, (points, inputs).
         degree: the degree of the result as a polynomial in J.
@@ -83,7 +84,7 @@ class Reduction:
     sums_points: bool = False
 
     def shape(self, outputs: int, inputs: int) -> tuple[int, int]:
-        """Return the shape (outputs', inputs') of the result of one point."""
+        """Return the shape of the result of one point, such as (1, inputs) for the sum over the outputs."""
         sizes = {OUTPUTS: outputs, INPUTS: inputs, None: 1}
         return sizes[self.axes[0]], sizes[self.axes[1]]
 
@@ -93,7 +94,7 @@ class Reduction:
 
     @property
     def linear_in_inputs(self) -> bool:
-        """Whether the result is linear in J and keeps the axis of inputs, so that inputs are separable."""
+        """Whether the result is linear in J and has the axis of inputs, so that inputs are separable."""
         return self.axes[1] == INPUTS and self.degree == 1
 
     @property
@@ -108,7 +109,6 @@ class Reduction:
 
 
 def _multiply_by_point(J: Any, x: Any) -> Any:
-    """Return J x, the product of the Jacobian of each point and the point x itself: (points, outputs)."""
     import jax.numpy as jnp
 
     return jnp.einsum("pok,pk->po", J, x)
@@ -127,18 +127,18 @@ def _reference_whole(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
-    """Return the sums over the outputs. Their tolerance is proportional to the largest of these sums."""
+    """Return the sums of J over the outputs. Their tolerance is proportional to the largest sum of |J|."""
     influence, magnitude = (e.by_input(values).max(axis=1)[:, None, None] for values in (e.size, e.magnitude))
     return ReferenceTerms(e.by_input(e.values)[:, None, :], influence, magnitude)
 
 
 def _reference_points(e: "SizedEntries") -> ReferenceTerms:
-    """Return the sums over the outputs of each point. The caller adds them up over the points."""
+    """Return the sums of J over the outputs of each point. The caller sums them over the points."""
     return ReferenceTerms(*(e.by_input(values)[:, None, :] for values in (e.values, e.size, e.magnitude)))
 
 
 def _reference_product(e: "SizedEntries", x: Any) -> ReferenceTerms:
-    """Return the product of J and x, or the sums over the inputs if x is None."""
+    """Return the products J x, or the sums of J over the inputs if x is None."""
     weights = None if x is None else abs(x)
     products = (e.by_output(e.values, x), e.by_output(e.size, weights), e.by_output(e.magnitude, weights))
     return ReferenceTerms(*(values[:, :, None] for values in products))
@@ -161,12 +161,10 @@ def _reference_gram(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _bound_norm(J: "Jacobians", bound: Any) -> Any:
-    """Return the largest change of the squared norm, (points,), if entries of J change by up to `bound`."""
     return (2 * J.by_input(abs(J.values)) * bound + J.entries_by_input() * bound**2).sum(axis=1)
 
 
 def _bound_gram(J: "Jacobians", bound: Any) -> Any:
-    """Return the largest change of an entry of J^T J, (points,), if entries of J change by up to `bound`."""
     columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
     crossed = bound[:, :, None] * columns[:, None, :]
     return (crossed + crossed.transpose(0, 2, 1) + J.entries_by_input().max() * pairs).max(axis=(1, 2))

@@ -60,13 +60,13 @@ class ComputedReference:
     """The reference of a function without a closed form, computed by automatic differentiation.
 
     Attributes:
-        evaluation, native: how to evaluate the function in float64 and in the dtype of the case.
-        terms: the number of terms that each entry of the derivative is a sum of.
+        evaluation, native: evaluate the function in float64 and in the dtype of the case.
+        terms: the number of terms whose sum is one entry of the derivative.
         inside: the unit roundoff of the narrowest dtype inside the function.
-        wrong: why a custom differentiation rule of the function is wrong, or None.
-        unsure: why the reference cannot prove a result correct, or None.
+        wrong: an error message if a custom differentiation rule of the function is wrong, otherwise None.
+        unsure: an error message if the reference cannot prove a result correct, otherwise None.
         seconds: the estimated seconds to compute all entries of all points.
-        backward: whether reverse mode is defined.
+        backward: whether the function can be differentiated in reverse mode.
     """
 
     evaluation: Any
@@ -84,13 +84,14 @@ class ReferenceSpec:
     """How the reference of a case is evaluated, and how far a result may differ from it.
 
     Attributes:
-        pattern: the sparsity pattern of a result with colored seeds; None for a dense result.
-        nonzeros_pattern: the pattern that the workload provides if its `nonzeros` are evaluated, else None.
-        common: the correspondence between the nonzeros of these two patterns, or None.
-        computed: the reference of a function without a closed form, or None.
-        roundoff: the unit roundoff of the least exact operation.
-        rounding: the lengths of the sums in the result.
-        workload_key: distinguishes workloads in the cache.
+        pattern: the sparsity pattern of a result with colored seeds, or None for a dense result.
+        nonzeros_pattern: the sparsity pattern of the workload's closed form `nonzeros`, or None if another
+            reference is evaluated.
+        common: the correspondence between the entries of these two patterns, or None if one is missing.
+        computed: the reference of a function without a closed form, otherwise None.
+        roundoff: the unit roundoff of the least precise operation.
+        rounding: the numbers of terms of the sums in the result.
+        workload_key: a cache key that is equal for equal workloads.
     """
 
     case: Case
@@ -131,7 +132,7 @@ class ReferenceSpec:
 def reference_spec(
     case: Case, workload: Workload, sizes: DerivativeShape, platform: str, detected: Pattern | None
 ) -> ReferenceSpec:
-    """Select how the reference of a case is computed, given the detected sparsity pattern (None if dense)."""
+    """Select how the reference of a case is computed. `detected` is the detected sparsity pattern, if any."""
     reduction, workload_key = _result_reduction(case, workload, sizes), _workload_key(workload)
     own_pattern = _own_pattern(case, workload, sizes)
     pattern = _result_pattern(case, sizes, detected or own_pattern)
@@ -199,7 +200,7 @@ def _workload_key(workload: Workload) -> Hashable:
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the cheapest NumPy function of a workload that computes its values, or None."""
+    """Return the cheapest NumPy function of a workload that computes its values, or None if it has none."""
     if workload.nonzeros is not None and case.target not in SECOND:
         return workload.nonzeros
     return workload.reference
@@ -224,7 +225,7 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def caching_results_up_to(max_bytes: int) -> Iterator[None]:
-    """Context manager that caches expected results of up to `max_bytes`, for many cases of one problem."""
+    """Context manager in which each expected result of up to `max_bytes` is cached for later cases."""
     token = _max_cached_bytes.set(max_bytes)
     try:
         yield
@@ -235,8 +236,9 @@ def caching_results_up_to(max_bytes: int) -> Iterator[None]:
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected result of the points `start` to `stop`, and the scale by which errors are divided.
 
-    Both are float64 and broadcast to (points, outputs', inputs'), the shape of the reduced result, or to
-    (points, 1, nonzeros). A small result is cached for cases that differ in method, layout or memory only.
+    Both are float64 and broadcast to the shape of the reduced result of these points, or to (points, 1,
+    nonzeros) if the spec has two sparsity patterns. A small result is cached for cases that differ in method,
+    layout or memory only.
     """
     case, sizes = spec.case, spec.sizes
     numbers = spec.reduction.degree * spec.reduction.numbers(sizes.outputs, max(sizes.inputs, 1))
@@ -325,7 +327,7 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, named: Arrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduction of Jacobians, (points, outputs', inputs'), and the divisor of its errors.
+    """Return the reduction of the Jacobian of each point, and the divisor of its errors, float64 arrays.
 
     `floor` is the smallest divisor for an entry, (points,). `named` maps the name of an input to its array.
     """

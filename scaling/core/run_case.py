@@ -73,7 +73,7 @@ class ProcessGroup(NamedTuple):
     """The processes that run a case together.
 
     `devices` are those of all processes. `gather` exchanges floats between the processes. `cores` are the
-    processor cores that this process is bound to, or None.
+    processor cores that this process is bound to, or None if it is not bound.
     """
 
     devices: list[Any]
@@ -90,8 +90,8 @@ Note = Callable[..., None]  # sets fields of a record, given as keyword argument
 class PlacedProgram(NamedTuple):
     """A compiled program whose inputs are on the devices.
 
-    `collect` converts the result of a call to an array on the host. `sample` takes all timing samples, for a
-    peer that times itself.
+    `collect` converts the result of a call to an array on the host. `sample` takes all timing samples if a
+    peer (another AD system) times itself, otherwise it is None.
     """
 
     sizes: DerivativeShape
@@ -103,8 +103,8 @@ class PlacedProgram(NamedTuple):
 class CheckedProgram(NamedTuple):
     """A program whose first result is correct.
 
-    `wait` blocks until the result of a call is ready, unless `call` blocks. `check` raises `CaseEnded` if a
-    result is wrong. `sample` takes all timing samples, for a peer that times itself.
+    `wait` blocks until the result of a call is ready. It is None if `call` itself blocks. `check` raises
+    `CaseEnded` if a result is wrong. `sample` is that of `PlacedProgram`.
     """
 
     call: Callable[[], Any]
@@ -115,11 +115,11 @@ class CheckedProgram(NamedTuple):
 
 @dataclass
 class Attempt:
-    """A run of a case between its start and its record, whose status is "ok" until the run fails.
+    """A run of a case in progress. The status of its record is "ok" until the run fails.
 
     Attributes:
-        program: None after the attempt ended.
-        turns: yields the samples of the current compilation after each turn; None before the first turn.
+        program: the program to time, or None after the attempt ended.
+        turns: yields the samples of the current compilation after each turn, or None before the first turn.
         earlier_samples: the samples of each previous compilation.
     """
 
@@ -156,7 +156,7 @@ def prepare_case(
     Args:
         blank: the record of a case that has not started.
         known_blocks: the field `blocks` of an earlier record of the case. Its chunk sizes are tried first.
-        expected_digest: the digest of the workload's source when the case was requested; None accepts any.
+        expected_digest: the hash of the workload's source when the case was requested. None accepts any.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling)
     with _end_on_error(attempt):
@@ -417,7 +417,6 @@ def make_waiter(example: Any) -> Callable[[Any], Any]:
 
 
 def _sample_one_turn(attempt: Attempt) -> bool:
-    """Take the samples of one turn, and compile again if required. Return whether sampling is complete."""
     case, group, monitor = attempt.record.case, attempt.group, option_modules.load("host_monitor")
     if attempt.record.before is None:
         attempt.note(before=monitor.read_host(group.platform, group.cores))
@@ -461,7 +460,6 @@ def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
         reading = monitor.start_meter(group.platform, group.cores)
 
         def find_marks() -> list[str]:
-            """Return the disturbances, such as "throttled", that any process of the group found."""
             local_marks = monitor.find_disturbances(reading)
             by_rank = group.gather([float(mark in local_marks) for mark in monitor.MARKS])
             return [mark for mark, *flags in zip(monitor.MARKS, *by_rank, strict=True) if any(flags)]
@@ -495,7 +493,7 @@ def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
 
 
 def _dispatch_latency(case: Case, group: ProcessGroup) -> float | None:
-    """Return the seconds of an empty call with the API and devices of a case, or None for a peer."""
+    """Return the seconds per call of an empty program with the API and devices of a case; None for a peer."""
     if case.engine != JAX:
         return None
 

@@ -1,7 +1,6 @@
 """Compute the shape of a derivative: its linear maps, their seeds, and the shape of the reduced result.
 
-Functions are evaluated with abstract arrays, before anything is compiled. The device mesh enters with its
-shape only.
+Functions are evaluated with abstract arrays, before anything is compiled. No devices are needed.
 """
 
 import dataclasses
@@ -23,7 +22,7 @@ Named = Mapping[str, Any]  # arrays or abstract arrays by name
 
 
 class TooLarge(Exception):
-    """A case needs more memory than is available. `needs` maps fields of a record to bytes per device."""
+    """Raised if a case needs more memory than there is. `needs` maps record fields to bytes per device."""
 
     def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(text)
@@ -77,7 +76,7 @@ class DerivativeShape:
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
-    """Return the shapes and dtypes of the per-point inputs, points leading, and of the shared inputs."""
+    """Return two dicts from name to abstract array: per-point inputs (points, ...) and shared inputs."""
     dtype = lambda spec: jnp.dtype(jnp.int32 if spec.integer else case.dtype)  # noqa: E731
     points, shared = (
         {name: jax.ShapeDtypeStruct((*leading, *spec.shape), dtype(spec)) for name, spec in specs.items()}
@@ -130,7 +129,6 @@ def _linear_maps(
     input_sizes: Mapping[str, int],
     result_size: int,
 ) -> tuple[LinearMapPart, ...]:
-    """Return the linear maps of a seeded AD mode: one in forward mode, one in reverse mode, or both."""
     names, mode = workload.names, case.ad_mode
     forward_mode, reverse_mode = mode.parts or (mode.name, mode.name)
     if coloring is not None:
@@ -192,7 +190,7 @@ def ceil_div(count: int, divisor: int) -> int:
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the fraction of points x seeds that is padding, or None for a split that has no padding."""
+    """Return the fraction of points x seeds that is padding, or None unless split=both or seeds=colored."""
     if case.split != "both" and sizes.coloring is None:
         return None
     point_devices, seed_devices = case.axes
@@ -203,10 +201,10 @@ def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
 
 
 def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[int, int, int]:
-    """Return the shape of the reduced result on the host: (points, outputs', inputs').
+    """Return the shape of the result on the host, (points, outputs, inputs) unless a reduction removes axes.
 
-    A sum over the points has length 1 on the first axis, or with split=data one copy per device. A sum of
-    function values is (1, 1, 1). With seeds=colored the shape is (points, 1, nonzeros of the pattern).
+    A removed axis has length 1. For a sum over the points with split=data, the first axis has one copy per
+    device. A sum of function values is (1, 1, 1). With seeds=colored the shape is (points, 1, nonzeros).
     """
     is_value = case.ad_mode.is_value
     if workload.reduction.sums_points:

@@ -103,10 +103,10 @@ def load(folder: Path) -> Loaded:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return one record per measurement: the last ok one, else the last skipped, else the last failed.
+    """Return one record per case, environment and replicate: the last ok, else skipped, else failed one.
 
-    If a peer ran in several versions, the record of the version that ran last counts. A record of a peer that
-    is not installed counts only if the peer was never installed.
+    If a peer (another AD system) ran in several versions, the record of the version that ran last counts. A
+    record of a peer that is not installed counts only if the peer was never installed.
     """
     kept: dict[tuple[str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
@@ -122,7 +122,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
-    """Return a dict from (case key, replicate) to the status in the environment where the replicate ran last.
+    """Map each (case key, replicate) to its status, such as "failed", in the environment where it ran last.
 
     If several records of that environment count, the worst status is returned.
     """
@@ -143,7 +143,7 @@ def replicates_of(cell: Mapping[str, Any]) -> int:
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
-    """Lock a folder for one run at a time. Yield the descriptor of the lock, which a worker process inherits.
+    """Context manager that locks a folder for one run and yields the file descriptor of the lock.
 
     Raise `Refusal` if another run still holds the lock after `seconds`.
     """
@@ -169,7 +169,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def folder_of(path: str) -> Path:
-    """Return the path of an existing results folder, else raise `Refusal` with the folders that exist."""
+    """Return the path of a results folder. Raise `Refusal`, with existing folders, if it has no results."""
     folder, has_results = Path(path), False
     with contextlib.suppress(OSError, ValueError):  # not a valid path
         has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
@@ -240,7 +240,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path for writing, and rename it to `path` unless an exception is raised."""
+    """Context manager that yields a temporary path, and renames it to `path` unless an error is raised."""
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary
@@ -250,7 +250,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, content: bytes, durable: bool = False) -> None:
-    """Replace the content of a file atomically. `durable` syncs the new content before the exchange."""
+    """Replace the content of a file atomically. `durable` syncs the new content to disk before the rename."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(content)
         if durable:

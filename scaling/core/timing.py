@@ -26,9 +26,9 @@ Gather = Callable[[list[float]], list[list[float]]]  # floats of this process ->
 
 @dataclass(frozen=True)
 class Sampling:
-    """The stopping rule of sampling: the relative half-width of the median's interval, and limits."""
+    """The rule that decides when enough time samples of a program are taken."""
 
-    width: float = 0.02
+    width: float = 0.02  # half-width of the confidence interval of the median, relative to the median
     least: int = 7  # minimum number of samples; the interval of a speed-up needs seven
     most: int = 200  # maximum number of samples
     seconds: float = 1.0  # sampling time, once there are `least` samples
@@ -42,7 +42,7 @@ class Samples:
     """All timing samples in seconds per call. With several processes, a sample is the time of the slowest.
 
     Attributes:
-        stop_reason: "width", "most" or "seconds", see `Sampling`; None while sampling continues.
+        stop_reason: "width", "most" or "seconds", the field of `Sampling` that ended it, or None until then.
         seconds_min, slowest: the seconds of the fastest process and the rank of the slowest, by sample.
         turns: the number of samples in each turn, a period in which other cases do not run.
         marked: a dict from a disturbance, such as "throttled", to the indices of the disturbed turns.
@@ -70,7 +70,7 @@ class Stages:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """Return [values], the floats of each process by rank, for a single process."""
+    """Gather floats from a single process: return [values]."""
     return [values]
 
 
@@ -80,7 +80,7 @@ def gather_maximum(gather: Gather, value: float) -> float:
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Return a list with the text of each process by rank, without trailing blanks."""
+    """Return the texts of all processes in the order of their ranks, without trailing blanks."""
     content = text.encode()
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
@@ -93,7 +93,7 @@ def compile_stages(
 
     Args:
         arguments: arrays, or abstract values with a shape and a dtype.
-        options: compiler options in addition to the flags.
+        options: XLA compiler options in addition to XLA_FLAGS.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
@@ -146,7 +146,7 @@ def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int = 100) -> float:
-    """Return the median seconds of a call of an empty program over `calls` calls."""
+    """Return the median time of `calls` calls of an empty program in seconds per call."""
     return statistics.median(_time_calls(call, wait, 1) for _ in range(calls))
 
 
@@ -158,14 +158,14 @@ def sample_turns(
     gather: Gather = single_process,
     start_turn: Callable[[], Callable[[], list[str]]] = lambda: list,
 ) -> Iterator[Samples]:
-    """Yield all timing samples so far after each turn, endlessly. The caller stops at a `stop_reason`.
+    """Take time samples in an endless sequence of turns, and yield all samples so far after each turn.
 
-    A sample is the time of one call, or of several short calls, after a barrier between the processes. Other
-    cases may take turns between two turns of this one.
+    The caller ends the iteration when the samples have a `stop_reason`. A sample is the time of one call, or
+    of several short calls, after a barrier between the processes. Other cases may be sampled between turns.
 
     Args:
-        wait: blocks until the result of a call is ready; None if `call` itself blocks.
-        floor_seconds: the seconds of an empty call.
+        wait: blocks until the result of a call is ready, or None if `call` itself blocks.
+        floor_seconds: the seconds of a call of an empty program.
         start_turn: starts to monitor a turn. It returns a function that returns the disturbances after it.
     """
     timed = functools.partial(_time_calls, call, wait)
@@ -186,7 +186,7 @@ def sample_turns(
 def _add_turn(
     timed: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Append the samples of one turn to `samples`, and return the seconds that the turn took.
+    """Append the samples of one turn to `samples`, and return the duration of the turn in seconds.
 
     Every process takes the same decisions, because these depend on gathered values only.
     """
@@ -220,7 +220,7 @@ def _add_turn(
 
 
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call for at least `least` seconds, until calls get no faster; return the median of the later calls."""
+    """Call until calls get no faster, at least `least` seconds. Return the median time of the later calls."""
     seconds: list[float] = []
     total = 0.0
     while True:

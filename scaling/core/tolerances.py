@@ -1,4 +1,4 @@
-"""Compute tolerances, how much rounding may change a result, from a table of unit roundoffs.
+"""Compute the tolerance for rounding errors of a Jacobian and its reduction from unit roundoffs.
 
 A result is correct if error <= tolerance(N) * scale. tolerance(N) is the relative error of a sum of N numbers
 and grows with sqrt(N). The scale is the magnitude of the terms of the sum. Rounding changes the reduction of
@@ -47,7 +47,7 @@ _UNDERFLOW_MARGIN = 2.0**10  # times the smallest normal number, below which a p
 
 
 def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
-    """Return the unit roundoff of the least exact operation of a case, and at least `inner_roundoff`."""
+    """Return the unit roundoff of the least precise operation, or `inner_roundoff` if that is larger."""
     roundoff = ROUNDOFF[case.dtype]
     if case.dtype == "float32":
         roundoff = max(roundoff, PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0))
@@ -78,10 +78,12 @@ def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Rounding:
-    """The lengths of the sums that a result consists of, which determine its tolerance.
+    """The numbers of terms of the sums that yield a result, which determine its tolerance.
 
-    Each entry of J, whose tolerance is `entry`, is a sum of `terms` numbers. Each element of the result is a
-    sum of `added` entries of J.
+    Attributes:
+        terms: the number of terms whose sum is one entry of the Jacobian.
+        added: the number of entries of the Jacobian whose sum is one element of the result.
+        entry: the tolerance of an entry of the Jacobian.
     """
 
     terms: int
@@ -108,13 +110,13 @@ class Jacobians:
     pattern: Pattern | None = None
 
     def by_input(self, values: np.ndarray) -> np.ndarray:
-        """Sum a Jacobian-shaped array over the outputs: (points, inputs)."""
+        """Sum an array of the shape of the Jacobians over the outputs: (points, inputs)."""
         if self.pattern is None:
             return np.asarray(values.sum(axis=1))
         return _sum_by_index(self.pattern.cols, self.pattern.inputs, values)
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Sum a Jacobian-shaped array over the inputs, weighted by x, (points, inputs): (points, outputs)."""
+        """Sum an array of the shape of the Jacobians over the inputs, weighted by x: (points, outputs)."""
         if self.pattern is None:
             return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
         weighted = values if x is None else values * x[:, self.pattern.cols]
@@ -160,7 +162,7 @@ class SizedEntries(Jacobians):
 
 @dataclass(frozen=True)
 class EntryCounts:
-    """The largest number of nonzeros in a column and in a row, their total number, and that of points."""
+    """The largest number of nonzeros in a column and in a row, their total, and the number of points."""
 
     column: int
     row: int
@@ -169,7 +171,7 @@ class EntryCounts:
 
 
 def count_entries(outputs: int, inputs: int, points: int, pattern: Pattern | None = None) -> EntryCounts:
-    """Count the entries of a Jacobian, or of its sparsity pattern, since zeros cause no rounding."""
+    """Count the entries of a Jacobian. If a sparsity pattern is given, only its nonzeros are counted."""
     if pattern is None:
         return EntryCounts(outputs, inputs, outputs * inputs, points)
     column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
@@ -183,10 +185,11 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduction of Jacobians, (points, outputs', inputs'), and the divisor of its errors.
+    """Return the reduction of the Jacobian of each point, and the divisor of its errors, float64 arrays.
 
-    The divisor broadcasts with the result. A sum over points is returned as the terms of each point. WHOLE
-    and J^T J need dense Jacobians.
+    The reduction is (points, outputs', inputs'), where outputs' and inputs' are the axes that remain. The
+    divisor broadcasts to this shape. The terms of a sum over points are not added up. WHOLE and J^T J need
+    dense Jacobians.
 
     Args:
         floor: the smallest divisor for an entry, (points,).

@@ -9,10 +9,8 @@ constants:
     VARIANTS      names of the functions of the family. The first is the default.
     FORMULATIONS  names of the implementations of the same function. The first is the default. A dict from
                   variant to such a tuple is valid too.
-    VALUE         the target that is the function value, without a derivative; a tuple if all targets are.
+    VALUE         the target, or a tuple of targets, that is a function value and not a derivative.
     DTYPES        the dtypes for which it is defined.
-
-Depends on neither AD modes nor devices.
 """
 
 import dataclasses
@@ -84,8 +82,8 @@ class Workload:
             tolerance.
         pattern: a function that returns the sparsity pattern of the Jacobian of a point, if it is known:
             int32 arrays (rows, columns), sorted by row, then by column.
-        nonzeros: the reference if the Jacobian is too large to be stored: as `reference`, with a derivative
-            of shape (points, 1, nonzeros).
+        nonzeros: a function like `reference` whose derivative contains only the nonzeros of `pattern`,
+            (points, 1, nonzeros), for a Jacobian that is too large to be stored.
         default_reduce: the `reduce` of the workload, set by `build`, which sets `reduce` to that of the case.
         reduces_whole_modes: whether the results of `whole_modes` are still to be reduced, set by `build`.
     """
@@ -160,7 +158,7 @@ MakeWorkload = Callable[[Case], Any]
 
 
 def make_user_workload(case: Case) -> Any:
-    """Call the function `workload(case)` of the workload module of a case."""
+    """Call the function `workload(case)` of the workload module of a case and return its result."""
     return module(case.workload).workload(case)
 
 
@@ -210,7 +208,6 @@ def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
 
 
 def _call_and_join(function: Callable[..., Any], how: tuple[Any, ...], /, *inputs: Any, **named: Any) -> Any:
-    """Call a function and join its result, an array or a pytree of arrays, to one array."""
     result = function(*inputs, **named)
     if hasattr(result, "shape"):
         return result
@@ -225,12 +222,12 @@ def _is_flat(inputs: Any) -> bool:
 
 
 def _top_level_names(names: Iterable[str]) -> list[str]:
-    """Return the distinct first parts of dotted names: the inputs to which the leaves belong."""
+    """Return the inputs to which leaves belong: the first parts of their dotted names, without repetition."""
     return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
 def _settle_wrt(case: Case, workload: Workload) -> str:
-    """Return the differentiated inputs: those of the case, else of the workload, else the first input."""
+    """Return the differentiated inputs, joined by "+": of the case, else of the workload, else the first."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     leaves = _select_leaves(case, wrt, workload.inputs)
     shared = _top_level_names(leaf for leaf in workload.shared if not workload.shared[leaf].integer)
