@@ -1,4 +1,4 @@
-"""Comparison of meshes, memory settings, overlap and seed coloring of one program, with Pareto fronts."""
+"""Effect of settings on one program: mesh, overlap, seed coloring, and memory against time (Pareto front)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
 @dataclass(frozen=True)
 class SettingComparison:
-    """At least two timings of one program that differ only in the compared fields, fastest first."""
+    """At least two timings of one program that differ only in the given fields, such as "mesh"."""
 
     case: Case  # the case without the compared fields
     environment: str
@@ -41,7 +41,7 @@ class SettingComparison:
 
 
 def compare_settings(timings: Iterable[Timing], *fields: str) -> list[SettingComparison]:
-    """Return a comparison for each program that was measured with several values of the given fields."""
+    """Return a comparison for each program measured with several values of `fields`, such as "mesh"."""
     programs = group_by(timings, lambda t: (t.environment, t.honest, _reset_fields(t.case, fields)))
     comparisons = []
     for (environment, honest, case), group in programs.items():
@@ -116,7 +116,7 @@ class MemoryPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """The memory settings with which one program was measured; there are at least two.
+    """The memory and time of one program with at least two memory settings.
 
     Memory is that of one device: inputs, result and temporaries, as reported by the compiler.
     """
@@ -180,7 +180,10 @@ def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the bytes that a program needs on one device (measured, else compiled), or None if unknown."""
+    """Return the bytes that a program needs on one device, or None if they are unknown.
+
+    This is the measured peak if the backend reported it, otherwise the number from the compiler.
+    """
     record = timing.records[0]
     return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
 
@@ -207,5 +210,5 @@ def mesh_name(case: Case) -> str:
 
 
 def padding_share(timing: Timing) -> float:
-    """Return the fraction of points times seeds that is padding for an even division over the mesh."""
+    """Return the fraction of (point, seed) pairs that is padding for an even division over the mesh."""
     return max((record.padding or 0.0 for record in timing.records), default=0.0)

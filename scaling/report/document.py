@@ -96,7 +96,7 @@ def escape_markdown(text: str) -> str:
 def escape_latex(text: str) -> str:
     """Return plain text as LaTeX source on one line, in ASCII only.
 
-    Accented letters become commands, and unsupported characters their code points, such as [U+4E2D].
+    Accented letters become commands. Unsupported characters are replaced by code points such as [U+4E2D].
     """
     characters = "".join(map(_escape_latex_character, _to_one_line(unicodedata.normalize("NFC", text))))
     return _LIGATURE.sub(r"\1{}", characters)

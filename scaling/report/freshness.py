@@ -1,6 +1,6 @@
 """Check whether a written report is up to date with the records, the plans and the source code.
 
-A digest of these inputs is stored with the report. This module does not import the code that draws figures.
+A digest of these inputs is stored with the report. This module does not import the plotting code.
 """
 
 import contextlib

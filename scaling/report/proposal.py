@@ -1,7 +1,7 @@
 """Compute-time proposal in Markdown and LaTeX: recommended AD mode, speed-up, node-hours, extrapolation.
 
-It recommends one mode for the largest problem of each function. Weak scaling without constant work per device
-is omitted.
+It recommends one mode for the largest problem of each function. Weak scaling curves are omitted if their
+work per device varies.
 """
 
 from collections.abc import Iterable, Sequence
@@ -169,7 +169,7 @@ def _format_efficiency(point: CurvePoint) -> str:
 
 
 def _describe_requested_hours(curve: Curve) -> list[str]:
-    """Return sentences with the device-hours and node-hours of CALLS calls, and their derivation, in a list."""
+    """Return sentences with the device-hours and node-hours of CALLS calls, and how they are computed."""
     best = min(curve.points, key=lambda point: point.seconds)
     timing = curve.timings[curve.points.index(best)]
     unit = "core" if timing.records[0].environment.get("platform") == "cpu" else "device"
