@@ -1,4 +1,4 @@
-"""Sentences and summary rows of a results folder: fastest AD mode, devices, other systems, plans, failures."""
+"""Sentences and summary rows of a results folder: fastest mode, devices, other systems, plans, failures."""
 
 import statistics
 from collections import Counter

@@ -43,10 +43,10 @@ class Baseline:
     """A measured time relative to references for its problem. None marks an unmeasured reference."""
 
     timing: Timing
-    by_hand: Estimate | None  # time over that of the fastest handwritten derivative
+    by_hand: Estimate | None  # time divided by that of the fastest handwritten derivative
     bound: Bound | None
     jax: Timing | None = None  # for another engine: the fastest JAX method
-    over_jax: Estimate | None = None  # time over that of `jax`
+    over_jax: Estimate | None = None  # time divided by that of `jax`
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
@@ -143,7 +143,7 @@ class Roofline:
 
 
 def rooflines(timings: Sequence[Timing]) -> list[Roofline]:
-    """Return a roofline per function and environment, on the smallest device count with measured peaks."""
+    """Return one Roofline per function and environment, for the smallest device count with measured peaks."""
     rates, by_family = measured_rates(timings), dict[tuple, Roofline]()
     cases = [timing for timing in timings if timing.case.kind == "case" and timing.case.engine == "jax"]
     families = group_by(

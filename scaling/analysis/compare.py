@@ -88,8 +88,8 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
     """Compare the times of each case in an old results folder (a) and a new one (b).
 
-    A case is called slower or faster if its ratio exceeds the margin (a fraction) significantly, with the
-    false discovery rate controlled over all cases.
+    A case is called slower or faster if its times differ significantly by more than the margin, a fraction.
+    The false discovery rate is controlled over all cases.
     """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")

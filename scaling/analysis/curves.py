@@ -142,10 +142,10 @@ class FastestMethod:
 
     first: Timing
     second: Timing | None  # fastest other mode; if there is none, another setting of the same mode
-    ratio: float | None  # time of `second` over that of `first`
+    ratio: float | None  # time of `second` divided by the time of `first`
     ratio_low: float | None
     ratio_high: float | None
-    by_hand: float | None  # time of `first` over that of the handwritten derivative
+    by_hand: float | None  # time of `first` divided by that of the handwritten derivative
     others: tuple[Timing, ...] = ()  # handwritten derivatives and other engines, for the same problem
 
     @property
@@ -210,9 +210,9 @@ _ORDER = (
 
 
 def pool_processes(records: Iterable[Record]) -> list[Timing]:
-    """Return one Timing for each measured case and environment, sorted, from the records of its processes.
+    """Return one Timing for each measured case and environment, from the records of its processes.
 
-    Oversubscribed cases, whose devices shared CPU cores, are included.
+    The timings are sorted. Oversubscribed cases, whose devices shared CPU cores, are included.
     """
     measured = (record for record in latest(records) if record.status == "ok")
     groups = group_by(measured, lambda record: (record.setting, record.key, record.honest)).values()
@@ -338,7 +338,7 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
 
 
 def derived_bytes_note(series: Iterable[Timing]) -> str:
-    """Return ' (derived: argument_bytes + output_bytes)' if no compulsory bytes were counted, else ''."""
+    """Return ' (derived: argument_bytes + output_bytes)', or '' if all compulsory bytes were counted."""
     old = any(record.compulsory_bytes is None for timing in series for record in timing.records)
     return " (derived: argument_bytes + output_bytes)" if old else ""
 

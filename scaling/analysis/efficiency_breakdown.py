@@ -42,7 +42,7 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
 
 
 def count_refused(curve: Curve) -> int:
-    """Return the number of device counts without a breakdown, because an empty call takes as long."""
+    """Return the number of device counts without a breakdown, because a time is not above an empty call."""
     base, *rest = curve.timings
     if base.case.devices > 1:
         return 0

@@ -61,7 +61,7 @@ class Ratio:
 
     @property
     def differs_from_medians(self) -> bool:
-        """Return whether the ratio of paired processes and that of the medians differ by more than 2 %."""
+        """Return whether the ratio of paired processes is more than 2 % off the ratio of the medians."""
         return self.pairs > 1 and abs(math.log(self.value / self.of_medians)) > _VISIBLE
 
 
@@ -95,8 +95,8 @@ def case_median(records: Sequence[Record]) -> float:
 def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
     """Return the 95 % interval of the time of a case in seconds, or None if there are too few samples.
 
-    For several processes or allocations it is the rank interval of their medians if there are at least six,
-    else Student's interval on the logarithms. For a single process it is the smallest interval that contains
+    For at least six processes (or allocations) it is the rank interval of their medians, and for two to five
+    it is Student's interval on the logarithms. For a single process it is the smallest interval that contains
     the rank intervals of all its compilations, each widened for autocorrelation.
     """
     level = _estimate_time(records)
@@ -206,9 +206,9 @@ def _with_interval(ratio: Ratio) -> Ratio:
 
 
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
-    """Return the p-value of the hypothesis that two times differ by at most the margin, or None.
+    """Return the p-value of the hypothesis that two times differ by at most the margin, a fraction.
 
-    It is None if a case has a single process. Source: McCarthy and Smyth 2009, Testing significance relative
+    Return None if a case has a single process. Source: McCarthy and Smyth 2009, Testing significance relative
     to a fold-change threshold (TREAT).
     """
     if not ratio.count:

@@ -26,7 +26,7 @@ class SettingComparison:
     case: Case  # the case without the compared fields
     environment: str
     honest: bool
-    rows: tuple[tuple[Timing, Estimate], ...]  # each with its time over that of the fastest
+    rows: tuple[tuple[Timing, Estimate], ...]  # each with its time divided by the least time
 
     @property
     def distinguished(self) -> bool:
@@ -63,7 +63,7 @@ class Gain:
 
     timing: Timing
     other: Timing | None  # None if it was not measured
-    ratio: Estimate | None  # time of `other` over that of `timing`
+    ratio: Estimate | None  # time of `other` divided by the time of `timing`
 
     @property
     def seeds(self) -> int | None:
@@ -73,7 +73,7 @@ class Gain:
 
     @property
     def break_even(self) -> int | None:
-        """Return the number of evaluations after which this timing is faster in total, or None if never."""
+        """Return after how many evaluations `timing` is faster than `other` in total, or None if never."""
         return break_even_calls(self.timing, self.other) if self.other else None
 
 
@@ -205,7 +205,7 @@ def automatic_blocks(record: Record) -> str:
 
 
 def mesh_name(case: Case) -> str:
-    """Return the mesh shape as text, points axis by seeds axis, such as '2x4'."""
+    """Return the mesh shape as text, such as '2x4' for 2 devices along the points and 4 along the seeds."""
     return "x".join(map(str, case.axes))
 
 

@@ -119,7 +119,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], of: FastestModeMap) -> 
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return one sentence per function on the growth of time with problem size, on the fewest devices."""
+    """Return one sentence per function on how its time on the fewest devices grows with problem size."""
     groups = group_by(findings.size_exponents, lambda row: id(row.sweep)).values()
     return _describe_largest(
         findings,

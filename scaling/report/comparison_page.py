@@ -34,7 +34,7 @@ def write_comparison(comparison: FolderComparison) -> Path:
 
 
 def comparison_page(comparison: FolderComparison) -> Page:
-    """Return the content of the HTML page that compares two results folders, with unchanged cases collapsed."""
+    """Return the content of the HTML page of a comparison, with unchanged cases in a separate section."""
     *remarks, summary = comparison_lines(comparison)
     rows = comparison_rows(comparison, len(comparison.rows))
     pairs = list(zip(comparison.rows, rows, strict=True))

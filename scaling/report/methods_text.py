@@ -169,7 +169,7 @@ def _wall_seconds(record: Record) -> float:
 
 
 def describe_provenance(findings: Findings) -> list[str]:
-    """Return sentences on the environments of the measurements, the command to repeat them, and lint results."""
+    """Return sentences on the environments, the command that repeats the study, and the lint results."""
     return [
         *(_describe_environment(findings, digest) for digest in findings.environments),
         f"Study: {findings.name}; {count_of(len(findings.records), 'record')}. The command that makes it "

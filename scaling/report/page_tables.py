@@ -370,7 +370,7 @@ def _machine_table(findings: Findings) -> Table:
 
 
 def environment_table(findings: Findings) -> Table:
-    """Return a table with one row per environment fact, such as the driver, and one column per environment."""
+    """Return a table with one row per environment fact (such as the driver) and a column per environment."""
     facts: dict[str, dict[str, str]] = {}
     for digest in findings.environments:
         records = [record for record in findings.records if record.setting == digest]
