@@ -35,7 +35,7 @@ class SizeExponent:
 
 
 def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
-    """Return the growth exponent of each method that takes at least ten empty calls at three or more sizes."""
+    """Return the growth exponent of each method with at least three times above ten empty calls."""
     exponents = []
     for sweep in sweeps:
         for method, line in sweep.lines.items():
