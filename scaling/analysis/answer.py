@@ -1,4 +1,4 @@
-"""Sentences and table rows that summarize a results folder: fastest mode, speed-up, efficiency, failures."""
+"""Sentences and summary rows of a results folder: fastest mode, devices, other systems, plans, failures."""
 
 import statistics
 from collections import Counter
@@ -49,7 +49,7 @@ def answer_sentences(source: Path | Findings) -> list[str]:
     """Return the results of a study as English sentences with numbers.
 
     They cover the fastest AD modes, scaling, other AD systems and failures. If nothing was measured, they
-    describe the predictions of the plans.
+    contain the predicted times of the planned cases.
     """
     findings = source if isinstance(source, Findings) else read(source)
     if any(record.status == "ok" for record in findings.records):
@@ -72,13 +72,13 @@ def answer_sentences(source: Path | Findings) -> list[str]:
 
 
 def largest_problems(findings: Findings) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
-    """Group the fastest methods by differentiated function, and select the largest problem of each function.
+    """Return the fastest methods of each differentiated function and of its largest problem.
 
-    Only the problems measured on the most device counts are candidates for the largest one.
+    Only the problems that were measured on the most device counts are candidates for the largest one.
 
     Returns:
-        One pair of lists for each function: all its fastest methods, and those of its largest problem by
-            time.
+        One pair of lists for each function: all its fastest methods (one for each problem and device count),
+            and those of its largest problem in ascending order of time.
     """
     heads = []
     for family in group_by(findings.fastest, _function_key).values():
@@ -93,7 +93,7 @@ def _function_key(row: FastestMethod) -> tuple:
 
 
 def describe_fastest(findings: Findings) -> list[str]:
-    """Return one sentence per function: its fastest method at the largest size, and the devices to use."""
+    """Return one sentence per differentiated function on its fastest AD mode and the best device count."""
     if not findings.fastest:
         kinds = ", ".join(dict.fromkeys(_describe_kind(timing.case) for timing in findings.timings))
         return [
@@ -115,7 +115,7 @@ def describe_fastest(findings: Findings) -> list[str]:
 
 
 def _describe_kind(case: Case) -> str:
-    """Describe what a case measured if it is not an AD mode of JAX, such as 'derivatives written by hand'."""
+    """Return what a case measures if it uses no AD mode of JAX, such as 'derivatives written by hand'."""
     if case.kind != "case" or case.engine != "jax":
         return case.engine if case.kind == "case" else "what the machine can do"
     return "values" if case.ad_mode.is_value else "derivatives written by hand"
@@ -143,7 +143,6 @@ def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
 
 
 def _format_devices(findings: Findings, timing: Timing) -> str:
-    """Return text such as '8 devices' or '8 devices of 2 nodes (3.1 node-hours for a million calls)'."""
     devices = count_of(timing.case.devices, "device")
     if not timing.nodes or not findings.has_several_nodes:
         return devices
@@ -152,13 +151,16 @@ def _format_devices(findings: Findings, timing: Timing) -> str:
 
 
 def name_with_blocks(timing: Timing) -> str:
-    """Return the name of a method, followed by the block sizes and their memory if chunk=auto chose them."""
+    """Return the name of a method, such as 'jacfwd (vmap), chunk=auto (4 seeds and all points at a time)'.
+
+    If the block sizes (seeds and points per block) were chosen automatically, they follow in parentheses.
+    """
     name, auto = method_of(timing.case).name, automatic_blocks(timing.records[0])
     return f"{name} ({auto}{_describe_saved_memory(timing.records[0])})" if auto else name
 
 
 def _describe_saved_memory(record: Record) -> str:
-    """Return text such as ', 1.2 GB against 5 GB of all at once', or '' if either size is unknown."""
+    """Return text such as ', 1.2 GB against 5 GB of all at once', or '' if a memory size is unknown."""
     probes, used = (record.blocks or {}).get("probes"), memory.bytes_while_running(vars(record))
     tried = probes if isinstance(probes, list) else []
     whole = next((p.get("bytes") for p in tried if not (p.get("block") or p.get("chunk"))), None)
@@ -173,9 +175,9 @@ def list_measured(row: FastestMethod) -> str:
 
 
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
-    """Describe the speed-up of a program over one device and over the best plain `jax.jit` program.
+    """Return a list with one clause on the speed-up over fewer devices and over the best plain jit program.
 
-    The list has one clause. It is empty if the timing is not on a strong scaling curve or is its baseline.
+    The list is empty if the timing is not on a strong scaling curve or is the baseline of that curve.
     """
     point, curve = findings.points_of(timing).get("strong"), findings.curve_of(timing)
     if point is None or curve is None or point.is_baseline:
@@ -197,8 +199,10 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
     """Return sentences that recommend a device count for one problem, with the parallel efficiency on it.
 
-    The recommendation is the smallest count whose time cannot be distinguished from the fastest. The rows are
-    one per device count, in ascending order of time.
+    The recommended count is the smallest one whose time cannot be distinguished from the least time.
+
+    Args:
+        rows: the fastest method on each device count, in ascending order of time.
     """
     first = rows[0].first
     more = [row.first for row in rows if row.first.case.devices > first.case.devices]
@@ -235,7 +239,6 @@ def _describe_more_devices(first: Timing, more: Timing) -> str:
 
 
 def _is_tied(slow: Timing, fast: Timing) -> bool:
-    """Return whether two times cannot be distinguished: the interval of slow / fast reaches down to 1."""
     low = time_ratio(slow, fast).low
     return low is None or low <= 1
 
@@ -314,11 +317,7 @@ def _problem_cell(findings: Findings, timing: Timing) -> str:
 
 
 def _describe_scaling(findings: Findings) -> list[str]:
-    """Return one sentence for each kind of scaling and each function, on the fastest curve.
-
-    Only curves of the largest problem on the most devices are considered. Curves that `describe_fastest`
-    already describes are omitted.
-    """
+    """Return sentences on the fastest strong and weak curves that `describe_fastest` does not describe."""
     several = (c for c in findings.curves if not c.points[-1].is_baseline and c.case.engine == "jax")
     key = lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case))  # noqa: E731
     headed = {(row.first.environment, row.first.case) for _, (row, *_) in largest_problems(findings)}
@@ -350,7 +349,10 @@ def _describe_curve(findings: Findings, curve: Curve) -> str:
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return a sentence on cases that were predicted but not run: number, devices, hardware and compilers."""
+    """Return a sentence with the number, device counts, hardware and compiler versions of the planned cases.
+
+    Planned cases are compiled to predict their times, but they are not run.
+    """
     records = forecast.records
     devices = sorted({record.case.devices for record in records})
     count = Counter(record.status for record in records)
@@ -371,7 +373,7 @@ def describe_plan(forecast: Forecast) -> str:
 
 
 def describe_score(scores: PlanScores) -> list[str]:
-    """Return sentences on the accuracy of the predicted times and their order on one type of hardware."""
+    """Return sentences on the errors of the predicted times for one type of hardware."""
     whole = scores.total
     sentences = [
         f"Predicted against measured on {scores.hardware}: the median prediction is "
@@ -409,7 +411,6 @@ def count_unmeasured(findings: Findings) -> list[str]:
 
 
 def _describe_defects(findings: Findings) -> list[str]:
-    """Return sentences on failures, oversubscription, mixed environments, and missing or damaged records."""
     crowded = sum(not timing.honest for timing in findings.timings)
     missing, damaged, environments = len(findings.missing), len(findings.damaged), findings.environments
     return [
@@ -427,13 +428,13 @@ def _describe_defects(findings: Findings) -> list[str]:
 
 
 def summarize(findings: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Return the summary table of a results folder, and sentences on what the table does not cover.
+    """Return the summary table of a results folder, and sentences with the results that are not in the table.
 
     If there are more than 20 rows, only the largest problem of each function on each device count is listed.
 
     Returns:
         rows: tuples of cells under COLUMNS. The list is empty if nothing was measured.
-        sentences: the remaining results. They are all results if there are no rows.
+        sentences: the other results, or all results if the list of rows is empty.
     """
     if not any(record.status == "ok" for record in findings.records):
         return [], answer_sentences(findings)
@@ -463,7 +464,6 @@ def table_rows(source: Path | Findings, some: list[FastestMethod] | None = None)
 
 
 def _format_certainty(row: FastestMethod) -> str:
-    """Return the ratio of the runner-up's time to the fastest as text, or the reason why there is none."""
     if row.empty:
         return f"no more than an empty call ({format_duration(certainty.dispatch_floor(row.first))})"
     if row.second is None:

@@ -41,7 +41,7 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def spread_factor(samples: Sequence[float]) -> float:
-    """Return the factor by which autocorrelation widens the interval of the median, without a test.
+    """Return the factor by which autocorrelation, significant or not, widens the interval of the median.
 
     The factor is at least 1 and at most the square root of the number of samples.
     """

@@ -1,4 +1,4 @@
-"""Comparison of times with handwritten derivatives, machine peaks (roofline) and the fastest JAX method.
+"""Times relative to handwritten derivatives, machine peaks (roofline) and, for other AD systems, to JAX.
 
 Times are compared within one environment and on the same device count. Work is counted in the traced program.
 Memory traffic beyond the inputs and the result is not counted, which lowers the fraction of the peak.
@@ -28,9 +28,9 @@ _PEAKS = {  # target -> name in the output, record field with the counted work
 
 
 class Bound(NamedTuple):
-    """The machine peak that limits a program: the one that needs the longest time for the counted work.
+    """The machine peak, such as memory bandwidth, at which the counted work of a program takes longest.
 
-    `fraction` is that time divided by the measured time. It exceeds 1 if not all of the counted work was
+    `fraction` is that least time over the measured time. It exceeds 1 if not all of the counted work was
     done, for example if bytes stay in a cache.
     """
 
@@ -40,17 +40,17 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class Baseline:
-    """A measured time relative to references for the same problem. A field is None if it was not measured."""
+    """A measured time relative to references for its problem. None marks an unmeasured reference."""
 
     timing: Timing
-    by_hand: Estimate | None  # time over that of the fastest handwritten derivative
+    by_hand: Estimate | None  # time divided by that of the fastest handwritten derivative
     bound: Bound | None
     jax: Timing | None = None  # for another engine: the fastest JAX method
-    over_jax: Estimate | None = None  # time over that of `jax`
+    over_jax: Estimate | None = None  # time divided by that of `jax`
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Compare each time with that of a handwritten derivative, the machine peak and JAX's fastest method."""
+    """Return each timing relative to handwritten derivatives, machine peaks and the fastest JAX method."""
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivatives, lambda t: (t.environment, t.honest, t.case.devices, problem(t.case)))
     rates = measured_rates(timings)
@@ -75,10 +75,7 @@ def _fastest(timings: Iterable[Timing]) -> Timing | None:
 
 
 def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
-    """Return the machine peak that limits a program, or None if no peak applies.
-
-    A peak applies if it was measured on the same machine and the program's work of that kind was counted.
-    """
+    """Return the machine peak that limits a program, or None if no peak was measured for its work."""
     bounds = []
     for target, (name, field) in _PEAKS.items():
         amount, measured = getattr(timing.records[0], field), rates.get(_rate_key(target, timing))
@@ -90,7 +87,7 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 def measured_rates(timings: Iterable[Timing]) -> Rates:
     """Return the machine peaks as a dict from (target, dtype, precision, machine) to (work, rate) pairs.
 
-    Work is in bytes or operations, and the rate in work per second.
+    The target is a benchmark such as "copy". Work is in bytes or operations, and the rate is work per second.
     """
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in (timing for timing in timings if timing.case.kind == "ceiling"):
@@ -101,16 +98,16 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
 
 
 def rate_at(amount: float, measured: Sequence[tuple[int, float]]) -> float:
-    """Return the rate (work per second) measured with the largest work up to `amount`.
+    """Return the rate (work per second) of the measurement with the largest work that is at most `amount`.
 
-    A larger measurement may exceed a cache into which `amount` fits. If all measurements, pairs of (work,
-    rate), did more work, the smallest one is used.
+    Larger ones may exceed a cache into which `amount` fits. If all are larger, the smallest one is used.
+    `measured` contains (work, rate) pairs.
     """
     return max([size for size in measured if size[0] <= amount] or [min(measured)])[1]
 
 
 def rates_like(target: str, timing: Timing, rates: Rates) -> Sequence[tuple[int, float]]:
-    """Return the (work, rate) pairs of a machine peak, such as "copy", for a timing's machine and dtype."""
+    """Return the (work, rate) pairs of a peak, such as "copy", for the machine and dtype of a timing."""
     return rates.get(_rate_key(target, timing), ())
 
 
@@ -146,7 +143,7 @@ class Roofline:
 
 
 def rooflines(timings: Sequence[Timing]) -> list[Roofline]:
-    """Return a roofline per function and environment, on the smallest device count with measured peaks."""
+    """Return one Roofline per function and environment, for the smallest device count with measured peaks."""
     rates, by_family = measured_rates(timings), dict[tuple, Roofline]()
     cases = [timing for timing in timings if timing.case.kind == "case" and timing.case.engine == "jax"]
     families = group_by(

@@ -1,4 +1,4 @@
-"""Reasons to doubt a measured time: dispatch latency, a single process, throttling or foreign load."""
+"""Reasons to doubt a timing: close to an empty call, only one process, throttling, or foreign load."""
 
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ def dispatch_floor(timing: "Timing") -> float:
 
 
 def near_floor(timing: "Timing") -> float | None:
-    """Return the time of an empty call in seconds if the measured time is below ten of them, else None."""
+    """Return the seconds of an empty call if the timing is shorter than ten of them, otherwise None."""
     floor = dispatch_floor(timing)
     return floor if timing.median < FLOORS * floor else None
 
@@ -23,7 +23,8 @@ def near_floor(timing: "Timing") -> float | None:
 def is_empty_call(timing: "Timing") -> bool:
     """Return whether a measured time cannot be distinguished from the time of an empty call.
 
-    This holds if the lower end of its interval (or else its median) is at most the time of an empty call.
+    This holds if the lower end of its 95 % interval is at most the time of an empty call. If there is no
+    interval, the median is compared instead.
     """
     low = timing.interval[0] if timing.interval else timing.median
     return low <= dispatch_floor(timing)

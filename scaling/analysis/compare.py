@@ -1,4 +1,4 @@
-"""Comparison of the times in two results folders (regression test): slower, faster or undecided cases.
+"""Regression test of two results folders: a verdict (slower, faster, undecided) and p-value for each case.
 
 Cases are matched by their key and not by their environment, because the environment is what differs.
 """
@@ -27,7 +27,7 @@ SLOWER, FASTER, SAME, UNDECIDED = "slower", "faster", "no difference shown", "un
 BAD = (SLOWER, "failed in B", "failed in both")
 VERDICTS = (*BAD, FASTER, "failed in A", "only in A", "only in B", "oversubscribed", UNDECIDED, SAME)
 COLUMNS = ("verdict", "case", "A", "B", "B over A", "p", "remarks")
-MARGIN = 0.01  # relative; memory layout alone can change a time by this much
+MARGIN = 0.01  # relative change that memory layout alone can cause
 FALSE_DISCOVERIES = 0.05  # false discovery rate among the cases called slower or faster
 _MOST_ROWS = 40
 
@@ -88,8 +88,8 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
     """Compare the times of each case in an old results folder (a) and a new one (b).
 
-    A case is called slower or faster if its ratio exceeds the margin (a fraction) significantly, with the
-    false discovery rate controlled over all cases.
+    A case is called slower or faster if its times differ significantly by more than the margin, a fraction.
+    The false discovery rate is controlled over all cases.
     """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")
@@ -123,10 +123,7 @@ def _load_newest_records(side: str, folder: Path) -> tuple[dict[str, list[Record
 
 
 def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase | None:
-    """Return the comparison of one case, or None if it was neither measured nor failed in either folder.
-
-    A case measured in both folders gets a ratio and is 'undecided' until `_decide_verdicts` decides it.
-    """
+    """Return the comparison of one case, or None if it was neither measured nor failed in either folder."""
     a, b = (tuple(r for r in side if r.status == "ok") for side in (old, new))
     failed = [name for name, side in (("A", old), ("B", new)) if any(r.status == "failed" for r in side)]
     unmeasured = (r for r in (*old, *new) if r.status != "ok")
@@ -143,7 +140,7 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
 
 
 def _decide_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
-    """Decide which cases are slower or faster, if they have enough processes for a p-value."""
+    """Return the compared cases with p-values, and with verdicts where there is a ratio of times."""
     by_row = {i: row.ratio for i, row in enumerate(rows) if row.ratio}
     for paired in (True, False):  # ratios from unpaired processes have a larger variance
         group = [i for i in by_row if (by_row[i].pairs > 1) is paired]
@@ -184,7 +181,6 @@ def _environment_differences(old: Iterable[Record], new: Iterable[Record]) -> li
 
 
 def _environment_facts(record: Record) -> Iterator[tuple[str, str]]:
-    """Yield each fact of a record's environment as (name, text), with nested dicts flattened."""
     for name in record.environment.keys() - set(OF_THE_CASE):
         value = record.environment[name]
         for part, plain in value.items() if isinstance(value, Mapping) else [(name, value)]:
@@ -223,7 +219,6 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
 
 
 def _describe_sampling_order(unpaired: int, measured: int) -> list[str]:
-    """Return sentences stating whether the samples of the two folders were taken alternately."""
     if not unpaired:
         return ["Every case was measured in turns with the other side."] if measured else []
     which = "No case was" if unpaired == measured else f"{unpaired} of {measured} cases were not"
@@ -257,7 +252,6 @@ def _format_row(row: ComparedCase) -> tuple[str, ...]:
 
 
 def _describe_blocks(row: ComparedCase) -> str:
-    """Return the block sizes that chunk=auto chose in each folder as text, or '' if they are equal."""
     chosen = (dict.fromkeys(filter(None, map(automatic_blocks, side))) for side in (row.a, row.b))
     a, b = (" or ".join(blocks) or "unknown" for blocks in chosen)
     return "" if a == b else f"; chunk=auto: {a}, then {b}"

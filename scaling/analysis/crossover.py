@@ -52,7 +52,7 @@ class FastestModeMap:
 
 
 def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:
-    """Return a map of the fastest modes for each environment and each size with two values or more."""
+    """Return a FastestModeMap for each function and each problem size with several measured values."""
     by_key = least_by(timings, lambda t: _timing_key(t, base_method(t.case)), lambda t: t.median)
     families = group_by(
         fastest, lambda row: (row.first.environment, row.first.honest, *family_key(row.first.case))
@@ -75,7 +75,8 @@ def _crossovers_of_line(
 ) -> list[Crossover]:
     """Return the changes of the fastest method on one device count, each between the closest sizes.
 
-    The line consists of pairs of size and fastest timing, in ascending order of size.
+    Args:
+        line: pairs of size and fastest timing, in ascending order of size.
     """
     crossovers: list[Crossover] = []
     start = 0
@@ -105,13 +106,12 @@ def _crossover_between(
 
 
 def _is_faster(fast: Timing, slow: Timing) -> bool:
-    """Return whether `fast` is significantly faster than `slow` and not an empty call."""
+    """Return whether `fast` is significantly faster than `slow` and longer than an empty call."""
     low = time_ratio(slow, fast).low
     return low is not None and low > 1 and not certainty.is_empty_call(fast)
 
 
 def _timing_key(timing: Timing, method: Method) -> tuple:
-    """Return a hashable key of the environment, function, sizes, device count and method."""
     case = timing.case
     sizes = tuple(sorted(size_values(case).items()))
     return timing.environment, timing.honest, family_key(case), sizes, case.devices, method

@@ -1,4 +1,4 @@
-"""Scaling curves over device counts, times over problem sizes, and the fastest method, from the records."""
+"""Classes Timing, Curve, FastestMethod and SizeSweep, computed from records; names of functions and sizes."""
 
 import dataclasses
 import math
@@ -27,7 +27,7 @@ class Timing:
 
     records: tuple[Record, ...]
     median: float  # seconds; median of the medians of the processes
-    # 95 %, between processes, or within a single process; None if there are too few samples
+    # 95 % interval in seconds; None if there are too few samples
     interval: tuple[float, float] | None
 
     @property
@@ -42,12 +42,12 @@ class Timing:
 
     @property
     def replicates(self) -> int:
-        """Return the number of processes. If it is 1, the interval is that of the samples of this process."""
+        """Return the number of processes. If it is 1, `interval` describes the samples of that process."""
         return len(self.records)
 
     @property
     def environment(self) -> str:
-        """Return the digest of the hardware and software. Times are compared only if it is equal."""
+        """Return the digest of hardware and software. Only times with equal digests are compared."""
         return self.records[0].setting
 
     @property
@@ -70,7 +70,7 @@ class CurvePoint:
     """
 
     devices: int
-    points: int
+    points: int  # batch elements
     seconds: float
     low: float | None
     high: float | None
@@ -99,9 +99,10 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Curve:
-    """A scaling curve: the times of one program that differ only in the device count.
+    """A scaling curve: the times of one program on several device counts.
 
-    In strong scaling the number of points (batch elements) is constant; in weak scaling that per device is.
+    The number of points (batch elements) is constant for strong scaling, and the number of points per device
+    for weak scaling.
     """
 
     name: str
@@ -140,12 +141,12 @@ class FastestMethod:
     """The fastest JAX method for one problem on one device count, compared with the runner-up."""
 
     first: Timing
-    second: Timing | None  # the best other mode, or memory setting if there is one mode
-    ratio: float | None  # time of `second` over that of `first`
+    second: Timing | None  # fastest other mode; if there is none, another setting of the same mode
+    ratio: float | None  # time of `second` divided by the time of `first`
     ratio_low: float | None
     ratio_high: float | None
-    by_hand: float | None  # time of `first` over that of the handwritten derivative
-    others: tuple[Timing, ...] = ()  # same problem, but handwritten or by another engine
+    by_hand: float | None  # time of `first` divided by that of the handwritten derivative
+    others: tuple[Timing, ...] = ()  # handwritten derivatives and other engines, for the same problem
 
     @property
     def empty(self) -> bool:
@@ -154,7 +155,7 @@ class FastestMethod:
 
     @property
     def distinguished(self) -> bool:
-        """Return whether the runner-up is significantly slower and the fastest time is not an empty call."""
+        """Return whether the runner-up is significantly slower and `first` is longer than an empty call."""
         return self.ratio_low is not None and self.ratio_low > 1 and not self.empty
 
     @property
@@ -209,9 +210,9 @@ _ORDER = (
 
 
 def pool_processes(records: Iterable[Record]) -> list[Timing]:
-    """Return one Timing for each measured case and environment, sorted, from the records of its processes.
+    """Return one Timing for each measured case and environment, from the records of its processes.
 
-    Oversubscribed cases, whose devices shared CPU cores, are included.
+    The timings are sorted. Oversubscribed cases, whose devices shared CPU cores, are included.
     """
     measured = (record for record in latest(records) if record.status == "ok")
     groups = group_by(measured, lambda record: (record.setting, record.key, record.honest)).values()
@@ -271,7 +272,7 @@ def relative_to(devices: int) -> str:
 def scaling_curves(records: Iterable[Record], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
     """Return the scaling curves of the given kinds, "strong" and "weak", each within one environment.
 
-    Devices that shared CPU cores are omitted, and weak scaling series whose work per device varies.
+    Timings on devices that shared CPU cores are omitted, and so are weak curves with unequal work per device.
     """
     timings = [timing for timing in pool_processes(records) if timing.honest]
     plain = _best_plain_programs(timings)
@@ -297,16 +298,16 @@ def weak_refusals(records: Iterable[Record]) -> list[str]:
 
 
 def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Return the timings of each curve in ascending order of devices, with the fastest mesh of each count."""
+    """Return one list of timings per curve, one for each device count (ascending) with its fastest mesh."""
     whole = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
     groups = group_by(whole, lambda t: (t.environment, stem(t.case, kind))).values()
     return [sorted(keep_fastest_meshes(group), key=lambda timing: timing.case.devices) for group in groups]
 
 
 def stem(case: Case, kind: str) -> Case:
-    """Return the case on one device without a mesh, which is equal for all cases of a scaling curve.
+    """Return the case with one device and no mesh, which is the same for all cases of a scaling curve.
 
-    For weak scaling it has the number of points per device.
+    If `kind` is "weak", its number of points (batch elements) is the number per device.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return dataclasses.replace(case, devices=1, mesh=None, points=points)
@@ -319,10 +320,7 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return the reason why a series is not weak scaling, or None if it is.
-
-    In weak scaling the operations and the compulsory bytes per device are constant.
-    """
+    """Return why a series is not weak scaling (unequal or unknown work per device), or None if it is."""
     if len(series) < 2:
         return None
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
@@ -340,7 +338,7 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
 
 
 def derived_bytes_note(series: Iterable[Timing]) -> str:
-    """Return ' (derived: argument_bytes + output_bytes)' if no compulsory bytes were counted, else ''."""
+    """Return ' (derived: argument_bytes + output_bytes)', or '' if all compulsory bytes were counted."""
     old = any(record.compulsory_bytes is None for timing in series for record in timing.records)
     return " (derived: argument_bytes + output_bytes)" if old else ""
 
@@ -400,7 +398,11 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def note_on_pairs(top: Timing, bottom: Timing) -> str:
-    """Return text such as ' (from 3 pairs in turns; the medians give 1.2x)' if that differs, else ''."""
+    """Return a note such as ' (from 3 pairs in turns; the medians give 1.2x)' on a ratio of times, or ''.
+
+    If processes took their samples alternately, the ratio is computed from pairs of them. The note is '' if
+    this ratio and that of the medians differ by at most 2 %.
+    """
     ratio = compare_times(top, bottom)
     if not ratio.differs_from_medians:
         return ""
@@ -415,7 +417,7 @@ def fastest_methods(records: Iterable[Record]) -> list[FastestMethod]:
 
 
 def _competes(case: Case) -> bool:
-    """Return whether a case may be called the fastest: it uses JAX and is not a handwritten derivative."""
+    """Return whether a case may be called the fastest, because it uses JAX and is not handwritten."""
     return case.engine == "jax" and not case.ad_mode.closed_form
 
 
@@ -433,7 +435,7 @@ def _find_fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestM
 
 
 def size_sweeps(records: Iterable[Record]) -> list[SizeSweep]:
-    """Return a SizeSweep for each program and size that was measured with two values or more."""
+    """Return a SizeSweep for each program and each of its sizes that was measured with several values."""
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(
         keep_fastest_meshes(pool_processes(records)),

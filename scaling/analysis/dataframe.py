@@ -1,4 +1,4 @@
-"""Export tables (records, curves, samples, laws, plans) as typed columns, for CSV, Parquet and pandas.
+"""Tables of records, curves, samples, laws and plans with typed columns, for CSV, Parquet and pandas.
 
 The main table has one row per record in full precision. The other tables are joined to it by `key` and
 `environment`, except the table of laws, which has the name and environment of each curve. Rows are plain
@@ -73,9 +73,9 @@ _TYPES: dict[str, type] = {
 
 
 def load(folder: str | PathLike[str], samples: bool = False) -> Any:
-    """Load a results folder as a pandas DataFrame with one row per record, or per time sample if `samples`.
+    """Load a results folder as a pandas DataFrame with one row per record (the run of a case in one process).
 
-    The columns are documented in docs/notebook.md.
+    If `samples` is true, there is one row per time sample. docs/notebook.md documents the columns.
     """
     findings = read(store.folder_of(fspath(folder)))
     frame = to_frame(record_table(findings))
@@ -188,7 +188,8 @@ def curve_table(findings: Findings) -> ExportTable:
 def sample_table(findings: Findings) -> ExportTable:
     """Return the table of time samples in the order of measurement, with one row per sample.
 
-    The column `seconds` has the time of the slowest process, and `seconds_min` that of the fastest one.
+    If several processes run a case together, `seconds` is the time of the slowest one, and `seconds_min` that
+    of the fastest one.
     """
     columns = ("key", "replicate", "environment", "index", "seconds", "seconds_min")
     kinds = {name: float if name.startswith("seconds") else _TYPES.get(name, str) for name in columns}
@@ -248,7 +249,10 @@ def _case_cells(record: Record) -> dict[str, Any]:
 
 
 def _nested_cells(record: Record) -> dict[str, Any]:
-    """Return the columns taken from nested record fields, with None for a value of another type."""
+    """Return a dict from a column such as 'blocks.chunk' to the value inside that field of a record.
+
+    A list is replaced by its length, and a value of an unexpected type by None.
+    """
     cells = {}
     for column, (field, kind) in _NESTED_COLUMNS.items():
         value = getattr(record, field)

@@ -15,11 +15,11 @@ from scaling.analysis.curves import Curve, Timing
 
 @dataclass(frozen=True)
 class EfficiencyBreakdown:
-    """The lost efficiency on one device count of a curve, as fractions that add up to 1 - efficiency."""
+    """The causes of lost efficiency on one device count, as fractions that add up to 1 - efficiency."""
 
     devices: int
-    communication: float | None  # None if bytes were not counted or no all-reduce was timed on that count
-    imbalance: float | None  # None for one process: its devices are timed together
+    communication: float | None  # None if the bytes were not counted or no all-reduce was timed
+    imbalance: float | None  # None if one process drives all devices, because it times them together
     dispatch: float | None  # None if no empty call was timed
     serial: float  # the rest: serial work, contention, and the losses that are None
 
@@ -27,8 +27,8 @@ class EfficiencyBreakdown:
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
     """Attribute the lost efficiency of a scaling curve to its causes, for each device count above one.
 
-    Return () if the same program was not measured on one device. A device count is omitted if an empty call
-    takes at least as long as the case, on it or on one device; `count_refused` counts these.
+    Return () if the program was not measured on one device, or takes no longer than an empty call there. A
+    device count is omitted if the program takes no longer than an empty call on it.
     """
     if curve.timings[0].case.devices > 1 or _is_floor_bound(curve.timings[0]):
         return ()
@@ -42,7 +42,7 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
 
 
 def count_refused(curve: Curve) -> int:
-    """Return the number of device counts without a breakdown because an empty call takes at least as long."""
+    """Return the number of device counts without a breakdown, because a time is not above an empty call."""
     base, *rest = curve.timings
     if base.case.devices > 1:
         return 0
@@ -50,7 +50,6 @@ def count_refused(curve: Curve) -> int:
 
 
 def _is_floor_bound(timing: Timing) -> bool:
-    """Return whether an empty call takes at least as long as the timing."""
     dispatch = _dispatch_seconds(timing)
     return dispatch is not None and dispatch >= timing.median
 

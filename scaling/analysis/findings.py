@@ -63,7 +63,7 @@ class Findings:
     def points_of(self, timing: Timing) -> dict[str, CurvePoint]:
         """Return a dict from "strong" or "weak" to the CurvePoint of a timing on that scaling curve.
 
-        The dict is empty if the devices shared CPU cores.
+        The dict is empty if the timing is on no curve, or if its devices shared CPU cores.
         """
         return self.points_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
@@ -83,7 +83,7 @@ class Findings:
         return next((c for c in strong if place in {(t.environment, t.case) for t in c.timings}), None)
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the smallest device count on which a "strong" or "weak" curve ran out of memory, or None."""
+        """Return the least device count on which a curve of the timing ran out of memory, or None."""
         return self._too_large.get((kind, timing.environment, analysis.stem(timing.case, kind)))
 
     @functools.cached_property

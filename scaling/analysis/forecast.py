@@ -1,4 +1,4 @@
-"""Predicted scaling curves of a plan, with sentences on memory limits and the cheapest device count."""
+"""Predicted times and scaling curves of a plan (classes Forecast, PredictedCurve), and sentences on them."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ class PredictedPoint:
 
     record: Record
     efficiency: float  # relative to the smallest planned device count
-    efficiency_interval: tuple[float, float] | None = None  # 95 %; None if the draws were not kept
+    efficiency_interval: tuple[float, float] | None = None  # 95 %; None if no samples were stored
 
     @property
     def devices(self) -> int:
@@ -122,7 +122,7 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
     """Return the records of the newest plan.
 
     Workloads that are defined in separate files have separate environments. For each workload, the newest
-    environment is taken that agrees with the newest plan in hardware, versions, source and XLA flags.
+    environment is selected that agrees with the newest plan in hardware, versions, source and XLA flags.
     """
     facts = {record.setting: [record.environment.get(name) for name in _PLAN_FACTS] for record in records}
     newest = sorted(records, key=lambda record: record.started_at or "", reverse=True)
@@ -156,7 +156,6 @@ def _curves_of_kind(records: Iterable[Record], kind: str) -> list[PredictedCurve
 
 
 def _build_curve(records: Iterable[Record], kind: str) -> PredictedCurve:
-    """Return the predicted curve through the given records, with the fastest mesh on each device count."""
     best = least_by(records, lambda record: record.case.devices, _predicted_seconds)
     base, *_ = ordered = [best[devices] for devices in sorted(best)]
     case, points = dataclasses.replace(base.case, mesh=None), []
@@ -172,9 +171,10 @@ def _predicted_seconds(record: Record) -> float:
 
 
 def _efficiency_interval(base: Record, record: Record, scale: float) -> tuple[float, float] | None:
-    """Return the 95 % interval of a predicted efficiency from Monte Carlo draws, or None without draws.
+    """Return the 95 % interval of a predicted efficiency, or None if it is unknown.
 
-    The i-th draws of both predictions assume the same machine parameters.
+    It is computed from Monte Carlo samples of the two times. The i-th samples of both assume the same machine
+    parameters. The efficiency is `scale` times the ratio of the times, base over record.
     """
     base_draws, draws = ((planned.predicted or {}).get("draws") or [] for planned in (base, record))
     if not base_draws or len(base_draws) != len(draws):
@@ -187,7 +187,7 @@ _Row = tuple[PredictedCurve, PredictedPoint]
 
 
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
-    """Return sentences on the fastest method, the efficiency limit, the cheapest device count and memory.
+    """Return sentences on the predicted times: fastest method, efficiency, cheapest device count, memory.
 
     Args:
         deadline: the largest allowed seconds per call. By default it is twice the least predicted time.
@@ -201,7 +201,6 @@ def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]
 def _describe_problem(
     curves: Sequence[PredictedCurve], forecast: Forecast, deadline: float | None
 ) -> list[str]:
-    """Return a sentence on the fastest method of one problem, and one on its cheapest device count."""
     rows = [(curve, point) for curve in curves for point in curve.points]
     largest = max(point.devices for _, point in rows)
     best, _ = last = min((row for row in rows if row[1].devices == largest), key=lambda row: row[1].seconds)
@@ -213,7 +212,7 @@ def _describe_problem(
 
 
 def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: float | None) -> str:
-    """Return a clause on the cheapest device count within the deadline, or within twice the least time."""
+    """Return a clause on the program with the fewest device-hours whose time is within the deadline."""
     limit = deadline or _TIME_FACTOR * min(point.seconds for _, point in rows)
     # A given deadline applies to the upper end of the interval.
     in_time = [row for row in rows if (row[1].interval[1] if deadline else row[1].seconds) <= limit]
@@ -231,11 +230,7 @@ def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: floa
 
 
 def _describe_fastest(rows: Sequence[_Row], last: _Row) -> str:
-    """Return a clause on the fastest predicted method, with its time and device count.
-
-    The smallest device count tied with it and the fastest method on the most devices are added. For weak
-    scaling only the latter is described, because the work differs between the device counts.
-    """
+    """Return a clause on the fastest predicted method, and on a method tied with it on fewer devices."""
     if last[0].kind == "weak":
         return f"{_describe_point(*last)}, the fastest planned method"
     first = min(rows, key=lambda row: row[1].seconds)
@@ -256,9 +251,9 @@ def _describe_point(curve: PredictedCurve, point: PredictedPoint) -> str:
 
 
 def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
-    """Return whether the interval of the ratio of two predicted times includes 1.
+    """Return whether the 95 % interval of the ratio of two predicted times includes 1.
 
-    Without draws of the same machine parameters, each time must lie in the interval of the other.
+    If the interval is unknown, return whether each time lies in the interval of the other.
     """
     if interval := _efficiency_interval(one.record, other.record, 1.0):
         return interval[0] <= 1 <= interval[1]
@@ -273,7 +268,6 @@ def format_efficiency(point: PredictedPoint) -> str:
 
 
 def _describe_half_efficiency(curve: PredictedCurve) -> str:
-    """Return a clause with the device counts between which the efficiency falls below one half."""
     if len(curve.points) == 1:
         return "planned on no other number of devices"
     against = f"of {count_of(curve.points[0].devices, 'device')}"
@@ -303,7 +297,6 @@ def _describe_memory(forecast: Forecast) -> list[str]:
 
 
 def _describe_formula(forecast: Forecast) -> list[str]:
-    """Return a sentence with the device count above which no program was compiled for the predictions."""
     points = [point for curve in forecast.curves for point in curve.points]
     formula = [point.devices for point in points if point.by_formula]
     if not formula:

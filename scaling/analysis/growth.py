@@ -35,7 +35,7 @@ class SizeExponent:
 
 
 def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
-    """Return the growth exponent of each method with three sizes or more above the dispatch latency."""
+    """Return the growth exponent of each method with at least three times above ten empty calls."""
     exponents = []
     for sweep in sweeps:
         for method, line in sweep.lines.items():
@@ -48,7 +48,7 @@ def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
 
 
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
-    """Fit the log-log slope of time against size, and test whether it changes along the sizes."""
+    """Return the exponent of time against size, and whether it changes along the sizes."""
     sizes = np.array([math.log(size) for size, _ in line])  # math.log: sizes may exceed 64 bits
     # Relative to the first time, so that constant times have a slope of exactly 0.
     times = np.log([timing.median / line[0][1].median for _, timing in line])

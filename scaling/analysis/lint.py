@@ -1,6 +1,6 @@
-"""Lint rules: methodological problems of a results folder, such as a single process or too few samples.
+"""Rules of `scaling lint`: checks of a results folder, such as too few samples, each with severity and fix.
 
-Each rule is a row of the table RULES with a function that returns the violations as text, and a fix.
+Each rule is a row of the table RULES. Its function returns the violations as text.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ Rule = Callable[[Findings], list[str]]  # returns its violations as text
 Fault = Callable[[Timing], str]  # returns the defect of a timed case as text, or ''
 COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _LEAST_SAMPLES = 7  # per process
-_WIDE = 0.05  # relative half-width of an interval
+_WIDE = 0.05  # limit of the relative half-width of an interval
 _TREND = 0.02  # change within a process, relative to the median
 _NARROW = 0.01  # widening by autocorrelation, relative to the median
 _PADDED = 0.1  # fraction of points times seeds
@@ -87,7 +87,7 @@ def _check_each(fault: Fault) -> Rule:
 
 
 def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
-    """Return the failed cases in words: those with a wrong answer if `wrong`, else all others."""
+    """Return the failed cases as text: those with a wrong result if `wrong`, otherwise all others."""
     return [
         f"{label(r.case)}: {r.reason or 'no reason given'}: {r.text or 'no words'}"
         for r in findings.records
@@ -160,10 +160,7 @@ def _trend(timing: Timing) -> str:
 
 
 def _autocorrelated(timing: Timing) -> str:
-    """Return the interval of a single process as text if autocorrelation widens it markedly, else ''.
-
-    With several processes the interval does not depend on the samples within a process.
-    """
+    """Return the interval of a single process as text if autocorrelation widens it, otherwise ''."""
     if timing.replicates > 1:
         return ""
     times = autocorrelation.interval_widening(samples_by_compilation(timing.records[0])[0]) or 1.0
@@ -177,10 +174,7 @@ def _padded(timing: Timing) -> str:
 
 
 def _varying_blocks(timing: Timing) -> str:
-    """Return the block sizes if the processes of a case chose different ones, else ''.
-
-    The programs then differ, so that an interval between the processes is meaningless.
-    """
+    """Return the block sizes as text if the processes of a case chose different ones, otherwise ''."""
     counts = dict.fromkeys(words for record in timing.records if (words := automatic_blocks(record)))
     return "; ".join(counts) if len(counts) > 1 else ""
 
@@ -224,7 +218,7 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of curves without a measurement on one device, unless fewer devices lack memory."""
+    """Return the names of curves without a time on one device, unless memory was too small for it."""
     return [
         curve.name
         for curve in _scaled_curves(findings)

@@ -1,4 +1,4 @@
-"""The differentiation method of a case (mode, batching, engine, seeds, memory) as a tuple and as text.
+"""Class Method: the differentiation method of a case (AD mode, batching, engine, seeds, memory) and its name.
 
 A memory setting consists of the number of seeds and points per block, the storage of the result, and the
 rematerialization policy of reverse mode.
@@ -16,7 +16,7 @@ MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 
 
 class Method(NamedTuple):
-    """How a derivative is computed (AD mode, batching, seeds, memory setting), whatever the devices."""
+    """How a derivative is computed (AD mode, batching, seeds, memory setting), regardless of the devices."""
 
     mode: str
     batch: str
@@ -89,7 +89,7 @@ def base_method(case: Case) -> Method:
 def describe_call(case: Case) -> str:
     """Return the JAX API and the partitioning of a program as text, such as 'shard_map, points split'.
 
-    A case with split=both and without a mesh represents a curve through the fastest meshes.
+    If a case with split=both has no mesh, the text is that of a scaling curve through its fastest meshes.
     """
     if case.api == "jit":
         return case.api

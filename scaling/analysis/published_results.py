@@ -51,7 +51,6 @@ def _format_published(row: Mapping[str, Any]) -> str:
 
 
 def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, str]:
-    """Return a measured value and its ratio to the nearest published number as text."""
     if row.get("times"):
         return format_ratio(value), ""
     nearest = min((each * 1e-6 for each in row["published"]), key=lambda seconds: abs(seconds - value))
@@ -61,7 +60,7 @@ def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, s
 def _measure(
     findings: Findings, environment: str, group: Mapping[str, Any], row: Mapping[str, Any]
 ) -> float | None:
-    """Return the seconds, or ratio of seconds, to compare with a published row, or None if not measured."""
+    """Return the seconds (or ratio of seconds) to compare with a published row, or None if not measured."""
     timing = _find_timing(findings, environment, {**group["case"], **row["case"]})
     if timing is None or row.get("first"):
         return first_call_seconds(timing) if timing else None

@@ -1,4 +1,4 @@
-"""Confidence intervals and p-values of a time and of the ratio of two times, for all comparisons.
+"""Statistical estimators: confidence intervals and p-values of a time and of the ratio of two times.
 
 The same estimator is used for speed-ups, runner-up modes, two folders and baselines. Samples are nested in
 compilations, compilations in processes, and processes in allocations (cluster jobs). The error is estimated
@@ -61,12 +61,12 @@ class Ratio:
 
     @property
     def differs_from_medians(self) -> bool:
-        """Return whether the ratio from paired processes differs visibly from the ratio of the medians."""
+        """Return whether the ratio of paired processes is more than 2 % off the ratio of the medians."""
         return self.pairs > 1 and abs(math.log(self.value / self.of_medians)) > _VISIBLE
 
 
 class _LevelEstimate(NamedTuple):
-    """A time with its error, estimated between allocations, processes, compilations or samples."""
+    """A time in seconds with its error, from the variation between allocations, processes or samples."""
 
     value: float
     error: float | None  # squared standard error of the logarithm; None if there are too few samples
@@ -95,8 +95,8 @@ def case_median(records: Sequence[Record]) -> float:
 def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
     """Return the 95 % interval of the time of a case in seconds, or None if there are too few samples.
 
-    For several processes or allocations it is the rank interval of their medians if there are at least six,
-    else Student's interval on the logarithms. For a single process it is the smallest interval that contains
+    For at least six processes (or allocations) it is the rank interval of their medians, and for two to five
+    it is Student's interval on the logarithms. For a single process it is the smallest interval that contains
     the rank intervals of all its compilations, each widened for autocorrelation.
     """
     level = _estimate_time(records)
@@ -111,7 +111,7 @@ def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
 
 
 def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % rank interval of the median, widened for autocorrelation, or None for few samples."""
+    """Return the 95 % rank interval of the median, widened for autocorrelation, or None if undefined."""
     if (interval := median_interval(samples)) is None:
         return None
     median, times = statistics.median(samples), autocorrelation.interval_widening(samples) or 1.0
@@ -192,7 +192,7 @@ def _allocation(record: Record) -> str:
 def _average_by_allocation(
     processes: Sequence[int], logs: Sequence[float], allocations: Sequence[Hashable]
 ) -> Mapping[Hashable, float]:
-    """Return a dict from cluster job to mean logarithm, or from process to logarithm if there is one job."""
+    """Return a dict from cluster job to mean log(time), or from process to log(time) if there is one job."""
     if len(set(allocations)) == 1:
         return dict(zip(processes, logs, strict=True))
     groups = group_by(zip(allocations, logs, strict=True), lambda pair: pair[0])
@@ -206,9 +206,9 @@ def _with_interval(ratio: Ratio) -> Ratio:
 
 
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
-    """Return the p-value of the hypothesis that two times differ by at most the margin, or None.
+    """Return the p-value of the hypothesis that two times differ by at most the margin, a fraction.
 
-    It is None if a case has a single process. Source: McCarthy and Smyth 2009, Testing significance relative
+    Return None if a case has a single process. Source: McCarthy and Smyth 2009, Testing significance relative
     to a fold-change threshold (TREAT).
     """
     if not ratio.count:

@@ -18,7 +18,7 @@ from scaling.analysis.ratios import LEAST_VARIANCE, Estimate
 from scaling.core.formatting import is_share_determined
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
-_GRID, _ROUNDS, _BISECTIONS = 33, 5, 24  # sizes of the searches for an interval and for the other part
+_GRID, _ROUNDS, _BISECTIONS = 33, 5, 24  # grid points, refinements, bisection steps of the interval search
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class ScalingFit:
 
 
 class _LinearLaw(NamedTuple):
-    """A law as log(time) = log(time on one device) + sign * log(1 + columns @ parts) + shift."""
+    """A scaling law: log(time) = log(time on one device) + sign * log(1 + columns @ parts) + shift."""
 
     name: str
     parts: tuple[str, ...]
@@ -162,7 +162,7 @@ def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
 def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
     """Return the residuals of log(time), shape (..., device counts), for parameters of shape (..., parts).
 
-    The time on one device is set to its optimum.
+    The time on one device has its least-squares value.
     """
     left = target - np.log1p(parts @ form.columns.T)
     return left - left.mean(-1, keepdims=True)
@@ -193,14 +193,14 @@ def _best_parts(form: _LinearLaw, target: Any) -> Any:
 
 
 def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, most: float) -> float:
-    """Return the end of the profile interval of one parameter in the direction of a bound.
+    """Return the lower or upper end of the profile interval of one parameter.
 
     The search uses cube roots, because parameters of 1e-7 matter on thousands of devices.
 
     Args:
         target: the transformed logarithms of the times.
         best: the optimum of the parameter with this index.
-        end: the bound of the parameter, 0 or 1.
+        end: the bound of the parameter in the direction of the search, 0 or 1.
         most: the largest accepted sum of squares.
     """
     inside, outside = math.cbrt(best), end

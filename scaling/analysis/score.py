@@ -1,6 +1,6 @@
 """Accuracy of predictions: ratios of predicted to measured times of the same case and kind of device.
 
-Timings shorter than ten empty calls are omitted because they are mostly dispatch latency.
+Timings shorter than ten empty calls are omitted, because they are mostly dispatch latency.
 """
 
 import itertools
@@ -89,7 +89,7 @@ class PlanScores:
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """Return the scores of each type of hardware that was both planned for (newest plan) and measured."""
+    """Return the errors of the newest predicted times, for each type of hardware with measured times."""
     predicted = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []
     for hardware, records in group_by(predicted, lambda r: r.environment["hardware"]["name"]).items():

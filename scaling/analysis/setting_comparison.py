@@ -1,4 +1,4 @@
-"""Comparison of meshes, memory settings, overlap and seed coloring of one program, with Pareto fronts."""
+"""Effect of settings on one program: mesh, overlap, seed coloring, and memory against time (Pareto front)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,12 +21,12 @@ OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
 @dataclass(frozen=True)
 class SettingComparison:
-    """At least two timings of one program that differ only in the compared fields, fastest first."""
+    """At least two timings of one program that differ only in the given fields, such as "mesh"."""
 
     case: Case  # the case without the compared fields
     environment: str
     honest: bool
-    rows: tuple[tuple[Timing, Estimate], ...]  # each with its time over that of the fastest
+    rows: tuple[tuple[Timing, Estimate], ...]  # each with its time divided by the least time
 
     @property
     def distinguished(self) -> bool:
@@ -41,7 +41,7 @@ class SettingComparison:
 
 
 def compare_settings(timings: Iterable[Timing], *fields: str) -> list[SettingComparison]:
-    """Return a comparison for each program that was measured with several values of the given fields."""
+    """Return a comparison for each program measured with several values of `fields`, such as "mesh"."""
     programs = group_by(timings, lambda t: (t.environment, t.honest, _reset_fields(t.case, fields)))
     comparisons = []
     for (environment, honest, case), group in programs.items():
@@ -63,7 +63,7 @@ class Gain:
 
     timing: Timing
     other: Timing | None  # None if it was not measured
-    ratio: Estimate | None  # time of `other` over that of `timing`
+    ratio: Estimate | None  # time of `other` divided by the time of `timing`
 
     @property
     def seeds(self) -> int | None:
@@ -73,7 +73,7 @@ class Gain:
 
     @property
     def break_even(self) -> int | None:
-        """Return the number of evaluations after which this timing is faster in total, or None if never."""
+        """Return after how many evaluations `timing` is faster than `other` in total, or None if never."""
         return break_even_calls(self.timing, self.other) if self.other else None
 
 
@@ -116,7 +116,7 @@ class MemoryPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """The memory settings with which one program was measured; there are at least two.
+    """The memory and time of one program with at least two memory settings.
 
     Memory is that of one device: inputs, result and temporaries, as reported by the compiler.
     """
@@ -180,7 +180,10 @@ def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the bytes that a program needs on one device (measured, else compiled), or None if unknown."""
+    """Return the bytes that a program needs on one device, or None if they are unknown.
+
+    This is the measured peak if the backend reported it, otherwise the number from the compiler.
+    """
     record = timing.records[0]
     return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
 
@@ -202,10 +205,10 @@ def automatic_blocks(record: Record) -> str:
 
 
 def mesh_name(case: Case) -> str:
-    """Return the mesh shape as text, points axis by seeds axis, such as '2x4'."""
+    """Return the mesh shape as text, such as '2x4' for 2 devices along the points and 4 along the seeds."""
     return "x".join(map(str, case.axes))
 
 
 def padding_share(timing: Timing) -> float:
-    """Return the fraction of points times seeds that is padding for an even division over the mesh."""
+    """Return the fraction of (point, seed) pairs that is padding for an even division over the mesh."""
     return max((record.padding or 0.0 for record in timing.records), default=0.0)

@@ -27,14 +27,14 @@ def compiling_seconds(timing: Timing) -> float | None:
 
 
 def first_call_seconds(timing: Timing) -> float | None:
-    """Return the median seconds from the plain function to the first result, or None if unknown."""
+    """Return the median seconds to the first result, compilation included, or None if they are unknown."""
     names = (*_SPARSITY, *COMPILING_STAGES, "first_seconds")
     called = [record for record in timing.records if record.first_seconds is not None]
     return statistics.median(sum(getattr(r, n) or 0.0 for n in names) for r in called) if called else None
 
 
 def break_even_calls(timing: Timing, other: Timing) -> int | None:
-    """Return the number of calls after which `timing` is faster in total than `other`, or None if never."""
+    """Return after how many calls `timing`, with compilation, is faster than `other`, or None if never."""
     first, other_first = first_call_seconds(timing), first_call_seconds(other)
     if first is None or other_first is None or other.median <= timing.median:
         return None

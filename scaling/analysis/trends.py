@@ -67,9 +67,9 @@ def _describe_largest(
     """Return one sentence for each differentiated function, on its item with the largest problem size.
 
     Args:
-        origin_of: a function that returns the environment, the honest flag and the case of an item.
-        cost: a function that decides between items of the same size; the least cost wins.
-        describe: a function of the item and all items of its function that returns the sentence.
+        origin_of: returns the environment, whether each device had its own CPU core, and the case of an item.
+        cost: returns a sort key. Of several items of the largest size, that with the least key is described.
+        describe: returns the sentence of an item, given all items of its function.
     """
 
     def family(item: T) -> tuple:
@@ -119,7 +119,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], of: FastestModeMap) -> 
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return one sentence per function on the growth of time with problem size, on the fewest devices."""
+    """Return one sentence per function on how its time on the fewest devices grows with problem size."""
     groups = group_by(findings.size_exponents, lambda row: id(row.sweep)).values()
     return _describe_largest(
         findings,
@@ -202,7 +202,6 @@ def describe_variants(findings: Findings) -> list[str]:
 def _describe_comparisons(
     findings: Findings, comparisons: Iterable[SettingComparison], head: str, name: Callable[[Case], str]
 ) -> list[str]:
-    """Return one sentence per function on its fastest, second and slowest setting, on the most devices."""
     return _describe_largest(
         findings,
         comparisons,
@@ -223,7 +222,6 @@ def _describe_gains(findings: Findings, gains: Iterable[Gain], describe: Callabl
 
 
 def _describe_program(head: str, timing: Timing) -> str:
-    """Return the subject of a sentence: the function, the method without memory setting, and the devices."""
     case, call = timing.case, timing.case.api if timing.case.mesh else describe_call(timing.case)
     what = f"{method_of(case).without_memory_setting.name} at {size_name(case)}, {call}"
     return f"{head} of {family_name(case)}: {what}, {count_of(case.devices, 'device')}"
@@ -274,7 +272,6 @@ def _describe_overlap(gain: Gain) -> str:
 
 
 def _describe_coloring(gain: Gain) -> str:
-    """Describe a timing with colored seeds: its time, the cost of the coloring and the break-even count."""
     timing, record, before = gain.timing, gain.timing.records[0], stages.sparsity_seconds(gain.timing)
     text = f"{format_time(timing)} with {gain.seeds} seeds" if gain.seeds else format_time(timing)
     text += f" for {record.nonzeros:,} nonzeros" if record.nonzeros else ""

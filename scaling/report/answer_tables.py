@@ -1,4 +1,4 @@
-"""Tables and summary cards that name the fastest AD mode of each problem, the runner-up and the certainty.
+"""Tables and summary cards of the report: fastest AD mode of each problem, runner-up, ratio and certainty.
 
 They show measurements or, if there are none, the predictions of plans. This module produces no markup.
 """
@@ -37,7 +37,7 @@ class Card(NamedTuple):
 
 
 def describe_certainty(row: FastestMethod) -> str:
-    """Return the certainty that a method is the fastest as text, such as 'sure' or 'not sure: REASONS'."""
+    """Return how certain it is that a method is the fastest, such as 'sure' or 'not sure: REASONS'."""
     if row.empty:
         return f"not distinguishable from an empty call ({format_duration(dispatch_floor(row.first))})"
     if row.second is None:
@@ -48,7 +48,7 @@ def describe_certainty(row: FastestMethod) -> str:
 
 
 def format_ratio_of(row: FastestMethod) -> str:
-    """Return the runner-up's time over the fastest time as text, such as '1.40x (1.30 to 1.50)'."""
+    """Return the runner-up's time over the least time as text, such as '1.40x (1.30 to 1.50)'."""
     return format_ratio(row.ratio, row.ratio_low, row.ratio_high)
 
 
@@ -60,7 +60,7 @@ def problem_name(findings: Findings, row: FastestMethod) -> str:
 
 
 def answer_table(findings: Findings) -> Table:
-    """Return a table with one row per problem: its fastest AD mode, on the device count with the least time."""
+    """Return a table of the fastest AD mode of each problem, on the device count with the least time."""
     problems = group_by(
         findings.fastest, lambda row: (row.first.environment, row.first.honest, problem(row.first.case))
     )
@@ -69,7 +69,7 @@ def answer_table(findings: Findings) -> Table:
 
 
 def device_table(findings: Findings) -> Table:
-    """Return a table with one row per problem and device count: the fastest AD mode."""
+    """Return a table of the fastest AD mode of each problem on each device count."""
     note = "The same for each number of devices."
     return _fastest_mode_table(
         findings, "each", "Fastest mode on each number of devices", note, findings.fastest
@@ -95,7 +95,7 @@ def _fastest_mode_table(
 
 
 def make_cards(findings: Findings) -> list[Card]:
-    """Return summary cards, one per differentiated function, from measurements or, if none, from plans."""
+    """Return one summary card per differentiated function, with predictions if nothing was measured."""
     if findings.timings:
         return [_measured_card(findings, head[0]) for _, head in largest_problems(findings)]
     return [card for forecast in findings.forecasts for card in _planned_cards(forecast)]

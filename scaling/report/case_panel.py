@@ -9,7 +9,7 @@ from scaling.core.record import STAGES, Record
 from scaling.report.figures import marks
 from scaling.report.figures.theme import BLUE, VERMILION
 
-MOST_SAMPLES = 40_000  # limit for one page; above it, only every n-th sample is drawn
+MOST_SAMPLES = 40_000  # limit for one page; above it, only every n-th sample is plotted
 _MEMORY = ("argument_bytes", "output_bytes", "temp_bytes", "peak_bytes")
 _SPARSITY = ("detect_seconds", "color_seconds")
 
@@ -42,7 +42,6 @@ def _make_panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, A
 
 
 def _list_facts(records: Sequence[Record]) -> list[str]:
-    """Return texts on the stop reason, stages, memory, disturbances and numerical error of a case."""
     words = [f"stopped by {', '.join(sorted({str(record.stop_reason) for record in records}))}"]
     words += _describe_ranges(records, (*_SPARSITY, *STAGES), "_seconds", "", format_duration)
     words += _describe_ranges(records, _MEMORY, "_bytes", " memory", format_bytes)
@@ -60,7 +59,7 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
 def _describe_ranges(
     records: Sequence[Record], names: Sequence[str], suffix: str, noun: str, write: Callable[[float], str]
 ) -> list[str]:
-    """Return texts such as 'compile 1.20 s to 1.40 s': the range over the records of each field."""
+    """Return texts such as 'compile 1.20 s to 1.40 s', with the range of each field over the records."""
     words = []
     for name in names:
         known = [value for record in records if (value := getattr(record, name)) is not None]
@@ -70,7 +69,7 @@ def _describe_ranges(
 
 
 def _disturbed_samples(record: Record, step: int) -> list[int]:
-    """Return the indices, in the list of every `step`-th sample, of those that were disturbed."""
+    """Return the indices of the disturbed samples in the list of every `step`-th sample."""
     turns = {turn for numbers in record.marked.values() for turn in numbers}
     of_sample = [turn for turn, count in enumerate(record.turns) for _ in range(count)]
     drawn = of_sample[: len(record.seconds) : step]

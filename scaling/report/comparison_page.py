@@ -1,4 +1,4 @@
-"""HTML page that compares two results folders case by case, with the time samples of both."""
+"""HTML page of a comparison of two results folders (analysis/compare.py): changed and unchanged cases."""
 
 from collections import Counter
 from pathlib import Path
@@ -26,7 +26,7 @@ NOTE = (
 
 
 def write_comparison(comparison: FolderComparison) -> Path:
-    """Write the HTML page that compares folders A and B to B's subfolder `report`, and return its path."""
+    """Write the HTML page of a comparison to the subfolder `report` of folder B, and return its path."""
     target = comparison.b / "report" / "comparison.html"
     target.parent.mkdir(exist_ok=True)
     replace_file(target, page.render(comparison_page(comparison)).encode())
@@ -34,7 +34,7 @@ def write_comparison(comparison: FolderComparison) -> Path:
 
 
 def comparison_page(comparison: FolderComparison) -> Page:
-    """Return the content of the HTML page that compares two results folders, with unchanged cases collapsed."""
+    """Return the content of the HTML page of a comparison, with unchanged cases in a separate section."""
     *remarks, summary = comparison_lines(comparison)
     rows = comparison_rows(comparison, len(comparison.rows))
     pairs = list(zip(comparison.rows, rows, strict=True))

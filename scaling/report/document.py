@@ -96,7 +96,7 @@ def escape_markdown(text: str) -> str:
 def escape_latex(text: str) -> str:
     """Return plain text as LaTeX source on one line, in ASCII only.
 
-    Accented letters become commands, and unsupported characters their code points, such as [U+4E2D].
+    Accented letters become commands. Unsupported characters are replaced by code points such as [U+4E2D].
     """
     characters = "".join(map(_escape_latex_character, _to_one_line(unicodedata.normalize("NFC", text))))
     return _LIGATURE.sub(r"\1{}", characters)
@@ -114,12 +114,12 @@ def _escape_latex_character(character: str) -> str:
 
 
 def to_markdown(blocks: Sequence[DocumentBlock]) -> str:
-    """Return Markdown text of a document."""
+    """Return a document as Markdown text."""
     return "\n\n".join(_MARKDOWN_OF[type(block)](block) for block in blocks) + "\n"
 
 
 def to_latex(blocks: Sequence[DocumentBlock]) -> str:
-    """Return LaTeX text of a document, to be included in a document whose preamble contains PREAMBLE."""
+    """Return a document as LaTeX text, to be included in a document whose preamble contains PREAMBLE."""
     return "\n\n".join(_LATEX_OF[type(block)](block) for block in blocks) + "\n"
 
 

@@ -59,7 +59,7 @@ def _write_parquet(findings: Findings, output: Path) -> list[Path]:
 
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:
-    """Write one Extra-P file per experiment to the subfolder `extrap`, and remove files of earlier exports."""
+    """Write one Extra-P file per experiment to the subfolder `extrap`, and remove those of earlier runs."""
     folder = output / "extrap"
     folder.mkdir(exist_ok=True)
     written = []

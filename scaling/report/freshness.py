@@ -1,6 +1,6 @@
 """Check whether a written report is up to date with the records, the plans and the source code.
 
-A digest of these inputs is stored with the report. This module does not import the code that draws figures.
+A digest of these inputs is stored with the report. This module does not import the plotting code.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ _STATE = ".inputs.json"
 
 
 def inputs_digest(folder: Path) -> str:
-    """Return a hexadecimal SHA-256 digest of the records, the plans and the source code of a folder's report."""
+    """Return the hexadecimal SHA-256 digest of the records, the plans and the source code of a report."""
     digest = hashlib.sha256(f"{folder.resolve().name} {environment.source()}".encode())
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]):
         content = b""
@@ -24,7 +24,7 @@ def inputs_digest(folder: Path) -> str:
 
 
 def is_current(folder: Path, digest: str) -> bool:
-    """Return whether a folder's report has all its files and was written from inputs with the given digest."""
+    """Return whether a folder's report is complete and was written from inputs with the given digest."""
     state = store.read_json(folder / "report" / _STATE)
     if (
         not isinstance(state, dict)
@@ -36,6 +36,6 @@ def is_current(folder: Path, digest: str) -> bool:
 
 
 def mark_current(folder: Path, digest: str) -> None:
-    """Store the digest of the inputs of a folder's report and the names of its files in the report's folder."""
+    """Store the digest of the inputs of a folder's report, and the names of its files, in its folder."""
     files = sorted(path.name for path in (folder / "report").iterdir() if path.name[0] != ".")
     store.write_json(folder / "report" / _STATE, {"digest": digest, "files": files})

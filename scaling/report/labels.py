@@ -1,4 +1,4 @@
-"""Format labels: panel subtitles, removed control characters, file stems, non-breaking spaces in numbers."""
+"""Text of labels: subtitles of panels, file names, removal of control characters, non-breaking spaces."""
 
 import re
 from collections.abc import Iterable

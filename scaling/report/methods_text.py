@@ -1,4 +1,4 @@
-"""The methods section of a compute-time proposal: measurement procedure, statistics and provenance."""
+"""Methods section of a compute-time proposal: sampling, statistics, correctness, software, used hours."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -50,7 +50,7 @@ _PREDICTED = (
 
 
 def describe_methods(findings: Findings) -> list[str]:
-    """Return the paragraphs of the proposal's methods section.
+    """Return the paragraphs of the methods section of a compute-time proposal.
 
     They describe the cases, the samples, the confidence intervals, the correctness check and the predictions.
     """
@@ -84,7 +84,6 @@ def _describe_cases(ok: Sequence[Record]) -> str:
 
 
 def _describe_devices(ok: Sequence[Record]) -> str:
-    """Return sentences on CPU cores as devices and on oversubscription, or '' if neither applies."""
     on_cpu, text = [record for record in ok if record.environment.get("platform") == "cpu"], ""
     bound = [record for record in on_cpu if record.environment.get("bound")]
     if on_cpu:
@@ -130,14 +129,14 @@ def _describe_check(ok: Sequence[Record]) -> str:
 
 
 def _format_range(values: Sequence[int], noun: str) -> str:
-    """Return the range of some counts as text, such as '1 process' or '7 to 200 samples'."""
+    """Return a range of counts as text, such as '1 process' or '7 to 200 samples'."""
     low, high = min(values), max(values)
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f"{low} {noun if low == 1 else plural}" if low == high else f"{low} to {high} {plural}"
 
 
 def describe_compute_time(records: Sequence[Record]) -> str:
-    """Return a paragraph on the device-hours that all attempts of a study used, and on uncounted time."""
+    """Return a paragraph on the device-hours that were used for all records of a study."""
     hours, unknown = Counter[str](), 0
     for record in records:
         seconds = _wall_seconds(record)
@@ -155,7 +154,7 @@ def describe_compute_time(records: Sequence[Record]) -> str:
 
 
 def _count_devices(record: Record) -> int:
-    """Return the number of devices (on a CPU, of cores) that the run of a record occupied."""
+    """Return the number of devices that the run of a record occupied. On a CPU these are its cores."""
     cores = record.environment.get("cores")
     on_cpu = record.environment.get("platform") == "cpu"
     return len(cores) if on_cpu and isinstance(cores, list) and cores else record.case.devices
@@ -170,7 +169,7 @@ def _wall_seconds(record: Record) -> float:
 
 
 def describe_provenance(findings: Findings) -> list[str]:
-    """Return sentences on the environments of the measurements, the command to repeat them, and lint results."""
+    """Return sentences on the environments, the command that repeats the study, and the lint results."""
     return [
         *(_describe_environment(findings, digest) for digest in findings.environments),
         f"Study: {findings.name}; {count_of(len(findings.records), 'record')}. The command that makes it "

@@ -1,7 +1,7 @@
 """HTML page of a results folder, in one file that works offline: badges, cards, tables and figures.
 
-The template is page.html.jinja, with page.css and page.js. Text from records is escaped. vega.min.js draws the
-figures in the browser.
+The template is page.html.jinja, with page.css and page.js. Text from records is escaped. In the browser,
+vega.min.js renders the figures.
 """
 
 import dataclasses

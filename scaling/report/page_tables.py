@@ -68,7 +68,7 @@ def measured_timings(findings: Findings) -> list[Timing]:
 
 
 def measured_table(findings: Findings) -> Table:
-    """Return a table of the measured cases with their times, ratios, memory and remarks, one row per case."""
+    """Return a table with one row per measured case: time, speed-up, efficiency, memory and remarks."""
     timings = measured_timings(findings)
     baselines = {(b.timing.environment, b.timing.honest, b.timing.case): b for b in findings.baselines}
     baseline_of = {id(t): baselines.get((t.environment, t.honest, t.case)) for t in timings}
@@ -110,7 +110,7 @@ def measured_table(findings: Findings) -> Table:
 
 
 def _format_curve_ratios(findings: Findings, timing: Timing, field: str) -> str:
-    """Return a ratio of a case in each of its scaling curves as text, such as '3.80x, weak 3.50x'."""
+    """Return a ratio, such as the speed-up, on each curve of a case as text: '3.80x, weak 3.50x'."""
     points = findings.points_of(timing)
     sign = "" if field == "efficiency" else "x"
     words = {kind: _format_point(point, field, sign) for kind, point in points.items()}
@@ -128,7 +128,6 @@ def _format_point(point: CurvePoint, field: str, sign: str) -> str:
 
 
 def _make_remark_function(findings: Findings, timings: Iterable[Timing]) -> Any:
-    """Return a function that maps the timing of a case to the text of its remarks."""
     overlaps = {id(each.timing): each for each in findings.overlaps}
     eager = {_key_without_jit(timing): timing for timing in timings if not timing.case.jit}
 
@@ -188,7 +187,7 @@ def unmeasured_table(findings: Findings) -> Table:
 
 
 def describe_reason(record: Record) -> str:
-    """Return the reason of a failed or skipped case with its explanation, separated by a colon."""
+    """Return the reason why a case failed or was skipped, followed by a colon and its explanation."""
     return f"{record.reason}: {REASONS.get(record.reason, '')}" if record.reason else "no reason given"
 
 
@@ -247,7 +246,7 @@ def _planned_sort_key(record: Record) -> tuple[str, int]:
 
 
 def _format_time_share(seconds: float | None, record: Record) -> str:
-    """Return a part of a predicted time, in seconds, as a percentage of the predicted time."""
+    """Return a part of a predicted time, given in seconds, as text in percent of that time."""
     total = (record.predicted or {}).get("seconds")
     return "" if seconds is None or not total else format_percentage(seconds / total) if seconds else "none"
 
@@ -371,7 +370,7 @@ def _machine_table(findings: Findings) -> Table:
 
 
 def environment_table(findings: Findings) -> Table:
-    """Return a table with one row per environment fact, such as the driver, and one column per environment."""
+    """Return a table with one row per environment fact (such as the driver) and a column per environment."""
     facts: dict[str, dict[str, str]] = {}
     for digest in findings.environments:
         records = [record for record in findings.records if record.setting == digest]

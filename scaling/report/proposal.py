@@ -1,7 +1,7 @@
 """Compute-time proposal in Markdown and LaTeX: recommended AD mode, speed-up, node-hours, extrapolation.
 
-It recommends one mode for the largest problem of each function. Weak scaling without constant work per device
-is omitted.
+It recommends one mode for the largest problem of each function. Weak scaling curves are omitted if their
+work per device varies.
 """
 
 from collections.abc import Iterable, Sequence
@@ -57,7 +57,7 @@ _STANDALONE = f"""\
 
 
 def write_proposal(folder: Path, findings: Findings) -> list[Path]:
-    """Write the compute-time proposal of a results folder and its figures, and return the paths of the files."""
+    """Write the compute-time proposal of a results folder, and return the paths of its text and figures."""
     target = folder / "report" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
     curves = [curves[0] for curves in derivative_curves(findings.curves)]
@@ -76,7 +76,6 @@ def write_proposal(folder: Path, findings: Findings) -> list[Path]:
 
 
 def _write_figures(target: Path, findings: Findings, curves: Sequence[Curve]) -> list[DocumentFigure]:
-    """Write one figure for strong and one for weak curves, after removing the figures of earlier proposals."""
     kinds = dict.fromkeys(curve.kind for curve in curves)
     figures = [over_devices.draw_scaling(kind, findings, curves) for kind in kinds]
     drawn = [figure for figure in figures if figure]
@@ -121,7 +120,7 @@ def _describe_program(curve: Curve) -> str:
 
 
 def _describe_curve(findings: Findings, curve: Curve) -> str:
-    """Return a paragraph on a recommended curve: its baseline, speed-up, efficiency and fitted scaling law."""
+    """Return a paragraph on a recommended curve: baseline, speed-up, efficiency and fitted scaling law."""
     last = curve.points[-1]
     word = "scaled speed-up" if curve.kind == "weak" else "speed-up"
     text = (
@@ -169,7 +168,7 @@ def _format_efficiency(point: CurvePoint) -> str:
 
 
 def _describe_requested_hours(curve: Curve) -> list[str]:
-    """Return sentences with the device-hours and node-hours of CALLS calls, and their derivation, in a list."""
+    """Return sentences with the device-hours and node-hours of CALLS calls, and how they are computed."""
     best = min(curve.points, key=lambda point: point.seconds)
     timing = curve.timings[curve.points.index(best)]
     unit = "core" if timing.records[0].environment.get("platform") == "cpu" else "device"

@@ -36,7 +36,7 @@ def print_report(findings: Findings, console: Console) -> None:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of speed-ups by device count, with a row for each of the first six curves of one problem."""
+    """Return a table of speed-ups, with one column per device count and one row per curve (up to six)."""
     first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     rows = []
     for curve in curves[:_MAX_CURVES]:
@@ -55,7 +55,6 @@ def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
 
 
 def _print_table(table: Table, console: Console) -> None:
-    """Print a table on a console, or one paragraph per row if the table is too wide."""
     rows = [
         [keep_numbers_whole(to_one_line(cell, console)) for cell in row]
         for row in (table.columns, *table.rows)

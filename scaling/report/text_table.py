@@ -1,4 +1,4 @@
-"""The class Table of text cells, which the HTML page, the Markdown report and the console output show."""
+"""Class Table, whose cells are text, for the HTML page, the Markdown report and the console."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
