@@ -19,7 +19,7 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress count inside the context, and yield a callback of (cases checked, total cases).
+    """Show the progress of preflight checks. Yield a callback to call with (cases checked, total cases).
 
     The count is a live progress bar on a terminal, and otherwise a plain line at increasing intervals.
     """
@@ -45,7 +45,7 @@ def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
 def display(
     console: Console, names: dict[str, str], total: int, skips: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Show the progress of a run inside the context, on a terminal as a progress bar.
+    """Show the progress of a run while the context is open, on a terminal as a progress bar.
 
     Yield a callback that takes each event of the run as a dict, and a counter of the ended cases by status.
 

@@ -1,4 +1,4 @@
-"""Find the platform and the devices of JAX on this host without importing JAX into this process."""
+"""Find the default platform and devices of JAX on this host without importing JAX into this process."""
 
 import functools
 import importlib.metadata
@@ -18,8 +18,8 @@ _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}  # backends of JAX that this package
 def find_platform() -> str:
     """Return the default platform of JAX on this host: "cpu", "gpu", or "tpu".
 
-    JAX_PLATFORMS determines it. If it is not set and an accelerator plugin is installed, JAX is started in
-    another process.
+    The environment variable JAX_PLATFORMS determines it. If it is not set and an accelerator plugin is
+    installed, JAX is started in another process to query the platform.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:
