@@ -42,7 +42,7 @@ class _MergedRecords:
     settings: Counter[str] = field(default_factory=Counter)  # -> number of records
 
     def add(self, record: Record) -> bool:
-        """Count a record, and return whether it was not contained before."""
+        """Add a record to the counts unless it is already contained. Return whether it was added."""
         digest = _digest(to_line(record).encode())
         if digest in self.digests:
             return False

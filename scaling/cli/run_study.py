@@ -53,7 +53,7 @@ class StudyRun:
     retry: bool = False
 
     def manifest(self, answers: Sequence[PreflightResult]) -> dict[str, Any]:
-        """Return the content of study.json as a dict, for cases that have passed the preflight checks."""
+        """Return the content of study.json as a dict. `answers` are the preflight results of all cases."""
         results = [schedule.skip_peers_off_cpu(self.machine.platform, answer) for answer in answers]
         recorded_once = {answer.case.key for answer in results if answer.inapplicable or answer.failure}
         scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]

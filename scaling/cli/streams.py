@@ -22,9 +22,9 @@ def prepare() -> None:
 
 
 def stop_with_reader() -> None:
-    """Make writes to standard output raise `BrokenPipeError` after the reader closed the pipe.
+    """Make writes to standard output raise `BrokenPipeError` after the reader has closed the pipe.
 
-    This is for commands that would otherwise run forever.
+    Commands that would otherwise run forever call it.
     """
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _DiscardingOutput):

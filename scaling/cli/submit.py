@@ -23,7 +23,7 @@ from scaling.workers.preflight_result import PreflightResult
 def submit_and_wait(
     job: StudyRun, answers: Sequence[PreflightResult], console: Console, between: Callable[[], None] | None
 ) -> tuple[schedule.Schedule, store.Loaded, bool]:
-    """Submit the missing cases. If requested, wait, and resubmit cases lost to time limits or node failures.
+    """Submit the missing cases. If requested, wait for them, and resubmit cases with transient failures.
 
     Returns:
         The schedule of the last submission.
@@ -51,7 +51,7 @@ def submit_and_wait(
 
 
 def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Record cases that ended jobs did not finish. Return (key, replicate) of each case still in the queue."""
+    """Record cases that ended jobs did not finish. Return (key, replicate) of each case in the queue."""
     tasks = _find_task_states(job)
     if lost := lost_cases.record_lost_cases(job.folder, tasks):
         console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")

@@ -1,4 +1,4 @@
-"""Write "failed" records for cases that have none because their Slurm job ended, with the cause of its end."""
+"""Write a "failed" record for each unrecorded case whose Slurm job has ended, and find out why it ended."""
 
 import contextlib
 import dataclasses
@@ -127,7 +127,7 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
 
 
 def find_cause(task: TaskState) -> str:
-    """Return the message why a task ended, from its journal or its job logs, or "" if there is none."""
+    """Return a message on why a task ended, from its journal or its job logs, or "" if there is none."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
     if text := _find_failed_setup(job_state.read_log(task, "err")):

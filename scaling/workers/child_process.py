@@ -41,7 +41,7 @@ class ProcessExit:
     Attributes:
         reason: "out_of_memory" or "killed".
         text: Phrase with the exit status or signal, such as "was killed by signal 9 (SIGKILL)".
-        last_line: Last relevant line of standard error.
+        last_line: Last line of standard error that may explain the end, or "" if there is none.
     """
 
     reason: str

@@ -53,8 +53,8 @@ class Machine:
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
         """Return the numbers of devices, nodes, and processes of a case that runs on this number of devices.
 
-        By default there is one process per node, on the smallest number of nodes that divides the devices
-        evenly.
+        By default, there is one process per node, on the smallest number of nodes over which the devices
+        divide evenly.
 
         Args:
             devices: Number of devices of the case.

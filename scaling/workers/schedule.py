@@ -165,7 +165,11 @@ def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
-    """Return the environment (dict of versions, devices, and flags) as far as it is known before the run."""
+    """Return the environment (dict of versions, devices, and flags) as far as it is known before the run.
+
+    Args:
+        key: The `PreflightResult.environment_key` of the cases.
+    """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
     description = environment.describe(
