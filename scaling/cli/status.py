@@ -222,7 +222,6 @@ def tables(status: StudyStatus, every: bool = False) -> list[Table]:
 
 
 def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
-    """Return the table of tasks, with the name of each submission in its first row only."""
     rows, left_out = status_table.task_rows(tasks, every)
     names = [row.submission for row in rows]
     several = len(set(names)) > 1

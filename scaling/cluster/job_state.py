@@ -148,7 +148,6 @@ def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -
 
 
 def _find_states(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskState]:
-    """Return tasks of one submission with their current states. None of the tasks has a saved state."""
     scheduler_states: dict[str, JobState] = {}
     if query_scheduler and tasks[0].submission.kind == SLURM:
         scheduler_states = slurm.query_states([task.entry.job for task in tasks if task.entry.job])

@@ -168,7 +168,6 @@ def _describe_nodes(
 
 
 def _describe_partition(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> str:
-    """Return "partition NAME" for the Slurm partition that jobs are submitted to."""
     default = next((node.partition for node in all_nodes if node.default), "")
     return f"partition {cluster.partition or default}"
 

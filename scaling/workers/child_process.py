@@ -165,7 +165,6 @@ class ChildProcess:
                 stream.close()
 
     def _read_events(self, deliver: Callable[[Event], None], tagged: bool) -> None:
-        """Pass each JSON object on standard output to `deliver`, and finally the "exit" event."""
         assert self._process.stdout is not None
         while line := self._process.stdout.readline(_EVENT_CHARACTERS):
             with contextlib.suppress(ValueError, RecursionError):
