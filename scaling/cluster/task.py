@@ -1,4 +1,4 @@
-"""Program that runs inside a Slurm job: run the cases of a task file that have no record yet.
+"""Program of a Slurm job or local task: run the cases of a task file that have no record yet.
 
 `python -m scaling.cluster.task FILE` runs a task. A requeued job runs the same command again: cases that had
 begun are recorded as failed, and cases that had not begun are run.
