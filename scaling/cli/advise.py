@@ -53,7 +53,7 @@ Job = dict[str, Any]
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Print the advice for the function or the workload that the words describe, and return exit status 0."""
+    """Print the advice for the function or workload that the arguments name, and return exit status 0."""
     if not words or {"-h", "--help"} & set(words):
         console.print(escape(HELP), highlight=False)
         return OK
@@ -79,7 +79,7 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _read_job(words: Sequence[str]) -> Job:
-    """Return the problem, the device counts, the hardware and the budget that the words describe."""
+    """Parse the arguments to a dict of the problem, device counts, hardware and budget in seconds."""
     functions, inputs, fields = _sort_words(words)
     if [len(functions), bool(inputs["--points"])] not in ([1, True], [0, False]) or bool(functions) == (
         "workload" in fields
@@ -114,7 +114,7 @@ def _read_job(words: Sequence[str]) -> Job:
 
 
 def _sort_words(words: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]], dict[str, str]]:
-    """Return the functions, the inputs by option and name, and the fields with the default budget."""
+    """Sort the arguments into function names, inputs by option and name, and values by field name."""
     fields: dict[str, str] = {"budget": "30"}
     inputs: dict[str, dict[str, Any]] = {"--points": {}, "--shared": {}}
     functions, remaining = list[str](), iter(words)
@@ -132,7 +132,7 @@ def _sort_words(words: Sequence[str]) -> tuple[list[str], dict[str, dict[str, An
 
 
 def _parse_shape(option: str, text: str) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Return the shape and the dtype of an input by its name, from text such as "x=100000,17:float64"."""
+    """Parse text such as "x=100000,17:float64" to a dict from the name of an input to (shape, dtype)."""
     match = _SHAPE.fullmatch(text)
     if match is None:
         example = "x=100000,17" if option == "--points" else "stiffness=16 or rate=scalar"
@@ -142,7 +142,7 @@ def _parse_shape(option: str, text: str) -> dict[str, tuple[tuple[int, ...], str
 
 
 def _run_in_process(job: Job, is_bound: bool) -> float:
-    """Advise in a new process, on a CPU bound to one core per device. Return the seconds of a call."""
+    """Run `_advise` in a new process, and return the time of one call of the best method in seconds."""
     count, usable = job["devices"][0], cores.usable_cores()
     if is_bound and not (type(count) is int and 0 < count <= len(usable)):
         raise Refusal(
@@ -164,8 +164,8 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
 
 
 def _advise(job: Job) -> float:
-    """Print the advice, and return the seconds of a call. JAX is not imported before the process is bound."""
-    if job["cores"]:
+    """Print the advice, and return the time of one call of the best method in seconds, or 0 if unknown."""
+    if job["cores"]:  # bind the process before JAX is imported
         os.sched_setaffinity(0, job["cores"])
     import jax
 

@@ -48,7 +48,7 @@ class KnownCases:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the logs of the named case, or else of the cases that failed last, and return exit status 0."""
+    """Print the logs of the case that the arguments name, or of failed cases, and return exit status 0."""
     known = look(store.folder_of(args.folder))
     for number, part in enumerate(show(known, select(known, " ".join(args.key)), args.all)):
         if number:
@@ -59,7 +59,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def look(results: Path) -> KnownCases:
-    """Read the cases, records and cluster tasks of a results folder.
+    """Return the cases, records and cluster tasks of a results folder.
 
     If the scheduler does not answer, the task states are those of the last query or of the task journals.
     """
@@ -77,11 +77,11 @@ def look(results: Path) -> KnownCases:
 
 
 def select(known: KnownCases, given: str) -> list[str]:
-    """Return the keys of the cases that `given` names, or of the failed cases, most recent first.
+    """Return the keys of the cases whose logs are to be printed, most recent first.
 
-    If no case has failed, return all cases of the named workload, or the case that a task began last. Raise
-    `Refusal` if no case matches. `given` is a key (hash of a case) or its beginning, a label, the name of a
-    workload, or an empty string.
+    `given` is the label or the beginning of the key (hash) of one case, the name of a workload, or "". For a
+    workload or "", return the cases that failed. If none failed, return all cases of the workload, or for ""
+    the case that a task began last. Raise `Refusal` if no case matches.
     """
     of_workload = [key for key, case in known.cases.items() if case.workload == given]
     if given and not of_workload:
@@ -179,7 +179,7 @@ def _format_attempt(at: str | None, attempt: int, replicate: int) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> list[str]:
-    """Return one line per attempt to run a case in a cluster task, or the reason for no attempt."""
+    """Return one line per attempt to run a case in a cluster task, or a line on why there is none."""
     place = f"task {task.entry.folder.name}/{task.entry.name}"
     place += f", job {task.entry.job}" if task.entry.job else ""
     if attempts := _attempts(task, key):
@@ -239,7 +239,7 @@ def _nonempty_scheduler_logs(task: TaskState) -> list[Path]:
 
 
 def _read_last_lines(path: Path, every: bool) -> str:
-    """Return the text of a file without secrets, and only its last 1000 lines unless `every` is true."""
+    """Return the last 1000 lines of a file, or all if `every` is true, with secrets removed."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Run the subcommand of `scaling VERB`, and turn exceptions into one error line and an exit status."""
+"""Entry point of the program `scaling`: dispatch to a subcommand, and convert exceptions to exit statuses."""
 
 import importlib
 import os
@@ -30,7 +30,7 @@ def entry() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand, print errors as one line on standard error, and return the exit status.
+    """Run one subcommand, print an error as one line on standard error, and return the exit status.
 
     `argv` contains the words after the program name, by default those of the command line.
     """
@@ -85,7 +85,6 @@ def _unknown_verb(name: str) -> Refusal:
 
 
 def _print_error(text: str, status: int) -> int:
-    """Print an error message with secrets removed on standard error, and return `status`."""
     style = None if status == INTERRUPTED else "red"
     line = f"scaling: {escape(hide_secrets(text))}"
     Console(stderr=True).print(line, soft_wrap=True, highlight=False, style=style)
@@ -105,6 +104,6 @@ def _raise_interrupt(number: int, _frame: Any) -> None:
 
 
 def _exit_at_once(_signal: int, _frame: Any) -> None:
-    """End the process immediately at the second Ctrl-C; finished records are on disk already."""
+    """End the process immediately at the second Ctrl-C. Finished records are already on disk."""
     os.write(2, b"scaling: stopped at once; every finished record is kept\n")
     os._exit(INTERRUPTED)

@@ -38,11 +38,11 @@ class _MergedRecords:
     """Digests and counts of the records that the output folder contains so far."""
 
     digests: set[str] = field(default_factory=set)  # digests of records and of damaged lines
-    measurements: Counter[tuple[str, str, int]] = field(default_factory=Counter)  # -> number of good records
+    measurements: Counter[tuple[str, str, int]] = field(default_factory=Counter)  # -> number of "ok" records
     settings: Counter[str] = field(default_factory=Counter)  # -> number of records
 
     def add(self, record: Record) -> bool:
-        """Count a record, and return whether it was not contained before."""
+        """Add a record to the counts unless it is already contained. Return whether it was added."""
         digest = _digest(to_line(record).encode())
         if digest in self.digests:
             return False
@@ -128,7 +128,7 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> list[str]:
 
 
 def _copy_records(folder: Path, target: Path, content: _MergedRecords) -> Counter[str]:
-    """Copy the new records of a folder, and return the counts of added, known and damaged lines."""
+    """Copy the new records of a folder, and return the numbers of lines "added", "known" and "damaged"."""
     counts: Counter[str] = Counter()
     for path in sorted(folder.glob("*.jsonl")):
         records, damaged = [], []
@@ -176,7 +176,7 @@ def _digest(content: bytes) -> str:
 
 
 def _describe_copied_folder(folder: Path, counts: Mapping[str, int]) -> list[str]:
-    """Return lines of text on what was copied from a folder, and whether more records may follow."""
+    """Return lines such as "results/a: 12 records added", and a warning if a run may still add records."""
     words = [f"{count_of(counts['added'], 'record')} added"]
     words += [f"{counts['known']} there before"] if counts["known"] else []
     if counts["damaged"]:
@@ -212,7 +212,7 @@ def _copy_new_plans(folders: Sequence[Path], target: Path) -> None:
 
 
 def _unite_studies(folders: Iterable[Path], target: Path) -> list[str]:
-    """Merge the study.json files of all folders into the output folder, and describe their differences."""
+    """Merge the study.json files of all folders into the output folder, and return lines on differences."""
     studies = [study for study in (store.read_json(f / _STUDY) for f in folders) if isinstance(study, dict)]
     if not studies:
         return []

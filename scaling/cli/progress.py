@@ -19,9 +19,9 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress count inside the context, and yield a callback of (cases checked, total cases).
+    """Show the progress of preflight checks. Yield a callback to call with (cases checked, total cases).
 
-    The count is a live progress bar on a terminal, and otherwise a plain line at increasing intervals.
+    It is shown as a live bar on a terminal, and otherwise as a plain line at increasing intervals.
     """
     bar = Progress(
         SpinnerColumn(), TextColumn("examining cases"), BarColumn(bar_width=24), MofNCompleteColumn(),
@@ -45,12 +45,12 @@ def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
 def display(
     console: Console, names: dict[str, str], total: int, skips: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Show the progress of a run inside the context, on a terminal as a progress bar.
+    """Show the progress of a run, as a live bar on a terminal and otherwise as one line per case.
 
-    Yield a callback that takes each event of the run as a dict, and a counter of the ended cases by status.
+    Yield (callback to call with each event of the run, counter of the ended cases by status).
 
     Args:
-        names: A dict from key to label of a case.
+        names: A dict from the key of a case to the label to show.
         total: The number of cases to run.
         skips: The number of cases that are recorded without running.
     """

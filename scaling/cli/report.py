@@ -55,7 +55,7 @@ def conclude(
     """Write the HTML report of a folder unless it is current, print a summary, and return the findings.
 
     Args:
-        only: The digests of the software and hardware environments whose records to print; all if empty.
+        only: The hashes of the environments whose records are printed. If empty, all are printed.
         brief: Whether to fit the summary on one screen, without the table and the curves.
         loaded: The records of the folder, or None to read them.
         efficiency: The lowest parallel efficiency at which the report counts devices as well used.
@@ -86,7 +86,7 @@ def conclude(
 
 
 def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
-    """Return records of the cases that cluster jobs lost and that the results folder does not contain."""
+    """Return "failed" records, not yet in the folder, of cases that ended cluster jobs did not finish."""
     if not (folder / SUBMISSIONS).is_dir():
         return []
     from scaling.cluster import job_state, lost_cases

@@ -1,4 +1,4 @@
-"""Implement `scaling run`: compose the configuration with Hydra, run the study, and write its report."""
+"""Implement `scaling run`: compose the studies with Hydra, and run, report, compare and publish each one."""
 
 import contextlib
 import io

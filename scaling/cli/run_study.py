@@ -1,7 +1,6 @@
-"""Run or submit the cases of one study that have no result yet, or only print them (dry run).
+"""Steps of one study in `scaling run`: settings, preflight, schedule, and execution here or dry run.
 
-This module decides the order of the steps: settings, preflight checks, schedule, and execution. The
-command-line entry of `scaling run` is run.py.
+The command-line entry of `scaling run` is run.py. submit.py submits the cases to a cluster.
 """
 
 import contextlib
@@ -54,7 +53,7 @@ class StudyRun:
     retry: bool = False
 
     def manifest(self, answers: Sequence[PreflightResult]) -> dict[str, Any]:
-        """Return the content of study.json as a dict, for cases that have passed the preflight checks."""
+        """Return the content of study.json as a dict. `answers` are the preflight results of all cases."""
         results = [schedule.skip_peers_off_cpu(self.machine.platform, answer) for answer in answers]
         recorded_once = {answer.case.key for answer in results if answer.inapplicable or answer.failure}
         scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
@@ -67,10 +66,10 @@ class RunOutcome:
     """The result of running a study: the cases and environments that it covers, and whether it has ended."""
 
     keys: frozenset[str]
-    settings: frozenset[str]  # digests of the environments of the records
+    settings: frozenset[str]  # hashes of the environments of the records
     baseline: Path | None  # results folder of the variant to compare with
-    submitted: bool  # the run continues in the background, or was a dry run
-    failed: bool = False  # a case has failed in preflight
+    submitted: bool  # whether the run continues in the background or was a dry run
+    failed: bool = False  # whether a preflight check failed in a dry run
     loaded: store.Loaded | None = None  # the records of the folder at the end
 
 
@@ -113,7 +112,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 
 def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the devices that a cluster provides, or raise `Refusal` if they cannot be determined.
+    """Return the nodes and devices that a cluster provides. Raise `Refusal` if they are unknown.
 
     For a dry run without access to Slurm, they are derived from the settings of the cluster.
     """
@@ -189,7 +188,7 @@ def _run_here(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], baseline: Any, console: Console,
     between: Callable[[], None] | None,
 ) -> tuple[Schedule, store.Loaded]:  # fmt: skip
-    """Run the missing cases here until they end, and return the schedule and the records afterwards."""
+    """Run the missing cases without submitting them, and return (their schedule, all records)."""
     with store.locked(job.folder) as lock:
         made, loaded = plan_run(job, answers, folders, console)
         if not (made.sessions or made.skips or made.failures):
@@ -221,9 +220,9 @@ def _import_submit(job: StudyRun) -> ModuleType | None:
 def plan_run(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> tuple[Schedule, store.Loaded]:
-    """Write study.json, print a summary, and return the schedule of the missing cases and all records.
+    """Write study.json, print a summary, and return (schedule of the missing cases, all records).
 
-    Cases that earlier submissions lost are recorded first.
+    First, cases that ended jobs of earlier submissions did not finish are recorded as failed.
     """
     submit = _import_submit(job)
     queued = submit.settle_submissions(job, console) if submit else ()
@@ -268,7 +267,7 @@ def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
 def _print_dry_run(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> RunOutcome:
-    """Print the cases to run by process and the cases to skip with reasons, without changing anything."""
+    """Print the cases to run, by process, and the cases to skip, with reasons. Change no file."""
     submit = _import_submit(job)
     queued = submit.queued_cases(job) if submit else ()
     made = _schedule_missing_cases(job, answers, [store.load(each) for each in folders], queued)

@@ -70,7 +70,7 @@ class StudyStatus:
 
     @property
     def progress(self) -> object:
-        """Return an object that compares unequal after a task or the state of a case has changed."""
+        """Return a value that differs from an earlier one if a task or the state of a case has changed."""
         tasks = [(t.entry.path, t.state.name, t.journal.runs, len(t.journal.ended)) for t in self.tasks]
         return self.counts, tasks
 
@@ -93,7 +93,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def look(folder: Path) -> StudyStatus:
-    """Return the current status of a results folder.
+    """Return the states of all cases and cluster tasks of a results folder.
 
     If the scheduler does not answer, the task states come from the files of the folder.
     """
@@ -222,7 +222,6 @@ def tables(status: StudyStatus, every: bool = False) -> list[Table]:
 
 
 def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
-    """Return the table of tasks, with the name of each submission in its first row only."""
     rows, left_out = status_table.task_rows(tasks, every)
     names = [row.submission for row in rows]
     several = len(set(names)) > 1
@@ -257,7 +256,7 @@ def lines(status: StudyStatus, every: bool = False) -> list[Text]:
 
 
 def _group_lost_cases(lost: Iterable[StatusLine], length: int) -> list[str]:
-    """Return one line for each cause by which tasks lost cases before they began, with their number."""
+    """Return one line per cause, with a case count, for cases of jobs that ended before their first case."""
     groups: dict[tuple[str, str], list[StatusLine]] = defaultdict(list)
     for line in lost:
         groups[line.state, line.words].append(line)
@@ -268,7 +267,7 @@ def _group_lost_cases(lost: Iterable[StatusLine], length: int) -> list[str]:
 
 
 def _format_line(line: StatusLine, length: int, name: str = "") -> str:
-    """Return the line of a case: its state, the first `length` characters of its key, and its label.
+    """Return a line with the state of a case, the first `length` characters of its key, and its label.
 
     If `name` is not empty, it replaces the label.
     """

@@ -1,4 +1,4 @@
-"""Keep a command running if its standard streams are closed or the reader of a pipe is gone.
+"""Replace stdin, stdout and stderr, so that a command continues if they are closed or a pipe is broken.
 
 The command continues without its output, so that its exit status remains meaningful.
 """
@@ -22,9 +22,9 @@ def prepare() -> None:
 
 
 def stop_with_reader() -> None:
-    """Make writes to standard output raise `BrokenPipeError` after the reader closed the pipe.
+    """Make writes to standard output raise `BrokenPipeError` after the reader has closed the pipe.
 
-    This is for commands that would otherwise run forever.
+    Commands that would otherwise run forever call it.
     """
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _DiscardingOutput):
@@ -34,7 +34,7 @@ def stop_with_reader() -> None:
 class _DiscardingOutput(io.FileIO):
     """A raw output stream on a file descriptor that discards all output after a failed write.
 
-    If `patient` is set, a broken pipe raises no error; other errors are raised once.
+    If `patient` is set, a broken pipe raises no error. Other errors are raised once.
     """
 
     patient = True

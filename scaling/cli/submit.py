@@ -1,4 +1,4 @@
-"""Submit the missing cases of `scaling run` to a cluster as tasks, wait for them, and resubmit lost cases.
+"""Cluster step of `scaling run`: pack the missing cases into tasks, submit, wait, and resubmit lost cases.
 
 This module is imported only if the cluster accepts submissions or the results folder contains some.
 """
@@ -23,7 +23,7 @@ from scaling.workers.preflight_result import PreflightResult
 def submit_and_wait(
     job: StudyRun, answers: Sequence[PreflightResult], console: Console, between: Callable[[], None] | None
 ) -> tuple[schedule.Schedule, store.Loaded, bool]:
-    """Submit the missing cases, wait if requested, and resubmit cases lost to a time limit or node failure.
+    """Submit the missing cases. If requested, wait for them, and resubmit cases with transient failures.
 
     Returns:
         The schedule of the last submission.
@@ -51,7 +51,7 @@ def submit_and_wait(
 
 
 def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Record the cases that earlier jobs lost, and return the (key, replicate) pairs still in the queue."""
+    """Record cases that ended jobs did not finish. Return (key, replicate) of each case in the queue."""
     tasks = _find_task_states(job)
     if lost := lost_cases.record_lost_cases(job.folder, tasks):
         console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
@@ -63,7 +63,7 @@ def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
 
 
 def queued_cases(job: StudyRun) -> set[tuple[str, int]]:
-    """Return the (key, replicate) pairs of the cases in the cluster queue, without changing anything."""
+    """Return (key, replicate) of each case in the cluster queue. Change no file."""
     return job_state.queued_cases(_find_task_states(job, dry_run=True))
 
 
@@ -73,14 +73,13 @@ def _find_task_states(job: StudyRun, dry_run: bool = False) -> list[job_state.Ta
 
 
 def _pack_tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
-    """Group the missing cases into cluster tasks that fit into the time limit."""
     budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
     tasks = pack.pack(made, job.settings, loaded.records, budget, loaded.plans, job.nested)
     return pack.pack_into_one(tasks) if job.cluster.name == LOCAL else tasks
 
 
 def print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
-    """Print the sbatch scripts that a submission would use."""
+    """Print the sbatch scripts that would be submitted for the schedule `made`."""
     tasks = _pack_tasks(job, made, store.load(job.folder)) if made.sessions else []
     for text in sbatch.format_scripts(job.folder, job.cluster, tasks, made.machine):
         console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)

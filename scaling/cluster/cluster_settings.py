@@ -19,7 +19,7 @@ _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """Where to run, and what to request from Slurm. `conf/cluster/slurm.yaml` explains each field."""
+    """Settings of the cluster and of the requests to Slurm. `conf/cluster/slurm.yaml` explains each field."""
 
     name: str = NONE
     partition: str | None = None

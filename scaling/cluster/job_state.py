@@ -1,4 +1,4 @@
-"""State of submitted tasks: combine the scheduler, saved states, task journals, and job logs."""
+"""State of each submitted task, such as RUNNING or TIMEOUT, from Slurm, saved states, journals, and logs."""
 
 import contextlib
 import dataclasses
@@ -91,7 +91,7 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 
 
 def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
-    """Return the states of all tasks, and the error message of the scheduler, or "" if it answered."""
+    """Return (states of all tasks, error message of the scheduler). The message is "" if it answered."""
     try:
         return find_tasks(results), ""
     except Refusal as refusal:
@@ -119,7 +119,7 @@ def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list
 
 
 def _add_job_ids(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskState]:
-    """Add the job IDs to tasks of one submission. Query the IDs that the launcher did not save."""
+    """Return tasks of one submission with their job IDs. Query the IDs that the launcher did not save."""
     jobs = {task.entry.name: task.entry.job or task.journal.job for task in tasks}
     if query_scheduler and tasks[0].submission.kind == SLURM and None in jobs.values():
         jobs |= _find_jobs_by_name(tasks[0].submission, jobs)
@@ -148,7 +148,6 @@ def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -
 
 
 def _find_states(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskState]:
-    """Return tasks of one submission with their current states. None of the tasks has a saved state."""
     scheduler_states: dict[str, JobState] = {}
     if query_scheduler and tasks[0].submission.kind == SLURM:
         scheduler_states = slurm.query_states([task.entry.job for task in tasks if task.entry.job])
@@ -270,12 +269,12 @@ def _group_by_submission(tasks: Iterable[TaskState]) -> dict[Path, list[TaskStat
 
 
 def was_cancelled(tasks: Sequence[TaskState]) -> bool:
-    """Return whether a task of the last submission was canceled, so that its cases are not resubmitted."""
+    """Return whether a task of the last submission was canceled. If so, no cases are resubmitted."""
     return any(task.state.name == "CANCELLED" for task in _last_submission(tasks))
 
 
 def has_unmet_request(tasks: Sequence[TaskState]) -> bool:
-    """Return whether the last submission did not get the requested devices, as a retry would not either."""
+    """Return whether a case of the last submission failed because its devices differed from the request."""
     attempts = (attempt for task in _last_submission(tasks) for attempt in task.journal.attempts)
     return any(attempt.reason == REQUEST_NOT_MET for attempt in attempts)
 

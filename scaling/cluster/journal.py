@@ -67,13 +67,13 @@ class TaskJournal:
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
-        """Return the last attempt at each case that has begun and not ended."""
+        """Return the last attempt at each case whose last attempt has begun and not ended."""
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Return all events of a task, combined by attempt. `task` is the path of the task file."""
+    """Return the journal of a task, with one `TaskAttempt` per attempt. `task` is the path of its file."""
     attempts: dict[tuple[int, str, int, int], TaskAttempt] = {}
     start: dict[str, Any] = {}
     last: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Lost cases: record the cases that have no result because the job of their task ended."""
+"""Write a "failed" record for each unrecorded case whose Slurm job has ended, and find out why it ended."""
 
 import contextlib
 import dataclasses
@@ -37,7 +37,7 @@ _UNINFORMATIVE_PREFIXES = (
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Write failed records for the cases that newly ended jobs left without a result. Return their number."""
+    """Record as failed the cases that newly ended jobs left without a record. Return the number of cases."""
     new = [task for task in tasks if not task.open and not task.settled]
     if not new:
         return 0
@@ -127,7 +127,7 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
 
 
 def find_cause(task: TaskState) -> str:
-    """Return why a task ended, from its journal or else from its job logs, or "" if the cause is unknown."""
+    """Return a message on why a task ended, from its journal or its job logs, or "" if there is none."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
     if text := _find_failed_setup(job_state.read_log(task, "err")):
@@ -144,7 +144,7 @@ def find_cause(task: TaskState) -> str:
 
 
 def _find_failed_setup(lines: Sequence[str]) -> str:
-    """Return the log message about the failed setup command of a job, with its output, or ""."""
+    """Return the log message about a failed setup command with its output, or "" if none has failed."""
     failures = [number for number, line in enumerate(lines) if line.startswith(submission_files.SETUP_FAILED)]
     if not failures:
         return ""

@@ -1,4 +1,4 @@
-"""Distribute cases over Slurm tasks, so that the predicted run times of its cases fill a time limit."""
+"""Distribute cases over Slurm tasks, so that the predicted run time of each task fits into a time limit."""
 
 import dataclasses
 import statistics
@@ -76,7 +76,7 @@ def pack(
 def _group_by_shape(
     schedule: Schedule, settings: RunSettings
 ) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Group cases by process shape, and within a shape by the problem that they solve."""
+    """Return, for each process shape, a list of groups. The cases of a group solve the same problem."""
     groups: dict[ProcessShape, list[list[ScheduledCase]]] = defaultdict(list)
     for session in schedule.sessions:
         groups[process_shape(session[0].case, schedule.machine, settings)] += group_by_problem(session)
@@ -86,7 +86,7 @@ def _group_by_shape(
 def _group_by_curve(
     schedule: Schedule, settings: RunSettings
 ) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Group cases that differ only in method, devices, or points. The single key is a shape for all cases."""
+    """Group cases that differ only in method, devices, or points. The only key is a shape for all cases."""
     shapes = [process_shape(session[0].case, schedule.machine, settings) for session in schedule.sessions]
     nodes = max(shape.nodes for shape in shapes)
     per_node = max(shape.devices // shape.nodes for shape in shapes)
@@ -145,8 +145,8 @@ def _fill_tasks(
 def planned_seconds(planned: Iterable[Record], machine: Machine, settings: RunSettings) -> dict[str, float]:
     """Return a dict from case key to the predicted duration in seconds of measuring the case on this machine.
 
-    If several plans exist, the longest time counts. If the device kind of the machine is unknown, plans for
-    any device of the platform count.
+    If several plans exist, the longest time is used. If the device kind of the machine is unknown, plans for
+    any device of the platform are used.
     """
     longest: dict[str, float] = {}
     for record in planned:
@@ -164,8 +164,8 @@ def make_predictor(
 ) -> Callable[[Case], float]:
     """Return a function from a case to its predicted run time in seconds.
 
-    The prediction is the median measured time of the case, or `case_seconds` if the case timed out, or its
-    planned time, or the longest time of a similar case, or a default.
+    The prediction is the first that exists of: the median measured time of the case, `case_seconds` if the
+    case timed out, its planned time, the longest time of a similar case, and a default.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     similar: dict[tuple, float] = {}

@@ -1,4 +1,4 @@
-"""Submission of tasks: as Slurm job arrays with sbatch, or as a local background process."""
+"""Submit tasks as Slurm job arrays with sbatch and submitit, or start them as a local background process."""
 
 import contextlib
 import io
@@ -44,9 +44,9 @@ def submit(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Submit tasks to Slurm, or start the local task, with a copy of this package, and return the submission.
+    """Submit tasks to Slurm, or start the only task on this host, and return the submission.
 
-    If a task is rejected, all tasks are canceled and `Refusal` is raised.
+    The tasks run a copy of this package. If one is rejected, cancel all of them and raise `Refusal`.
     """
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     submission = submission_files.create_submission(
@@ -111,7 +111,7 @@ def _start_process(
 
 
 def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[SubmittedTask]]:
-    """Return the tasks of each job array: tasks of the same shape, at most `max_tasks` per array."""
+    """Return one list of tasks per job array: at most `max_tasks` tasks with the same process shape."""
     shapes: dict[ProcessShape, list[SubmittedTask]] = defaultdict(list)
     for entry in submission.entries:
         shapes[entry.shape].append(entry)
@@ -196,7 +196,7 @@ def _sbatch_options(
 
     Args:
         entry: Any task of the array.
-        previous: Job ID of the array that must end first, if `at_once` limits the tasks.
+        previous: Job ID of the array that must end first if `at_once` limits the number of running tasks.
     """
     shape = entry.shape
     per_process = shape.devices // shape.processes

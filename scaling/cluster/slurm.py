@@ -82,9 +82,9 @@ class SlurmNode:
 def partition_machine(cluster: ClusterSettings) -> Machine:
     """Return the nodes that a job may use as a `Machine` (node count, devices, CPUs), as listed by sinfo.
 
-    The nodes are those of the configured or the default partition. If the default partition has no such
-    device, and a constraint, QOS, or `per_node` is given, the nodes of all partitions count, because the site
-    then selects the partition by these. If sinfo shows no devices, `per_node` is used as given.
+    The nodes are those of the configured or the default partition. If the default partition has no
+    requested device, and a constraint, QOS, or `per_node` is given, all partitions are searched, because the
+    site then selects the partition by these options. If sinfo shows no devices, `per_node` is used as given.
     """
     all_nodes = _list_nodes(cluster)
     pools = _node_pools(cluster, all_nodes)
@@ -106,7 +106,7 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
 def _remote_machine(
     cluster: ClusterSettings, per_node: int, nodes: int, name: str, cpus_each: float | None = None
 ) -> Machine:
-    """Return a machine of `nodes` nodes, but at most `cluster.nodes`, with `per_node` devices each."""
+    """Return a machine with `nodes` nodes (at most `cluster.nodes`) of `per_node` devices each."""
     return Machine(
         cluster.platform, cluster.device_kind, per_node, min(cluster.nodes or nodes, nodes), name,
         remote=True, untold=cluster.untold, cpus_each=cpus_each,
@@ -124,7 +124,6 @@ def assumed_machine(cluster: ClusterSettings) -> Machine:
 
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
-    """Return every node of every partition of the cluster, as listed by sinfo."""
     nodes = []
     for line in run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines():
         partition, name, sockets, cores, gres, marked_partition, cpus, features = line.split("|", 7)
@@ -137,7 +136,7 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
 
 
 def _node_pools(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> list[list[SlurmNode]]:
-    """Return the sets of nodes to search for devices, in order of preference."""
+    """Return the lists of nodes to search for devices, in order of preference. Lists may be empty."""
     if cluster.partition:
         partitions = sorted({node.partition for node in all_nodes})
         names = cluster.partition.split(",")
@@ -169,7 +168,6 @@ def _describe_nodes(
 
 
 def _describe_partition(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> str:
-    """Return "partition NAME" for the Slurm partition that jobs are submitted to."""
     default = next((node.partition for node in all_nodes if node.default), "")
     return f"partition {cluster.partition or default}"
 

@@ -1,4 +1,4 @@
-"""Status table of tasks: rows for single running or failed tasks and for groups of other tasks."""
+"""Rows of the table of tasks in `scaling status`: one per running or failed task, one per group of others."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""Files of a submission: read and write submission.json and the task files in a subfolder of the results.
+"""Read and write the files of a submission: submission.json and one task file with the cases of each job.
 
     jobs/20261121T201500-3f2a/submission.json   settings of the submission, and its tasks with their job IDs
                               0001.json         task file: the cases of a task, and how to run them

@@ -1,4 +1,4 @@
-"""Program of a Slurm job: run the cases of a task file that have no record yet.
+"""Program of a Slurm job or local task: run the cases of a task file that have no record yet.
 
 `python -m scaling.cluster.task FILE` runs a task. A requeued job runs the same command again: cases that had
 begun are recorded as failed, and cases that had not begun are run.
@@ -84,7 +84,7 @@ def _run_with_journal(path: Path, definition: submission_files.TaskDefinition, l
 def _run_missing_cases(
     path: Path, definition: submission_files.TaskDefinition, journal: Journal, lock: int
 ) -> None:
-    """Record the cases that an earlier run of the task left unfinished, and then run the remaining cases."""
+    """Record as failed the cases that an earlier run of the task began but did not end. Run the others."""
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
     text = "its job was requeued while it ran"
@@ -111,7 +111,7 @@ def _run_missing_cases(
 def make_worker_options(
     cluster: ClusterSettings, log_folder: Path | None = None, nested: bool = False, is_snapshot: bool = False
 ) -> supervise.WorkerOptions:
-    """Return how workers are started: as steps of this Slurm allocation, through ssh, or on this host.
+    """Return options to start workers as steps of this Slurm allocation, through ssh, or on this host.
 
     Args:
         log_folder: Folder for the standard error of the workers.

@@ -1,4 +1,4 @@
-"""Waiting for submitted tasks: poll the scheduler, and show the progress on the console."""
+"""Wait for submitted tasks to end: poll the scheduler every few seconds, and show a line of progress."""
 
 import time
 from collections import Counter
@@ -76,7 +76,7 @@ def wait_until_ended(results: Path) -> list[TaskState]:
 
 
 def progress_line(tasks: Sequence[TaskState]) -> str:
-    """Return the progress, such as "2 running; 10 of 40 cases have ended", or "" if no task is live."""
+    """Return text such as "2 running; 10 of 40 cases have ended", or "" if no task is pending or running."""
     live = [task for task in tasks if task.state.live]
     if not live:
         return ""

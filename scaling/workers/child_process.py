@@ -1,4 +1,4 @@
-"""Child processes that exchange JSON lines: start, send, receive events, explain exits, and terminate.
+"""Class ChildProcess: start any program, exchange JSON lines with it, log its stderr, and explain its exit.
 
 Workers, compile workers, preflight checks, the W&B client, and Julia all run as a `ChildProcess`.
 """
@@ -41,7 +41,7 @@ class ProcessExit:
     Attributes:
         reason: "out_of_memory" or "killed".
         text: Phrase with the exit status or signal, such as "was killed by signal 9 (SIGKILL)".
-        last_line: Last relevant line of standard error.
+        last_line: Last line of standard error that may explain the end, or "" if there is none.
     """
 
     reason: str
@@ -50,7 +50,7 @@ class ProcessExit:
 
 
 class ChildProcess:
-    """A child process in its own session that reads JSON lines and writes JSON objects, called events.
+    """A child process in its own Unix session that reads JSON lines and writes JSON objects, called events.
 
     Args:
         command: Command and arguments.
@@ -106,13 +106,13 @@ class ChildProcess:
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None after `seconds`. The last is {"event": "exit", "status": ...}."""
+        """Return the next event, or None after `seconds`. The last is {"event": "exit", "status": status}."""
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
         return None
 
     def stderr_lines(self) -> list[str]:
-        """Return the last lines of standard error. The lines are complete once the process has ended."""
+        """Return the last 200 lines of standard error. They are complete once the process has ended."""
         self._readers[0].join(1.0)
         return list(self._stderr)
 
@@ -137,11 +137,11 @@ class ChildProcess:
         )
 
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
-        """Terminate the process and its session, and close the streams.
+        """Terminate the process and its process group, and close its streams.
 
         Args:
-            exit_seconds: Time for the process to exit by itself after its standard input is closed.
-            end_seconds: Time to exit after SIGTERM, before SIGKILL is sent.
+            exit_seconds: Seconds for the process to exit by itself after its standard input is closed.
+            end_seconds: Seconds between SIGTERM and SIGKILL.
         """
         process = self._process
         if exit_seconds and process.stdin is not None:
@@ -165,7 +165,6 @@ class ChildProcess:
                 stream.close()
 
     def _read_events(self, deliver: Callable[[Event], None], tagged: bool) -> None:
-        """Pass each JSON object on standard output to `deliver`, and then the exit status."""
         assert self._process.stdout is not None
         while line := self._process.stdout.readline(_EVENT_CHARACTERS):
             with contextlib.suppress(ValueError, RecursionError):

@@ -21,7 +21,7 @@ _NAME = "ad-scaling/core/"  # prefix of the abstract socket names
 
 
 def usable_cores() -> list[int]:
-    """Return the logical cores that affinity and CPU quota allow, starting with one per physical core."""
+    """Return the logical core numbers that affinity and CPU quota allow, with hyperthread siblings last."""
     path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
     first = {group: core for core, group in reversed(siblings.items())}  # group -> its lowest core
@@ -40,7 +40,7 @@ def claim_cores(
     count: int, owner: str, report_wait: Callable[[list[int]], None] = lambda _: None, node: str = "",
     timeout: float = math.inf,
 ) -> Iterator[list[int]]:  # fmt: skip
-    """Claim CPU cores exclusively and yield their numbers in ascending order, until the context exits.
+    """Claim CPU cores exclusively and yield their sorted numbers. The claim ends when the context exits.
 
     Owners are served in the order of their requests. Processes with the same owner and node share their
     cores. Processes with the same owner and different nodes (which are in fact this one host) receive
@@ -76,10 +76,10 @@ def claim_cores(
 
 
 def describe_wait(holders: Sequence[int], node: str = "") -> str:
-    """Return the message to the user that a run waits for CPU cores that another process has claimed.
+    """Return a message such as "waits for cores: another study on this host holds them (process 17)".
 
     Args:
-        holders: Process IDs of the processes that hold the cores, as far as they are visible.
+        holders: Process IDs of the processes that hold the cores. Invisible processes are missing.
         node: Name of the node, or "" for this host.
     """
     pids = ", ".join(map(str, holders))
@@ -88,12 +88,12 @@ def describe_wait(holders: Sequence[int], node: str = "") -> str:
 
 
 def _may_claim(usable: list[int], owner: str, queue: contextlib.ExitStack) -> bool:
-    """Return whether an owner may claim cores, because it holds some or is first in the queue for them."""
+    """Return whether a run may claim cores: it is the first in the queue, or it already holds some."""
     return _try_bind("queue", queue) or not all(_is_free(f"{core}/{owner}") for core in usable)
 
 
 def _find_holders(cores: list[int]) -> list[int]:
-    """Return the process IDs that hold any of these cores. Processes of other users may be missing."""
+    """Return the IDs of the processes that hold any of these cores. Those of other users may be missing."""
     pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
@@ -108,8 +108,8 @@ def _try_claim(
 ) -> list[int] | None:
     """Claim `count` cores without waiting and return their numbers, or None if too few are available.
 
-    Cores are available if they are free, or if the same owner and node already hold them. Cores of the same
-    owner on other nodes are shared only if waiting cannot provide enough free cores.
+    Cores are available if they are free, or if the same owner and node already hold them. Cores that the same
+    owner holds for another node are shared only if too few other cores can become free.
     """
     count = min(count, len(usable))
     same_node = [core for core in usable if not _is_free(f"{core}/{owner}/{node}")]

@@ -31,9 +31,9 @@ class Channel:
 
 
 def open_channel() -> Channel:
-    """Redirect standard input and output, and return the connection to the launcher that uses them instead.
+    """Reserve the pipes of standard input and output for the launcher, and return them as a `Channel`.
 
-    After the call, the process reads an empty standard input, and its standard output goes to standard error.
+    After the call, standard input is empty, and standard output is redirected to standard error.
     """
     requests, out, owner = os.fdopen(os.dup(0)), os.dup(1), os.getpid()
     null = os.open(os.devnull, os.O_RDWR)

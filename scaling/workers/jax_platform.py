@@ -1,4 +1,4 @@
-"""Find the platform and the devices of JAX on this host without importing JAX into this process."""
+"""Find the default platform and devices of JAX on this host without importing JAX into this process."""
 
 import functools
 import importlib.metadata
@@ -18,8 +18,8 @@ _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}  # backends of JAX that this package
 def find_platform() -> str:
     """Return the default platform of JAX on this host: "cpu", "gpu", or "tpu".
 
-    JAX_PLATFORMS determines it. If it is not set and an accelerator plugin is installed, JAX is started in
-    another process.
+    The environment variable JAX_PLATFORMS determines it. If it is not set, the platform is "cpu" unless an
+    accelerator plugin is installed. In that case, JAX is started in another process to query the platform.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:
@@ -34,7 +34,7 @@ def find_devices() -> dict[str, Any]:
     """Start JAX in another process, and return the devices of its default platform.
 
     Returns:
-        A dict with "platform" (cpu, gpu, or tpu), "device_kind" (model name), and "devices" (their number).
+        A dict with "platform" (cpu, gpu, or tpu), "device_kind" (model name), and "devices" (count).
     Raises:
         Refusal: If JAX cannot start.
     """

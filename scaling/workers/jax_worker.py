@@ -1,4 +1,4 @@
-"""JAX side of a worker process: start JAX on the devices, check the process group, and execute requests.
+"""Worker process after the import of JAX: initialize the devices, and execute requests in `CaseLoop`.
 
 worker_main.py imports this module after the process is bound to its cores, because JAX starts threads.
 """
@@ -84,11 +84,11 @@ def _explain_missing_backend(platform: str, error: str) -> str:
 
 
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
-    """Return environment fields of the whole process group. Raise `Refusal` if it differs from the request.
+    """Describe all processes of a case. Raise `Refusal` if their devices or cores are not as requested.
 
     Returns:
-        Dict with "hosts" (node names), "cores" (sorted core numbers or None), "shape" (devices, nodes, and
-            processes), and the fields that the launcher sent.
+        Environment fields for the records: a dict with "hosts" (node names), "cores" (sorted core
+            numbers or None), "shape" (devices, nodes, and processes), and the fields that the launcher sent.
     """
     local_devices = [device for device in group.devices if device.process_index == group.rank]
     kind = local_devices[0].device_kind if local_devices else None
@@ -131,7 +131,7 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 
 
 class CaseLoop:
-    """The loop of a worker that executes requests to prepare, sample, and finish benchmark cases.
+    """The loop in which a worker executes the launcher's requests to prepare, sample, and finish cases.
 
     Args:
         header: First line that the launcher sends, a dict of settings.
@@ -202,7 +202,7 @@ class CaseLoop:
             run_case.fail_case(self.attempts[key], "error", f"{case.workload} {'; '.join(spoilt)}")
 
     def _new_record(self, case: Case, request: dict[str, Any]) -> Record:
-        """Return the record of a case that has not run yet. Its status is "failed" until the case ends."""
+        """Return a new record of a case that has not run yet. Its status is "failed" until the case ends."""
         header, group, digest = self.header, self.group, None
         with contextlib.suppress(Refusal):
             digest = workload.digest(case.workload)

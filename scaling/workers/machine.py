@@ -1,4 +1,4 @@
-"""Machine and process shape: devices per node, nodes, and the division of devices over processes."""
+"""Classes Machine (existing nodes and devices) and ProcessShape (devices, nodes, and processes of a case)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -51,10 +51,10 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the number of nodes and processes of a case that runs on this number of devices.
+        """Return the numbers of devices, nodes, and processes of a case that runs on this number of devices.
 
-        By default there is one process per node, on the smallest number of nodes that divides the devices
-        evenly.
+        By default, there is one process per node, on the smallest number of nodes over which the devices
+        divide evenly.
 
         Args:
             devices: Number of devices of the case.

@@ -1,4 +1,4 @@
-"""Result of the check of a case before a study starts: whether the case can run, and if not, why."""
+"""Class PreflightResult: whether a case can run, checked before the study starts, and if not, why."""
 
 from dataclasses import dataclass
 
@@ -11,10 +11,10 @@ class PreflightResult:
 
     Attributes:
         case: The case with all defaults filled in, or as written in the study if the check failed.
-        inapplicable: If the case cannot run by its nature, (reason, text) for a record with status "skipped".
+        inapplicable: (reason, text) for a "skipped" record if the case is undefined or not offered, or None.
         workload_digest: Digest of the source code of the differentiated function.
-        engine: If a package other than JAX runs the case, (name, version) of each package that it uses.
-        failure: If the check itself failed, (reason, text) for a record with status "failed".
+        engine: (name, version) of each package that runs the case instead of JAX. Empty for JAX.
+        failure: (reason, text) for a "failed" record if the check itself failed, or None.
     """
 
     case: Case

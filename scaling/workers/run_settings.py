@@ -21,8 +21,8 @@ class RunSettings:
         oversubscribe: Whether a case may have more devices than the host has cores.
         processes: Number of processes of a case, "device" for one per device, or None for one per node.
         max_cases: Maximum number of cases. A larger study is rejected.
-        attempts: Maximum number of attempts at a case whose failure is permanent. If None, every failed case
-            is retried.
+        attempts: Maximum number of attempts at a case with transient failures, such as a timeout. Other
+            failures are not retried. If None, every run retries all failed cases.
     """
 
     sampling: Sampling = field(default_factory=Sampling)

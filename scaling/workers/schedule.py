@@ -1,4 +1,7 @@
-"""Schedule of a run: the cases without a result, their order, and which of them share a worker process."""
+"""Schedule of a run: the cases without an "ok" or "skipped" record, shuffled and grouped by worker process.
+
+A case has a result if a record in the planned environment is "ok", or "skipped" for a lasting reason.
+"""
 
 import dataclasses
 import random
@@ -70,11 +73,10 @@ class Schedule:
     Attributes:
         sessions: Sequences of cases to execute. The cases of a session share a worker process.
         skips: Inapplicable cases, to be recorded as skipped.
-        done: Number of cases that have a result.
-        machine: The nodes and devices of the run.
-        environments: The planned environments, by `PreflightResult.environment_key`.
+        done: Number of cases that have a result, which is an "ok" record or a lasting "skipped" record.
+        environments: Dict from `PreflightResult.environment_key` to the planned environment.
         queued: Number of cases that another submission will run.
-        lost: Number of cases without remaining attempts.
+        lost: Number of failed cases that have no attempts left.
         failures: Cases whose preflight check failed, to be recorded as failed.
     """
 
@@ -106,7 +108,7 @@ def make_schedule(
     results: Sequence[PreflightResult], settings: RunSettings, machine: Machine, records: Sequence[Record],
     baseline: Sequence[Record] | None = None, queued: Collection[tuple[str, int]] = (), retry: bool = False,
 ) -> Schedule:  # fmt: skip
-    """Return the schedule of the cases that have no result yet.
+    """Return the schedule of the cases that have no result yet, which is an "ok" or lasting "skipped" record.
 
     Replicates run one after another, each in its own shuffled order.
 
@@ -116,7 +118,7 @@ def make_schedule(
         baseline: Records of the baseline program in a comparison of two programs. If given, a case has a
             result only if its samples were interleaved with those of a valid baseline record.
         queued: (case key, replicate) of each case that another submission will run.
-        retry: Whether to run cases without remaining attempts once more.
+        retry: Whether to run cases that have no attempts left once more.
     """
     keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
@@ -150,12 +152,12 @@ def make_schedule(
 
 
 def process_shape(case: Case, machine: Machine, settings: RunSettings) -> ProcessShape:
-    """Return the devices, nodes, and processes of a case. Packages other than JAX run in one process."""
+    """Return the numbers of devices, nodes, and processes of a case. Only JAX may use several processes."""
     return machine.shape(case.devices, settings.processes if case.engine == "jax" else 1)
 
 
 def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]]:
-    """Group cases that solve the same problem by different methods, in order of first appearance."""
+    """Return one list of cases per problem (function, sizes, derivative), in order of first appearance."""
     groups: dict[tuple, list[ScheduledCase]] = {}
     for item in items:
         groups.setdefault(problem(item.case), []).append(item)
@@ -165,7 +167,8 @@ def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
     """Return the environment (dict of versions, devices, and flags) as far as it is known before the run.
 
-    `key` is the `PreflightResult.environment_key` of the cases.
+    Args:
+        key: The `PreflightResult.environment_key` of the cases.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -184,9 +187,9 @@ class History:
     """Outcomes of previous attempts at cases, by identity: (case key, environment digest, replicate).
 
     Attributes:
-        good: Identities that need not run again.
+        good: Identities with a result: an "ok" record, or a "skipped" record with a lasting reason.
         temporary_skips: Identities that were skipped for a reason that may no longer hold.
-        final: Identities with a permanent failure.
+        final: Identities with a failure that another attempt would repeat.
         attempts: Number of attempts of each identity.
         recorded: (identity, attempt) of each attempt that has a record.
     """
@@ -198,7 +201,7 @@ class History:
     recorded: set[tuple[Identity, int]]
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether the settings allow no further attempt at the case with this identity."""
+        """Return whether the settings prohibit another attempt at the case with this identity."""
         limit = settings.attempts
         return limit is not None and (identity in self.final or self.attempts[identity] >= limit)
 
@@ -209,8 +212,8 @@ def build_history(
     """Return the outcomes of previous attempts from the records that match a planned environment.
 
     Args:
-        baseline: Records of the baseline program in a comparison of two programs. If given, a case is good
-            only if its samples were interleaved with those of a valid baseline record.
+        baseline: Records of the baseline program in a comparison of two programs. If given, a case has a
+            result only if its samples were interleaved with those of a valid baseline record.
     """
     identities = _identity_matcher(environments)
     events = [(identity, record) for record in records for identity in identities(record)]
@@ -227,7 +230,7 @@ def build_history(
 
 
 def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
-    """Return the distinct measurement settings, as text, of the records that match a planned environment."""
+    """Return the environment hashes (`Record.setting`) of the records that match a planned environment."""
     identities = _identity_matcher(environments)
     return frozenset(record.setting for record in records if identities(record))
 
@@ -250,7 +253,7 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Mark a case as inapplicable if a package other than JAX runs it and the platform is not a CPU."""
+    """Mark a case of a package other than JAX as inapplicable if the platform is not "cpu", and return it."""
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"

@@ -1,4 +1,4 @@
-"""Supervision of a run: interleave the sampling of cases, replace workers that die, and record every case."""
+"""Main loop of a run in the launcher: interleave the cases, replace workers that die, and record failures."""
 
 import contextlib
 import dataclasses
@@ -34,7 +34,8 @@ class VariantResults:
     """One of the programs that a run compares, its results folder, and the environments of its cases.
 
     Attributes:
-        environments: Environments by `PreflightResult.environment_key`, as last described by a worker.
+        environments: Dict from `PreflightResult.environment_key` to the environment that a worker last
+            reported, or to the planned environment if no worker has reported one.
     """
 
     variant: Variant
@@ -45,7 +46,7 @@ class VariantResults:
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Options that determine how workers are started, and what is recorded about it.
+    """Options for starting workers, and environment fields to record.
 
     Attributes:
         transport: How to start workers on other nodes, or None for this host.
@@ -78,7 +79,8 @@ def run_schedule(
 ) -> None:  # fmt: skip
     """Run all cases of a schedule in worker processes, and write one record per case.
 
-    Cases that need not run are recorded first. Sessions never overlap, because they would disturb each other.
+    Skipped cases and cases that failed in preflight are recorded first. Then the sessions (cases that share
+    workers) run one after another, because simultaneous measurements would disturb each other.
 
     Args:
         folder: Results folder.
@@ -132,7 +134,7 @@ class _Run:
     out_of_memory: list[WorkItem] = field(default_factory=list)  # cases that ran out of memory
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
-        """Measure cases that share workers with each compared program. Replace workers that die."""
+        """Measure the cases of a session with each compared program. Replace workers that die."""
         waiting = self._group_comparable(session)
         failed: set[int] = set()  # indices of variants whose workers failed to start once
         while waiting:
@@ -152,7 +154,7 @@ class _Run:
                     self._measure_groups(waiting, workers)
 
     def _group_comparable(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Group cases of the same problem, up to `_MAX_INTERLEAVED` each, with all compared programs."""
+        """Return groups of up to `_MAX_INTERLEAVED` cases of one problem, each for every compared program."""
         variants, step = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in group[start : start + step] for variant in variants]
@@ -181,7 +183,7 @@ class _Run:
     def _claim_cores(
         self, session: Sequence[ScheduledCase]
     ) -> contextlib.AbstractContextManager[list[int] | None]:
-        """Return a context manager that claims this host's cores, or None if the workers claim their own."""
+        """Return a context manager that yields claimed cores of this host, or None if it claims none."""
         if self.schedule.machine.platform != "cpu" or not self.settings.bind or self.options.transport:
             return contextlib.nullcontext()
         return cores.claim_cores(session[0].case.devices, self.owner, self._report_wait)
@@ -225,7 +227,7 @@ class _Run:
         self.handle_event(work, end)
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Update the state of the run for an event. Pass events of the first program to the listener."""
+        """Process an event of a worker. Pass "begin" and "end" of the first program to the listener."""
         item = work.item
         if event["event"] == "begin":
             self.results[work.variant].environments[item.preflight.environment_key] = event["environment"]
@@ -299,14 +301,14 @@ class _InterleavedCases:
                     self._request(work, "finish")
 
     def _active_items(self) -> list[WorkItem]:
-        """Return the cases that need more samples. Withdraw postponed cases from all compared programs."""
+        """Return the cases that are still being sampled. Remove postponed cases from their workers."""
         for work in self.items:
             if work.item in self.postponed and work in self.prepared:
                 self._request(work, "forget")
         return [work for work in self.items if work not in self.ended and work.item not in self.postponed]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record a case in which a worker died as failed, or postpone it if it may fit into memory alone."""
+        """Record the case of the last request as failed, or postpone it if it may fit into memory alone."""
         work, action = self.last_request
         if work in self.ended:
             return

@@ -1,4 +1,4 @@
-"""Worker groups: start the workers that share the devices of a case, send requests, and explain deaths."""
+"""Class WorkerGroup: start all worker processes of a case, send each request to them, and await the reply."""
 
 import contextlib
 import dataclasses
@@ -136,7 +136,7 @@ def open_worker_group(
     transport: "Transport | None" = None, log: Path | None = None,
     report_wait: Callable[[list[int]], None] = lambda _: None,
 ) -> Iterator[WorkerGroup]:  # fmt: skip
-    """Start worker processes and yield them when they are ready. They end when the context exits.
+    """Start the workers of a case, and yield them as a `WorkerGroup`. They end when the context exits.
 
     Args:
         header: First line that each worker receives.
@@ -195,7 +195,7 @@ def _worker_variables(variant: Variant, platform: str, transport: "Transport | N
 
 
 def _filter_worker_lines(lines: Sequence[str]) -> list[str]:
-    """Remove the lines that Slurm or ssh added, or return the most specific ones if there are no others."""
+    """Return the lines that Slurm and ssh did not write or, if there are none, their specific messages."""
     output = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
     if child_process.last_line(output):
         return output

@@ -1,4 +1,4 @@
-"""Entry point of a worker process: bind to cores, start JAX, and execute the requests of the launcher.
+"""Entry point of a worker process: before JAX is imported, read the header and bind the process to cores.
 
 `python -m scaling.worker` needs jax, numpy, and the standard library only. The launcher is the process that
 started the worker. It writes JSON objects to the worker's standard input, one per line: first a header with
@@ -38,7 +38,7 @@ PROTOCOL = 3  # version of the requests and events, checked by launchers of othe
 
 
 def main() -> int:
-    """Run this worker process: start JAX, and then execute requests until standard input ends.
+    """Run this worker process: bind it to cores, start JAX, and execute requests until standard input ends.
 
     Returns:
         Exit status: 0, 1 if the devices or cores are not as requested, or 3 if a record cannot be written.
@@ -95,7 +95,7 @@ def _die_with_launcher(pipe: int) -> None:
 def _bind_to_cores(
     header: dict[str, Any], rank: int, send_event: Callable[..., None]
 ) -> Iterator[list[int] | None]:
-    """Bind this process to CPU cores before JAX starts threads. Yield their numbers, or None if unbound."""
+    """Bind this process to CPU cores before JAX starts threads. Yield the cores, or None if unbound."""
     if header["platform"] != "cpu" or not header["bind"]:
         yield None
         return
