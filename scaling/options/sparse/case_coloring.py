@@ -1,4 +1,4 @@
-"""Detect the sparsity pattern of the Jacobian or Hessian of a case at one point, and color it."""
+"""Trace the function or gradient of a case, and return the sparsity coloring of its Jacobian or Hessian."""
 
 import importlib.util
 from typing import Any
@@ -24,7 +24,7 @@ def why_unavailable() -> str | None:
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
-    """Return the coloring of the Jacobian or Hessian of the function at one point (batch element)."""
+    """Return the coloring of the Jacobian or Hessian of a case's function at one point (batch element)."""
     mode = case.ad_mode
     structs = point_structs(case, workload)
     constants = {
