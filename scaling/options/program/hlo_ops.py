@@ -82,7 +82,7 @@ def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
 
 
 def count_patches(line: HloLine) -> int:
-    """Return the number of patches of a convolution, one per output position, or 0 for another instruction."""
+    """Return the number of patches (output positions) of a convolution, or 0 for another instruction."""
     labels = _LABELS.search(line.rest) if line.opcode == "convolution" else None
     return line.size // max(1, line.dims[labels[3].index("f")]) if labels else 0
 
