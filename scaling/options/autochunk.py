@@ -172,7 +172,7 @@ def _first_fitting(
 def _candidates(
     case: Case, workload: Workload, sizes: DerivativeShape, storage: str
 ) -> Iterator[list[BlockSizes]]:
-    """Yield two lists of decreasing block sizes: fewer points, all seeds, then all points, fewer seeds."""
+    """Yield two lists of decreasing block sizes: fewer points with all seeds, and fewer seeds of all points."""
     points, seeds = _points_and_seeds_per_device(case, sizes)
     start = [BlockSizes()] if storage == DEVICE else []
     if _can_divide_points(case, workload):
@@ -193,7 +193,6 @@ def _can_divide_points(case: Case, workload: Workload) -> bool:
 
 
 def _can_offload(case: Case, workload: Workload) -> bool:
-    """Return whether the result can be computed in blocks of points, which are copied to the host in turn."""
     return case.batch == "vmap" and not workload.reduction.sums_points
 
 
@@ -203,7 +202,6 @@ def _points_and_seeds_per_device(case: Case, sizes: DerivativeShape) -> tuple[in
 
 
 def _candidate_sort_key(case: Case, sizes: DerivativeShape, blocks: BlockSizes) -> tuple[int, bool]:
-    """Return the sort key of a candidate: (points * seeds at a time, whether it computes all seeds)."""
     points, seeds = _points_and_seeds_per_device(case, sizes)
     # Candidates with all seeds win a tie, because their results are contiguous.
     return min(points, blocks.block or points) * min(seeds, blocks.chunk or seeds), blocks.chunk is None

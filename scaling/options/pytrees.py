@@ -175,7 +175,6 @@ def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
 
 
 def _require_real(what: str, path: str, leaf: Any) -> None:
-    """Raise `Refusal` if a leaf of an output is not an array of real floating-point numbers."""
     numeric = hasattr(leaf, "dtype") or isinstance(leaf, int | float | complex)
     if not numeric or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
         found = f"numbers of dtype {jnp.result_type(leaf)}" if numeric else describe(leaf)

@@ -44,7 +44,7 @@ def _analytic(colored: bool, x):
 
 
 def _analytic_point(colored: bool, x):
-    """Return the Jacobian, (n, n), or its nonzeros if colored, (3 n - 2,), of one point x by entry."""
+    """Return the Jacobian of one point, entry by entry: (n, n), or its nonzeros, (3 n - 2,), if colored."""
     n = x.size
     if colored:
         entry = jnp.arange(3 * n - 2)

@@ -78,7 +78,6 @@ def _derivatives(numpy, variant, terms):
 
 
 def _analytic(variant, names, d, m):
-    """Return the handwritten derivative of a batch of n points: (n, outputs, inputs)."""
     by_input = _derivatives(jnp, variant, _evaluate_terms(jnp, d, m))
     return jnp.concatenate([by_input[name] for name in names], axis=2)
 
@@ -131,7 +130,7 @@ def _hessian(numpy, names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Return the Hessian of `_hessian` times the point (d, m), without forming the Hessian: (n, k)."""
+    """Return H (d, m), where H is the Hessian that `_hessian` returns, without forming H: (n, k)."""
     f, f1, f2 = _shape_derivatives(jnp, d, m)
     dot = lambda a, b: jnp.sum(a * b, axis=1)[:, None]  # noqa: E731
     g, g1, h, h1 = dot(d, f), dot(d, f1), dot(f, f), 2 * dot(f, f1)
@@ -147,7 +146,6 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return sum(rs^2), (n, 1), and its Hessian with respect to k elements, (n, k, k), in float64."""
     hessian, terms = _hessian(np, names, inputs["d"], inputs["m"])
     return Reference(
         _reference("scalar", names, inputs).value, hessian, None, terms if "m" in names else None

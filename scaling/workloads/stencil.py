@@ -85,7 +85,7 @@ def _analytic(side: int, colored: bool, u):
 
 
 def _analytic_point(side: int, colored: bool, u):
-    """Return the Jacobian, (n, n), or its nonzeros if colored, (nonzeros,), of one state u by entry."""
+    """Return the Jacobian of one state, entry by entry: (n, n), or its nonzeros, (nonzeros,), if colored."""
     rows, columns = _pattern(side)
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
     of_row, of_column = jnp.take(diagonal, rows, mode="clip"), jnp.take(off_diagonal, columns, mode="clip")

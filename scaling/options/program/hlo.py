@@ -84,7 +84,6 @@ def parse(text: str) -> tuple[dict[str, dict[str, HloLine]], str]:
 
 
 def _parse_instruction(match: re.Match[str], lines: Instructions) -> HloLine:
-    """Convert a match of `_INSTRUCTION` to an `HloLine`, given the previous lines of its computation."""
     root, name, shape, opcode, given, rest = match.groups()
     operands, called = _NAME.findall(given), _NAME.findall(" ".join(_CALLED.findall(rest)))
     shape = _SCRATCH.sub(")", shape) if opcode == "custom-call" else shape

@@ -148,7 +148,6 @@ def _run_bytes(run: tuple[tuple[Kernel, ...], tuple[Message, ...]]) -> float:
 
 
 def _as_fusion(line: HloLine, operands: Instructions) -> dict[str, HloLine]:
-    """Return a fused computation that consists of the instruction `line`, with its operands as parameters."""
     parameters = {
         name: x._replace(opcode="parameter", operands=[], root=False) for name, x in operands.items()
     }
@@ -170,7 +169,6 @@ def _collectives(
 
 
 def _analyze_fusion(lines: Instructions, computations: Computations) -> Kernel:
-    """Return the bytes and the operations of a fused computation, including those of nested fusions."""
     work: Counter[str] = Counter()
     library = ""
     evaluations = hlo_loops.count_evaluations(lines)

@@ -106,7 +106,6 @@ def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
 
 
 def _make_evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
-    """Return an `Evaluation` of the function to differentiate, or its gradient for a second derivative."""
     specs = {**workload.points, **workload.shared}
     integers = frozenset(name for name, spec in specs.items() if spec.integer)
     function = finite_step_bound.gradient(workload) if case.target in SECOND else workload.function

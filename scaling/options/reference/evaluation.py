@@ -211,12 +211,10 @@ def _rows(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.A
 
 
 def _gram_columns(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Return the columns of J^T J at the given indices: (inputs, columns)."""
     return jax.vmap(lambda i: _gram_times(evaluation, f, x, _one_hot(i, x)), out_axes=1)(indices)
 
 
 def _gram_times(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, v: jax.Array) -> jax.Array:
-    """Return J^T J v: (inputs,)."""
     return jax.vjp(f, x)[1](_pushforward(evaluation, f, x)(v))[0]
 
 

@@ -65,7 +65,6 @@ def reevaluate_failures(comparisons: CheckProgress) -> None:
 def _reevaluate_block(
     comparisons: CheckProgress, native: Evaluation, block: PointsComparison, comparison: EntryComparison
 ) -> None:
-    """Reevaluate some failed entries of a block of points, and apply their tolerance to the others."""
     spec = comparisons.spec
     errors = relative_error(np.abs(comparison.result - comparison.expected), comparison.scale)
     points, columns = _choose_entries(spec, comparison, errors)
@@ -245,7 +244,6 @@ def _relative_value_rounding(spec: ReferenceSpec) -> float:
 def _expected_result(
     spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: Arrays
 ) -> np.ndarray:
-    """Return some columns of the reduced result, computed by `evaluation`: (points, rows, columns)."""
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]
     if not isinstance(columns, slice):

@@ -178,7 +178,7 @@ def _compare_products(
 def _compare_gram(
     evaluation: Evaluation, arrays: Arrays, got: np.ndarray, sample: Sample, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of J^T J, (points, inputs, inputs), with the reference in random samples."""
+    """Yield comparisons of products and columns of J^T J, (points, inputs, inputs), with the reference."""
     for _ in range(_DIRECTIONS):
         vector = generator.choice([-1.0, 1.0], got.shape[2])
         measure = functools.partial(_evaluate_slices, evaluations.gram_times_vector, vector, False)
@@ -193,7 +193,6 @@ def _compare_gram(
 def _directional_derivative(
     direction: Arrays, is_summed: bool, evaluation: Evaluation, arrays: Arrays, points: Any = slice(None)
 ) -> np.ndarray:
-    """Return the derivative of the outputs, or of their sum, along a direction at some points of a block."""
     selected = {name: x[points] if name in evaluation.per_point else x for name, x in direction.items()}
     if is_summed:
         evaluation = evaluations.with_summed_outputs(evaluation)
@@ -208,7 +207,6 @@ def _evaluate_slices(
     arrays: Arrays,
     points: Any = None,
 ) -> np.ndarray:
-    """Return `evaluate(...)`, such as Jacobian columns at `indices`, of the outputs or of their sum."""
     if is_summed:
         evaluation = evaluations.with_summed_outputs(evaluation)
     slices: np.ndarray = evaluate(evaluation, arrays, indices)

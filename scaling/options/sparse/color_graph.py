@@ -126,7 +126,6 @@ def color_partition(matrix: Matrix, by_row: np.ndarray) -> TwoSidedColors:
 
 
 def _most_entries(lines: np.ndarray) -> int:
-    """Return the largest number of entries in a row, given the row of each entry, or the same for columns."""
     return int(np.bincount(lines).max(initial=0))
 
 

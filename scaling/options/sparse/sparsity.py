@@ -92,7 +92,6 @@ def _garbage_collection_disabled() -> Iterator[None]:
 
 
 def _detect_pattern(function: Callable[..., Any], x: tuple[Any, ...]) -> Pattern:
-    """Return the sparsity pattern of the Jacobian of `function(*x)`, which is valid for all inputs."""
     import asdex
 
     samples = [np.zeros(a.shape, a.dtype) for a in x]
