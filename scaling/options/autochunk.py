@@ -56,7 +56,7 @@ class BlockSearch:
 
     Attributes:
         blocks: the largest block sizes that fit into memory, or None if no candidate fits.
-        probes: (candidate, bytes that it needs per device) in the order of trial, None for unknown bytes.
+        probes: (candidate, bytes per device) in the order of trial. The bytes are None if they are unknown.
     """
 
     blocks: BlockSizes | None
@@ -172,7 +172,7 @@ def _first_fitting(
 def _candidates(
     case: Case, workload: Workload, sizes: DerivativeShape, storage: str
 ) -> Iterator[list[BlockSizes]]:
-    """Yield two lists of decreasing block sizes: fewer points with all seeds, and fewer seeds of all points."""
+    """Yield lists of decreasing block sizes: fewer points with all seeds, and fewer seeds of all points."""
     points, seeds = _points_and_seeds_per_device(case, sizes)
     start = [BlockSizes()] if storage == DEVICE else []
     if _can_divide_points(case, workload):

@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> StepPlan:
-    """Return the steps of a case with `storage=host`, with `block` points and `chunk` seeds per device."""
+    """Return the plan of a case with `storage=host`: steps of `block` points and `chunk` seeds per device."""
     points = case.points if case.block is None else min(case.points, case.axes[0] * case.block)
     step = dataclasses.replace(case, points=points, block=None, storage=None)
     step_sizes, count = sizes, ceil_div(case.points, points)

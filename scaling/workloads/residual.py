@@ -130,7 +130,7 @@ def _hessian(numpy, names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Return H (d, m), where H is the Hessian that `_hessian` returns, without forming H: (n, k)."""
+    """Return H v for v = (d, m) and the Hessian H that `_hessian` returns, without forming H: (n, k)."""
     f, f1, f2 = _shape_derivatives(jnp, d, m)
     dot = lambda a, b: jnp.sum(a * b, axis=1)[:, None]  # noqa: E731
     g, g1, h, h1 = dot(d, f), dot(d, f1), dot(f, f), 2 * dot(f, f1)

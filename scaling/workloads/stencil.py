@@ -65,7 +65,7 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return the value of all off-diagonal nonzeros of each column, and its diagonal entry, shaped like u."""
+    """Return the common off-diagonal nonzero and the diagonal entry of each column, both shaped like u."""
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 

@@ -52,7 +52,7 @@ _DIVISIONS = {"divide", "remainder"}
 
 
 def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
-    """Return the kind of work of an instruction, a field of `hlo_cost.Kernel`, and its amount, or ("", 0)."""
+    """Return the kind, a field of `hlo_cost.Kernel`, and the amount of work, or ("", 0) for data movement."""
     operands = [lines[x] for x in line.operands if x in lines]
     kind = line.opcode
     if kind in ("transpose", "copy"):
@@ -140,7 +140,7 @@ def _window_value(window: Mapping[str, str], name: str, axis: int, default: int)
 def _count_taps(
     length: int, kernel: int, output: int, pad: int, stride: int, lhs_dilation: int, rhs_dilation: int
 ) -> int:
-    """Return the number of (output, kernel) index pairs of one axis whose factor is an input element."""
+    """Return the number of (output, kernel) index pairs of one axis that multiply an input element."""
     count = 0
     for tap in range(kernel):
         # Output i reads index i * stride + tap * rhs_dilation - pad of the dilated input. It is an element of

@@ -23,7 +23,7 @@ class ProgramWork:
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[ProgramWork, str | None]:
-    """Return the costs of a compiled case, and an error message or None, see `unexpected_collectives`."""
+    """Return the costs of a compiled case, and an error message or None from `unexpected_collectives`."""
     if compiled.stages.compiled is None:
         return program_work(compiled, devices, None), None
     cost = hlo_cost.read(compiled.stages.compiled.as_text())

@@ -140,7 +140,7 @@ def is_defined(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
 
 
 def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | None:
-    """Return the evaluation, `transposed` if forward mode needs it, or None if there is no forward mode."""
+    """Return the evaluation with `transposed` set if a JVP needs it, or None if JAX can compute no JVP."""
     for candidate in (evaluation, dataclasses.replace(evaluation, transposed=True)):
         if is_defined(candidate, arrays, "columns"):
             return candidate

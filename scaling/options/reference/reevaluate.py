@@ -102,7 +102,7 @@ def _reevaluate_block(
 def _choose_entries(
     spec: ReferenceSpec, comparison: EntryComparison, errors: np.ndarray
 ) -> tuple[np.ndarray, Columns]:
-    """Return the indices of the points and of the columns to reevaluate, `slice(None)` for all columns."""
+    """Return the indices of the points and columns to reevaluate. All columns are given as `slice(None)`."""
     failed = errors > spec.tolerance
     by_point = failed.reshape(len(failed), -1)
     points = _choose_failed(by_point.max(axis=1), errors.reshape(by_point.shape).max(axis=1), _MOST_POINTS)

@@ -1,4 +1,4 @@
-"""Compare random columns, rows and products of a large result with the reference, to limit the time.
+"""Compare random columns, rows and products of a large result, instead of all entries, with the reference.
 
 The Jacobian of every point is multiplied by random directions, and the products are compared relative to the
 2-norms of the rows. Random columns and rows of every point, and all entries of some points, are compared
@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 
 def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons of a result with the reference: entries of every point, all entries of some."""
+    """Yield comparisons with the reference: random entries of every point, and all entries of some points."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     for start, stop in point_ranges(spec):

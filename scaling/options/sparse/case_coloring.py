@@ -1,4 +1,4 @@
-"""Trace the function or gradient of a case, and return the sparsity coloring of its Jacobian or Hessian."""
+"""Color the Jacobian or Hessian of a case: pass its function or gradient at one point to sparsity.py."""
 
 import importlib.util
 from typing import Any
