@@ -37,7 +37,7 @@ def are_wanted(study: Mapping[str, Any]) -> bool:
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
-    """Return the distinct benchmarks with the devices and dtypes of the given cases, to bound their run times."""
+    """Return the distinct benchmarks that bound the run times of cases, with the same devices and dtypes."""
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
         single_device = case.devices == 1
