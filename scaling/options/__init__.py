@@ -1,1 +1,1 @@
-"""Optional features: execution within a memory limit, sparse Jacobians, references, and program costs."""
+"""Optional features of a case: memory limits, data parallelism, sparsity, references, and program costs."""

@@ -52,10 +52,11 @@ class MemoryNeed:
 
 @dataclass(frozen=True)
 class BlockSearch:
-    """The largest block sizes that fit into memory, or None, and all candidates that were tried.
+    """The result of a search for the largest block sizes.
 
     Attributes:
-        probes: each candidate with its bytes on a device, or None if they are unknown, in the order of trial.
+        blocks: the largest block sizes that fit into memory, or None if no candidate fits.
+        probes: (candidate, bytes per device) in the order of trial. The bytes are None if they are unknown.
     """
 
     blocks: BlockSizes | None
@@ -79,7 +80,7 @@ def compile_largest(
     compile_blocks: Callable[[Case], CompiledCase],
     settings: CompileSettings,
 ) -> CompiledCase:
-    """Compile a case with the largest blocks of points and seeds that fit, or raise `TooLarge`."""
+    """Compile a case with the largest block sizes that fit into memory. Raise `TooLarge` if none fits."""
     fitting: dict[BlockSizes, CompiledCase] = {}
     compiled: CompiledCase | None = None
     shortage = ""
@@ -155,7 +156,7 @@ def find_blocks(
 def _first_fitting(
     candidates: Iterable[BlockSizes], probe: Callable[[BlockSizes], MemoryNeed]
 ) -> BlockSizes | None:
-    """Return the first candidate that fits, enlarged halfway to its predecessor if that fits too, or None."""
+    """Return the first candidate that fits, or None. If the midpoint to its predecessor fits, return that."""
     too_large = None
     for blocks in candidates:
         need = probe(blocks)
@@ -171,7 +172,7 @@ def _first_fitting(
 def _candidates(
     case: Case, workload: Workload, sizes: DerivativeShape, storage: str
 ) -> Iterator[list[BlockSizes]]:
-    """Yield two lists of decreasing block sizes: fewer points with all seeds, fewer seeds of all points."""
+    """Yield lists of decreasing block sizes: fewer points with all seeds, and fewer seeds of all points."""
     points, seeds = _points_and_seeds_per_device(case, sizes)
     start = [BlockSizes()] if storage == DEVICE else []
     if _can_divide_points(case, workload):
@@ -192,7 +193,6 @@ def _can_divide_points(case: Case, workload: Workload) -> bool:
 
 
 def _can_offload(case: Case, workload: Workload) -> bool:
-    """Return whether the result can be computed in blocks of points, which are copied to the host in turn."""
     return case.batch == "vmap" and not workload.reduction.sums_points
 
 
@@ -202,7 +202,6 @@ def _points_and_seeds_per_device(case: Case, sizes: DerivativeShape) -> tuple[in
 
 
 def _candidate_sort_key(case: Case, sizes: DerivativeShape, blocks: BlockSizes) -> tuple[int, bool]:
-    """Return the sort key of a candidate: its points times seeds at a time, then whether it has all seeds."""
     points, seeds = _points_and_seeds_per_device(case, sizes)
     # Candidates with all seeds win a tie, because their results are contiguous.
     return min(points, blocks.block or points) * min(seeds, blocks.chunk or seeds), blocks.chunk is None
@@ -216,7 +215,7 @@ def _halves(count: int) -> Iterator[int]:
 
 
 def _midpoint(blocks: BlockSizes, too_large: BlockSizes) -> BlockSizes | None:
-    """Return block sizes halfway from `blocks`, which fit, to `too_large`, or None if there are none."""
+    """Return block sizes between `blocks`, which fit, and `too_large`, or None if there are none between."""
     field = "chunk" if blocks.chunk is not None else "block"
     count = getattr(blocks, field)
     if count is None or (larger := count + count // 2) in (count, getattr(too_large, field)):

@@ -18,7 +18,7 @@ class CacheUnavailable(Exception):
 def persistent_cache(state: str, compile_once: Callable[[], Any]) -> Iterator[None]:
     """Enable a new persistent compilation cache within a context.
 
-    Raises `CacheUnavailable` on exit if a warm cache was not hit, or a cold one was.
+    Raises `CacheUnavailable` on exit if a warm cache was not hit, or if a cold cache was hit.
 
     Args:
         state: "cold" for an empty cache, or "warm" for a cache that contains the program to be compiled.

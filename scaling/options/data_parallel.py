@@ -1,7 +1,7 @@
-"""Data parallelism: sum a loss over all points, and differentiate the sum with respect to shared inputs.
+"""Data parallelism: sum a loss and its gradient over a batch that is distributed over devices.
 
 Each device sums over its own points (batch elements). With `split=data` an all-reduce adds the sums of all
-devices, so that every device holds the total.
+devices, so that every device holds the total. The gradient is that with respect to the shared inputs.
 """
 
 import dataclasses
@@ -33,10 +33,10 @@ def sum_derivative(
     shared: Named,
     position: DevicePosition,
 ) -> Any:
-    """Return the loss summed over all points (`mode=value`), or its gradient with respect to shared inputs.
+    """Return the gradient of the loss summed over all points, or the sum itself with `mode=value`.
 
-    The gradient is a tuple with one element for each linear map in `sizes.parts`: an array whose last axis is
-    that of the tangents in forward mode, or a list with one array for each input in reverse mode.
+    The gradient is a tuple with one element for each linear map in `sizes.parts`: in forward mode an array
+    whose last axis is that of the tangents, and in reverse mode a list with one array for each shared input.
 
     Args:
         points: a dict from input name to its array at the points (batch elements) of this device.
@@ -70,7 +70,7 @@ def sum_derivative(
 
 
 def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: Any) -> Any:
-    """Return the scalar sum of the workload's function over its outputs and over the `valid` points."""
+    """Return the sum of the workload's function over its outputs and the points where `valid` is true."""
     if case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
     values = jax.vmap(lambda point: workload.function(**point, **shared))(points)
@@ -82,7 +82,7 @@ def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: A
 def _derivative_in_pieces(
     case: Case, part: LinearMapPart, sum_over_points: SumOverPoints, shared: Named, position: DevicePosition
 ) -> Any:
-    """Return the gradient, computed in pieces so that the all-reduce of one overlaps the next computation."""
+    """Return the gradient, in pieces so that the all-reduce of one piece overlaps the work on the next."""
     if part.computes_columns:
         compute = functools.partial(_derivative_along_seeds, case, part, shared, position)
         ranges = _piece_ranges(ceil_div(part.seeds, case.axes[1]))

@@ -1,7 +1,7 @@
 """Monitor the host during a measurement: load, clock rates, throttling, and CPU time of other processes.
 
 Reads proc(5), cpufreq and, for an NVIDIA GPU, the management library NVML. A value that cannot be read is
-None. The load of a GPU by other processes, and of the SMT sibling of a bound core, is not detected.
+None. Other processes on a GPU, or on the SMT sibling of a bound core, are not detected.
 """
 
 import ctypes
@@ -32,11 +32,11 @@ _THROTTLE_REASONS = {  # bit of NVML -> name, without idling and user-set clocks
 
 @dataclass(frozen=True)
 class HostReading:
-    """Counters of the host at one moment, of which only differences between two readings are meaningful.
+    """Counters of the host at one moment. Only the differences between two readings are meaningful.
 
     Attributes:
-        platform: the JAX platform, such as "cpu".
-        bound_to: the cores that the process is bound to, or None.
+        platform: the JAX platform: "cpu", "gpu" or "tpu".
+        bound_to: the cores that the process is bound to, or None if it is not bound.
         core_count: the number of cores that /proc/stat reports.
         idle_seconds, stolen_seconds: idle time, and time used by the hypervisor, summed over these cores.
         process_seconds: CPU time of all threads of this process, without child processes.
@@ -59,7 +59,7 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return a dict of the load average, core clocks in MHz, frequency governor, and state of each GPU."""
+    """Return a dict of load average, core clocks in MHz, CPU frequency governor, and state of each GPU."""
     host = {
         "load": round(os.getloadavg()[0], 2),
         "core_mhz": _core_mhz(bound_to) if bound_to else None,
@@ -69,7 +69,7 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Read the counters of the host and of this process before a measurement, for `find_disturbances`."""
+    """Return the counters of the host and of this process before a measurement, for `find_disturbances`."""
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
     path = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
@@ -95,8 +95,8 @@ def find_disturbances(start: HostReading) -> list[str]:
     Foreign load is CPU time of the monitored cores that was neither idle nor used by this process, or that
     the hypervisor used (steal time, which Linux may also attribute to this process). If the process is bound
     to cores, the threshold is a tenth of one core, because devices wait for the slowest core. Otherwise it is
-    a tenth of all cores, because the process can migrate. Idle time is rounded to 10 ms per core, so a
-    smaller foreign time counts only on a single core on which this process was preempted.
+    a tenth of all cores, because the process can migrate. Idle time has a resolution of 10 ms per core. A
+    shorter foreign load counts only if a single core is monitored and this process was preempted on it.
     """
     now = start_meter(start.platform, start.bound_to)
     cores, wall = start.core_count, now.clock_seconds - start.clock_seconds

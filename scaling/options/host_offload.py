@@ -31,7 +31,7 @@ class Step(NamedTuple):
 
 
 def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> StepPlan:
-    """Plan the steps of a case with `storage=host`, each with `block` points and `chunk` seeds per device."""
+    """Return the plan of a case with `storage=host`: steps of `block` points and `chunk` seeds per device."""
     points = case.points if case.block is None else min(case.points, case.axes[0] * case.block)
     step = dataclasses.replace(case, points=points, block=None, storage=None)
     step_sizes, count = sizes, ceil_div(case.points, points)
@@ -49,7 +49,7 @@ def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> Step
 
 
 def _seeds_per_step(case: Case, workload: Workload, sizes: DerivativeShape) -> int | None:
-    """Return the number of seeds (tangents or cotangents) of a step, or None if it computes all of them.
+    """Return the number of seeds (tangents or cotangents) in each step, or None if each step has all seeds.
 
     Seeds are divided among steps only if each seed determines separate rows or columns of the result.
     """

@@ -1,7 +1,7 @@
-"""Define the benchmark cases that measure a machine's peak throughputs and minimum latencies.
+"""Choose array sizes, dtypes and device counts of the peak benchmarks (ceiling.py), and count their work.
 
-A case is one configuration of a study. The benchmarks, which are the targets of the workload `ceiling`, bound
-the run times of the other cases from below.
+A case is one configuration of a study. The benchmarks are cases of the workload `ceiling`. They measure peak
+throughputs and minimum latencies of the machine, which bound the run times of the other cases from below.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,12 +32,12 @@ _ACCELERATOR_SIZES = _CPU_SIZES | {
 
 
 def are_wanted(study: Mapping[str, Any]) -> bool:
-    """Return whether the settings of a study, or of one of its parts, request benchmarks with `ceilings`."""
+    """Return whether the setting `ceilings` of a study, or of one of its parts, requests benchmarks."""
     return bool(study.get("ceilings")) or any(map(are_wanted, (study.get("parts") or {}).values()))
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
-    """Return the benchmarks that bound the given cases, without duplicates, for their devices and dtypes."""
+    """Return the distinct benchmarks that bound the run times of cases, with the same devices and dtypes."""
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
         single_device = case.devices == 1
@@ -51,7 +51,7 @@ def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
 
 
 def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> list[Case]:
-    """Return the benchmarks of `target`, such as "copy": one for each array size, on a case's devices."""
+    """Return the benchmarks of a target, such as "copy": one per array size, on the devices of a case."""
     (dtype, precision), terms = peak_like(target, bounded), _TERMS.get(target, 1)
     return [
         Case(
@@ -63,7 +63,7 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_like(target: str, case: Case) -> tuple[str, str]:
-    """Return the (dtype, matmul precision) of the benchmark `target`, such as "copy", for a given case."""
+    """Return (dtype, matmul precision) of the benchmark of a target, such as "copy", that bounds a case."""
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"
@@ -72,7 +72,8 @@ def peak_like(target: str, case: Case) -> tuple[str, str]:
 def peak_work(case: Case) -> int:
     """Return the amount of work that each device performs in one call of a benchmark.
 
-    The unit depends on the target: bytes, floating-point operations, exponentials, or divisions.
+    The unit depends on the target: bytes, floating-point operations, exponentials, divisions, or summed
+    elements.
     """
     points, k, terms = case.points // case.devices, case.sizes["k"], case.sizes["terms"]
     row_bytes = k * _BYTES[case.dtype]

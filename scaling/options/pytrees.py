@@ -1,4 +1,4 @@
-"""Convert a user's function of pytrees to one input for each leaf, and to a single array of all outputs.
+"""Convert a user's function of pytrees to a function that takes one array per leaf and returns one array.
 
 A leaf is named by its path, such as `params.w`. The leaves of an output are raveled and concatenated in the
 order of `jax.tree.leaves`. Inputs and outputs that are not valid pytrees are rejected with an error message.
@@ -175,7 +175,6 @@ def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
 
 
 def _require_real(what: str, path: str, leaf: Any) -> None:
-    """Raise `Refusal` if a leaf of an output is not an array of real floating-point numbers."""
     numeric = hasattr(leaf, "dtype") or isinstance(leaf, int | float | complex)
     if not numeric or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
         found = f"numbers of dtype {jnp.result_type(leaf)}" if numeric else describe(leaf)
@@ -184,9 +183,10 @@ def _require_real(what: str, path: str, leaf: Any) -> None:
 
 
 def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point: bool = True) -> Any:
-    """Assemble a derivative from its blocks, a pytree over outputs of pytrees over inputs, as one array.
+    """Concatenate the blocks of a derivative, as `jax.jacrev` returns them for pytrees, into one array.
 
     Args:
+        result: the blocks, a pytree over outputs of pytrees over inputs.
         what: the name of the function in error messages.
         columns: the number of elements of each input.
         per_point: whether the result is a Jacobian for each point, (points, outputs, inputs). Otherwise it is
@@ -211,7 +211,7 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
 
 
 def _are_blocks(leaves: Sequence[Any], widths: Sequence[int], inputs: int, per_point: bool) -> bool:
-    """Return whether arrays of `widths` columns are the blocks of a derivative, with `inputs` in each row."""
+    """Return whether arrays of `widths` columns are blocks of a derivative, `inputs` blocks in each row."""
     if len(widths) != len(leaves) or 0 in widths:
         return False
     sized = list(zip(leaves, widths, strict=True))

@@ -4,9 +4,9 @@
 
 The first row has a nonzero in every column and the first column has a nonzero in every row. A coloring of
 columns only, or of rows only, therefore needs n colors. A coloring of both needs three: one for the first
-row, one for the first column, and one for all other columns, which collide in the first row only. It is an
-example of bicoloring since T. F. Coleman and A. Verma, SIAM J. Sci. Comput. 19(4), 1998. A point (batch
-element) is a vector x, on which every entry depends.
+row, one for the first column, and one for all other columns, which collide in the first row only. The matrix
+is an example of bicoloring in T. F. Coleman and A. Verma, SIAM J. Sci. Comput. 19(4), 1998. A point (batch
+element) is a vector x, on which every nonzero depends.
 """
 
 import jax
@@ -44,7 +44,7 @@ def _analytic(colored: bool, x):
 
 
 def _analytic_point(colored: bool, x):
-    """Return the Jacobian, or its nonzeros if colored, of one point (n,) by a formula for each entry."""
+    """Return the Jacobian of one point, entry by entry: (n, n), or its nonzeros, (3 n - 2,), if colored."""
     n = x.size
     if colored:
         entry = jnp.arange(3 * n - 2)

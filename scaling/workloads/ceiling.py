@@ -1,7 +1,7 @@
-"""Workload `ceiling`: programs that reach the machine's peak FLOP/s, bandwidth and least dispatch latency.
+"""Workload `ceiling`: benchmark functions, such as copy, matmul and all-reduce, and their expected values.
 
-A point (batch element) consists of k elements; for `matmul` and `transpose` it is a k x k matrix. The targets
-are:
+They reach the peak FLOP/s, the peak bandwidth and the smallest dispatch latency of a machine. A point (batch
+element) has k elements, or is a k x k matrix for `matmul` and `transpose`. The targets are:
 
     copy            negate each element, for arrays that are larger than the caches
     matmul          multiply each matrix by a shared matrix
@@ -53,12 +53,12 @@ def _sum_over_points(x):
 
 
 def _value(value: np.ndarray) -> Reference:
-    """Return a reference with function values only, because these functions are not differentiated."""
+    """Return a reference without a derivative, because these functions are not differentiated."""
     return Reference(value.reshape(len(value), -1), np.empty(0))
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of the benchmark that `case.target` names."""
+    """Return the `Workload` of the benchmark `case.target`, such as "copy"."""
     k, terms, x = case.sizes["k"], case.sizes["terms"], {"x": uniform(case.sizes["k"])}
     if case.target == "matmul":
         # All terms are positive. The coarser rounding of the factors or of the result does not accumulate.

@@ -1,9 +1,9 @@
 """Workload `linear`: the Jacobian of a linear layer with respect to its weights.
 
-forward(W, X) = X @ W with uniformly random X (n, p) and W (p, o). The Jacobian with respect to W is summed
+forward(X, W) = X @ W with uniformly random X (n, p) and W (p, o). The Jacobian with respect to W is summed
 over the outputs. A point (batch element) is a sample x_i. `batch: vmap` differentiates each sample, and
-`batch: whole` all samples in one call. The mode `vmap_grad` uses the fact that an output depends on its own
-column of W only.
+`batch: whole` all samples in one call. The mode `vmap_grad` differentiates each output with respect to the
+only column of W on which it depends.
 """
 
 import jax
@@ -30,9 +30,9 @@ def _vmap_grad(X, W):
 
 
 def _analytic(names, X, W):
-    """Return the derivative of the sum over outputs: (n, p, o) for W, (n, p) for X, (n, inputs) for both.
+    """Return the derivatives of `(X @ W).sum(axis=1)`: (n, p, o) for W, (n, p) for X, (n, inputs) for both.
 
-    With respect to W it is X[i, j] for every output, and with respect to X the sum of each row of W.
+    For sum i, it is X[i, j] with respect to W[j, k], and the sum of row j of W with respect to X[i, j].
     """
     n, (p, o) = X.shape[0], W.shape
     by_input = {
@@ -45,7 +45,7 @@ def _analytic(names, X, W):
 
 
 def _analytic_point(names, x, W):
-    """Return the derivative of the sum over outputs for one sample, by products with ones: (inputs,)."""
+    """Return the derivative of `(x @ W).sum()` for one sample x, by products with ones: (inputs,)."""
     by_input = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
     return jnp.concatenate([by_input[name].reshape(-1) for name in names])
 

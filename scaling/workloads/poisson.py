@@ -45,7 +45,7 @@ def _second_order_reference(inputs: Inputs) -> Reference:
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return the handwritten derivatives of a target by mode, elementwise for one term or a batch."""
+    """Return a dict from AD mode to the handwritten derivative of a target, elementwise in c and lam."""
     if target == "hessian":
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":

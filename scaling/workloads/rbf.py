@@ -3,8 +3,8 @@
 It is taken from a forum thread on Julia and JAX. The thread uses K(x, y) = exp(-(x + y - 2xy) / 2), without
 squares, which is the default. The variant `squared` is the intended kernel exp(-|x - y|^2 / 2) in d
 dimensions. Each has two formulations: `product` with a matrix product, as in the thread, and `rowwise`
-without. A point (batch element) is an x_j. The support, the m points y, is shared. In the thread, both are
-linspace(-1, 1, n).
+without. A point (batch element) is an x_j. The m support points y are an input that all x_j share. In the
+thread, both are linspace(-1, 1, n).
 """
 
 import functools
@@ -62,7 +62,7 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
         difference = x[:, None, :] - support[None]
         value = np.exp(-0.5 * np.sum(difference**2, axis=-1))
         by_x = -difference * value[:, :, None]
-        by_support = -by_x  # by the row of the support that the output depends on
+        by_support = -by_x  # with respect to the support point that the output depends on
     else:
         y = support[None, :, 0]
         value = np.exp(-0.5 * (x + y - 2 * x * y))

@@ -1,4 +1,4 @@
-"""Workload `residual`: data on 21 grid points minus a fitted Gaussian, differentiated by some arguments.
+"""Workload `residual`: data on 21 grid points minus a fitted Gaussian, and its derivatives.
 
 On the grid x = -10..10, f(m) = exp(-1.5 (x - m)^2) and rs(d, m) = d - (sum(d f) / sum(f f)) f. A point (batch
 element) is a pair (d, m): the data d (21 elements) are a shifted Gaussian with noise, and m is close to its
@@ -26,13 +26,13 @@ _GRID = np.arange(-10.0, 11.0)
 
 
 def residual(d, m):
-    """Return the residual d - (sum(d f) / sum(f f)) f by sums, with the shape f of center m: (21,)."""
+    """Return the residual d - (sum(d f) / sum(f f)) f for the Gaussian f of center m, by sums: (21,)."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.sum(d * f) / jnp.sum(f * f)) * f
 
 
 def _residual_by_dot(d, m):
-    """Return the residual d - (d.f / f.f) f by dot products, with the shape f of center m: (21,)."""
+    """Return the residual d - (d.f / f.f) f for the Gaussian f of center m, by dot products: (21,)."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.dot(d, f) / jnp.dot(f, f)) * f
 
@@ -42,9 +42,9 @@ class _Terms(NamedTuple):
 
     Attributes:
         rs, by_m: rs and its derivative with respect to m, (n, 21).
-        f: the shape, (n, 21).
+        f: the Gaussian, (n, 21).
         ff: sum(f f), (n, 1).
-        fit: the fitted profile (sum(d f) / sum(f f)) f, (n, 21).
+        fit: the fitted Gaussian (sum(d f) / sum(f f)) f, (n, 21).
     """
 
     rs: Any
@@ -67,7 +67,7 @@ def _evaluate_terms(numpy, d, m):
 
 
 def _derivatives(numpy, variant, terms):
-    """Return the derivative of o outputs with respect to each input: {"d": (n, o, 21), "m": (n, o, 1)}."""
+    """Return the derivative of rs (o = 21) or sum(rs^2) (o = 1): {"d": (n, o, 21), "m": (n, o, 1)}."""
     rs, by_m, f, ff, _ = terms
     if variant == "scalar":  # rs is orthogonal to f, so that the derivative is 2 rs
         return {"d": 2 * rs[:, None, :], "m": 2 * numpy.sum(rs * by_m, axis=1)[:, None, None]}
@@ -78,7 +78,6 @@ def _derivatives(numpy, variant, terms):
 
 
 def _analytic(variant, names, d, m):
-    """Return the handwritten derivative of a batch of n points: (n, outputs, inputs)."""
     by_input = _derivatives(jnp, variant, _evaluate_terms(jnp, d, m))
     return jnp.concatenate([by_input[name] for name in names], axis=2)
 
@@ -97,7 +96,7 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _shape_derivatives(numpy, d, m):
-    """Return the shape f, df/dm and d^2f/dm^2: (n, 21) each."""
+    """Return the Gaussian f, df/dm and d^2f/dm^2 for a batch of n points: (n, 21) each."""
     offset = numpy.asarray(_GRID, d.dtype) - m[:, None]
     f = numpy.exp(-1.5 * offset**2)
     return f, 3 * offset * f, (9 * offset**2 - 3) * f
@@ -107,7 +106,7 @@ def _hessian(numpy, names, d, m):
     """Return the Hessian of sum(rs^2) = |d|^2 - g^2 / h, with g = sum(d f) and h = sum(f f).
 
     Returns:
-        The Hessian with respect to the given inputs: (n, k, k).
+        The Hessian with respect to the inputs in `names`, which have k elements together: (n, k, k).
         The magnitude of the terms of the second derivative with respect to m: (n,).
     """
     f, f1, f2 = _shape_derivatives(numpy, d, m)
@@ -131,7 +130,7 @@ def _hessian(numpy, names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Return the product of the Hessian and the point (d, m), without forming the Hessian: (n, k)."""
+    """Return H v for v = (d, m) and the Hessian H that `_hessian` returns, without forming H: (n, k)."""
     f, f1, f2 = _shape_derivatives(jnp, d, m)
     dot = lambda a, b: jnp.sum(a * b, axis=1)[:, None]  # noqa: E731
     g, g1, h, h1 = dot(d, f), dot(d, f1), dot(f, f), 2 * dot(f, f1)
@@ -147,7 +146,6 @@ def _hessian_times_point(names, d, m):
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the value and the Hessian of sum(rs^2) in float64: (n, 1) and (n, k, k)."""
     hessian, terms = _hessian(np, names, inputs["d"], inputs["m"])
     return Reference(
         _reference("scalar", names, inputs).value, hessian, None, terms if "m" in names else None
@@ -155,7 +153,7 @@ def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference
 
 
 def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
-    """Return the handwritten derivatives of a batch by mode, one of them with `jax.vmap`."""
+    """Return a dict from AD mode to the handwritten derivative of a batch, in one call or by `jax.vmap`."""
 
     def batch(d, m):
         if case.target not in SECOND:
@@ -171,12 +169,12 @@ def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable
 
 
 def _centers(rows: np.ndarray) -> np.ndarray:
-    """Return the center of the profile of each point, a golden-ratio sequence on (-2, 2): (points,)."""
+    """Return the center of the data of each point, a golden-ratio sequence on (-2, 2): (points,)."""
     return 4 * ((rows * 0.6180339887498949) % 1.0) - 2
 
 
 def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-    """Draw the noisy profile d of each point: (points, 21)."""
+    """Generate the data d of each point, a Gaussian with random noise: (points, 21)."""
     clean = np.exp(-1.5 * (_GRID - _centers(rows)[:, None]) ** 2)
     return clean + 0.05 * rng.standard_normal(clean.shape)
 

@@ -1,4 +1,4 @@
-"""Workload `stencil`: nonlinear diffusion with a bistable reaction on a periodic grid, a sparse Jacobian.
+"""Workload `stencil`: nonlinear diffusion with a bistable reaction on a periodic grid (sparse Jacobian).
 
     du/dt = D (sum of u^2 over the four neighbors - 4 u^2) + u - u^3
 
@@ -65,7 +65,7 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return the off-diagonal and the diagonal entry of each column of the Jacobian, shaped like u."""
+    """Return the common off-diagonal nonzero and the diagonal entry of each column, both shaped like u."""
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
@@ -85,7 +85,7 @@ def _analytic(side: int, colored: bool, u):
 
 
 def _analytic_point(side: int, colored: bool, u):
-    """Return the Jacobian of one state, or its nonzeros if colored, by a formula for each entry."""
+    """Return the Jacobian of one state, entry by entry: (n, n), or its nonzeros, (nonzeros,), if colored."""
     rows, columns = _pattern(side)
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
     of_row, of_column = jnp.take(diagonal, rows, mode="clip"), jnp.take(off_diagonal, columns, mode="clip")

@@ -31,7 +31,7 @@ class HloLine(NamedTuple):
     Attributes:
         bytes: the size of the result in device memory with padding. The result of an asynchronous start also
             contains its operands, which are not included.
-        anywhere: the size of the elements of the result in bytes, in any memory space and without padding.
+        anywhere: the size of the result in bytes without padding, in all memory spaces together.
         dims, dtype: the dimensions and element type of the result, or of the first element of a tuple.
         fastest: the minor-most axis longer than one, or None for a single element.
         opcode, operands: the opcode, such as "fusion", and the names of the operands.
@@ -84,7 +84,6 @@ def parse(text: str) -> tuple[dict[str, dict[str, HloLine]], str]:
 
 
 def _parse_instruction(match: re.Match[str], lines: Instructions) -> HloLine:
-    """Convert a match of `_INSTRUCTION` to an `HloLine`, given the previous lines of its computation."""
     root, name, shape, opcode, given, rest = match.groups()
     operands, called = _NAME.findall(given), _NAME.findall(" ".join(_CALLED.findall(rest)))
     shape = _SCRATCH.sub(")", shape) if opcode == "custom-call" else shape
@@ -100,15 +99,15 @@ def _parse_instruction(match: re.Match[str], lines: Instructions) -> HloLine:
 
 
 def _without_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the bytes of the result of an asynchronous start, without the operands that it contains.
+    """Return the bytes of the result of an asynchronous start, minus the bytes of the operands in it.
 
-    The result of an asynchronous all-reduce may not contain its operands. It is then returned unchanged.
+    The result of an asynchronous all-reduce may not contain its operands. Then `size` is returned unchanged.
     """
     return max(0, size - operands) if size > operands or is_copy else size
 
 
 def _stored_bytes(shape: str) -> int:
-    """Return the bytes of device memory of a shape, such as "(f32[8,3]{1,0:T(8,128)}, u32[])"."""
+    """Return the bytes that a shape, such as "(f32[8,3]{1,0:T(8,128)}, u32[])", occupies in device memory."""
     arrays = (array for array in _ARRAY.findall(shape) if not _ON_CHIP.search(array[5]))
     return sum(_padded_size(array) * _bits(array) // 8 for array in arrays)
 
@@ -181,7 +180,7 @@ def _tuple_index(line: HloLine) -> int | None:
 def count_trips(loop: HloLine, lines: Instructions, computations: Computations) -> float:
     """Return the trip count of a while loop, or infinity if it is unknown.
 
-    It is the trip count that XLA reports, or that of a loop `while counter < end: counter += step` whose
+    The trip count is known if XLA reports it, or for a loop `while counter < end: counter += step` whose
     start, end and step are constants.
     """
     if loop.trips is not None:

@@ -1,8 +1,8 @@
-"""Estimate the cost of an optimized HLO module: bytes and operations of kernels, bytes of collectives.
+"""Estimate the bytes that each kernel of an HLO module reads and writes, and the bytes of each collective.
 
 A kernel is a fusion or a single instruction. It is assumed to read its operands from memory and to write its
 results to memory, without caching between kernels. If it slices an operand, it reads only the slices. If it
-updates an operand in place, it writes only the update.
+updates an operand in place, it writes only the update. Its operations are counted by hlo_ops.py.
 """
 
 import functools
@@ -23,21 +23,21 @@ _GROUPS = re.compile(r"replica_groups=(?:\[\d+,(\d+)\]|\{\{([\d,]*)\})")
 
 @dataclass(frozen=True)
 class Kernel:
-    """The work of one run of a kernel on one device.
+    """The work of one execution of a kernel on one device.
 
     Attributes:
         bytes: the bytes that are read and written.
-        turned: the part of these bytes that belongs to arrays whose minor-most axis changes (transposes).
-        products: the operations of matrix products; a multiplication and an addition are two.
+        turned: those of these bytes that belong to arrays whose minor-most axis changes (transposes).
+        products: the operations of matrix products. A multiplication and an addition count as two.
         arithmetic: other operations on elements, including comparisons, selections and conversions.
         divisions: floating-point divisions.
         transcendentals: evaluations of transcendental functions.
-        unvectorized: the evaluations of exp that a CPU needs in addition for functions that it computes one
-            element at a time, such as cosine, and for elements that a fused loop reads across the rows,
-            and for the patches of a convolution.
+        unvectorized: the additional time on a CPU, in vectorized evaluations of exp, of functions that are
+            computed one element at a time (such as cosine), of elements that a fused loop reads across the
+            rows, and of the patches of a convolution.
         reductions: terms that are summed along the minor-most axis. Sums along other axes are arithmetic.
         library: the name of a library call whose operations are unknown, or "".
-        times: the number of runs, or infinity if it is unknown.
+        times: the number of executions, or infinity if it is unknown.
     """
 
     bytes: int = 0
@@ -54,13 +54,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Message:
-    """One run of a collective operation on one device.
+    """One execution of a collective operation on one device.
 
     Attributes:
         kind: the opcode of the collective, such as "all-reduce".
-        bytes: the larger of the input and the output of a device.
+        bytes: the size of the input or of the output of a device, whichever is larger.
         group: the number of participating devices.
-        times: the number of runs, or infinity if it is unknown.
+        times: the number of executions, or infinity if it is unknown.
     """
 
     kind: str
@@ -96,8 +96,8 @@ def _total_bytes(parts: Sequence[Kernel] | Sequence[Message]) -> int | None:
 def read(text: str) -> ProgramCost:
     """Return the cost of an optimized HLO module from its text, as `compiled.as_text()` returns it.
 
-    Of several branches, the one with the most bytes counts. If the trip count of a loop is unknown, its
-    kernels and collectives run infinitely often.
+    Of the branches of a conditional, only the one with the most bytes is counted. If the trip count of a loop
+    is unknown, its kernels and collectives have an infinite number of executions.
     """
     computations, entry = hlo.parse(text)
     devices = math.prod(map(int, _DEVICES.findall(text[: text.find("\n")])))
@@ -148,7 +148,6 @@ def _run_bytes(run: tuple[tuple[Kernel, ...], tuple[Message, ...]]) -> float:
 
 
 def _as_fusion(line: HloLine, operands: Instructions) -> dict[str, HloLine]:
-    """Return the computation of a fusion that consists of a single instruction."""
     parameters = {
         name: x._replace(opcode="parameter", operands=[], root=False) for name, x in operands.items()
     }
@@ -158,7 +157,7 @@ def _as_fusion(line: HloLine, operands: Instructions) -> dict[str, HloLine]:
 def _collectives(
     fused: Instructions, line: HloLine, operands: Instructions, devices: int
 ) -> Iterator[Message]:
-    """Yield the collectives of an instruction: itself, or those of its fused computation."""
+    """Yield the collectives of an instruction: the instruction itself, or those in its fused computation."""
     candidates = [(line, operands)]
     candidates += [(inner, {x: fused[x] for x in inner.operands}) for inner in fused.values()]
     for candidate, inputs in candidates:
@@ -170,7 +169,6 @@ def _collectives(
 
 
 def _analyze_fusion(lines: Instructions, computations: Computations) -> Kernel:
-    """Return the bytes and the operations of a fused computation, including nested fusions."""
     work: Counter[str] = Counter()
     library = ""
     evaluations = hlo_loops.count_evaluations(lines)
@@ -191,7 +189,7 @@ def _analyze_fusion(lines: Instructions, computations: Computations) -> Kernel:
             work.update({name: value for name, value in vars(nested).items() if name not in not_summed})
     work.pop("", None)
     if any(work[kind] for kind in ("arithmetic", "divisions", "transcendentals")):
-        # A loop that also computes reads across the rows one element at a time. A transpose alone has tiles.
+        # A loop that reads across the rows and also computes is not vectorized. A transpose alone uses tiles.
         strided = (x.size for x in lines.values() if hlo_ops.count_work(x, lines)[0] == "turned")
         work["unvectorized"] += hlo_ops.STRIDED * sum(strided)
     return Kernel(bytes=_kernel_bytes(lines, computations), library=library, **work)
@@ -231,7 +229,7 @@ def _in_place_updates(lines: Instructions, computations: Computations) -> dict[s
 def _bytes_read(
     lines: Instructions, in_place: Mapping[str, tuple[HloLine, int]], computations: Computations
 ) -> Counter[str]:
-    """Count the bytes that a fusion reads from each of its parameters, by parameter name."""
+    """Return a dict from the name of a parameter of a fusion to the bytes that the fusion reads from it."""
     reads: Counter[str] = Counter()
     for line in lines.values():
         if line.opcode == "bitcast":
@@ -251,7 +249,7 @@ def _bytes_read(
 
 
 def _bytes_read_by_operand(line: HloLine, is_updated: bool, computations: Computations) -> dict[int, int]:
-    """Return a dict from operand index to the bytes that a nested fusion reads from the operand."""
+    """Return a dict from operand index to the bytes that a nested fusion reads from this operand."""
     lines = computations[line.called[0]]
     in_place = _in_place_updates(lines, computations) if is_updated else {}
     reads = _bytes_read(lines, in_place, computations)

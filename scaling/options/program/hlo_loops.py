@@ -1,10 +1,10 @@
-"""Count how often a loop over the elements of a fusion evaluates each of its instructions.
+"""Count how often each instruction of a fusion is evaluated, because a fused loop can repeat evaluations.
 
 A backend emits one loop nest for a fusion, over the elements of its result, and evaluates the operands of an
 instruction for each element that it needs. A value that does not depend on the inner loops is computed
 outside of them. A value that varies with an inner loop is computed again in each iteration of the outer ones:
-in `a[:, None] * b[None, :]`, with a and b computed in the fusion, a is evaluated once for each row, and b once
-for each element. Two uses at shifted indices, as after a transposed slice, evaluate a value twice.
+in `a[:, None] * b[None, :]`, with a and b computed in the fusion, a is evaluated once per row, and b once per
+element. Two uses at shifted indices, as after a transposed slice, evaluate a value twice.
 """
 
 import itertools
@@ -25,7 +25,7 @@ Loops = tuple[int | None, ...]
 
 
 def count_evaluations(lines: Instructions) -> dict[str, float]:
-    """Return a dict from the name of an instruction of a fusion to the number of its evaluations."""
+    """Return a dict from instruction name to the number of times that a fusion computes an element of it."""
     evaluations: Counter[str] = Counter()
     visits: Counter[str] = Counter()
     root = hlo.root_of(lines)
@@ -50,7 +50,7 @@ def count_evaluations(lines: Instructions) -> dict[str, float]:
 
 
 def _own_loops(line: HloLine) -> tuple[Loops, tuple[int, ...]]:
-    """Return the loops of a loop nest over the elements of an array, and their lengths, outermost first."""
+    """Return the loop of each axis in a loop nest over an array, and the loop lengths, outermost first."""
     axes = sorted(range(len(line.dims)), key=lambda axis: axis == line.fastest)
     return tuple(map(axes.index, range(len(axes)))), tuple(line.dims[axis] for axis in axes)
 
@@ -58,7 +58,7 @@ def _own_loops(line: HloLine) -> tuple[Loops, tuple[int, ...]]:
 def _operand_loops(
     line: HloLine, operand: HloLine, loops: Loops, lengths: tuple[int, ...]
 ) -> tuple[Loops, tuple[int, ...]]:
-    """Return the loops of the axes of an operand, and the lengths of all loops that enclose it."""
+    """Return the loop of each axis of an operand, and the lengths of all loops that enclose it."""
     match = _DIMENSIONS.search(line.rest)
     rank, axes = len(operand.dims), hlo.parse_integers(match[1]) if match else ()
     if line.opcode in hlo_ops.UPDATES and operand.name != line.operands[0]:  # in place

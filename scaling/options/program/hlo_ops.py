@@ -1,4 +1,4 @@
-"""Count the operations of an HLO instruction: matrix products, convolutions, reductions, elementwise.
+"""Count the arithmetic operations of one HLO instruction, such as a dot, a convolution or a reduction.
 
 The instructions may be those of the CPU, GPU or TPU backend. Of the library calls, only matrix products and
 convolutions are counted. See hlo_cost.py for the bytes that an instruction reads and writes.
@@ -32,7 +32,7 @@ NO_KERNEL = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "partition-id", "replica-id",
 }  # fmt: skip
 SLICES = {"slice", "dynamic-slice", "gather"}  # read only the bytes of their result from their first operand
-# Opcode -> index of the operand that is written into operand 0, in place if that is a parameter.
+# Opcode -> index of the operand that is written into operand 0, in place if operand 0 is a parameter.
 UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
 _DATA_MOVEMENT = NO_KERNEL | SLICES | {
     "broadcast", "iota", "reshape", "pad", "concatenate", "reverse", "transpose", "copy", "dynamic-update-slice", "fusion",
@@ -45,15 +45,14 @@ _TRANSCENDENTAL = {
 # Functions that XLA on a CPU computes one element at a time -> their time divided by that of exp, which is
 # vectorized. Medians over 262,144 elements in float32 on one core of an AMD EPYC, jaxlib 0.10.2.
 UNVECTORIZED = {"sine": 12, "cosine": 12, "power": 9, "tan": 63, "atan2": 41, "cbrt": 67}
-STRIDED = (
-    2  # the same for an element of a fused loop that reads across rows: 0.6 to 0.8 ns with 0.4 ns for exp
-)
-PATCH = 75  # the same for each output position of a convolution, 17 to 60 ns with 1 to 16 features
+# The same ratio for an element of a fused loop that reads across rows: 0.6 to 0.8 ns, and 0.4 ns for exp.
+STRIDED = 2
+PATCH = 75  # the same ratio for each output position of a convolution: 17 to 60 ns with 1 to 16 features
 _DIVISIONS = {"divide", "remainder"}
 
 
 def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
-    """Return a field name of `hlo_cost.Kernel` and the amount to add to it, or ("", 0) for data movement."""
+    """Return the kind, a field of `hlo_cost.Kernel`, and the amount of work, or ("", 0) for data movement."""
     operands = [lines[x] for x in line.operands if x in lines]
     kind = line.opcode
     if kind in ("transpose", "copy"):
@@ -83,7 +82,7 @@ def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
 
 
 def count_patches(line: HloLine) -> int:
-    """Return the number of output positions of a convolution, for each of which a CPU extracts a patch."""
+    """Return the number of patches (output positions) of a convolution, or 0 for another instruction."""
     labels = _LABELS.search(line.rest) if line.opcode == "convolution" else None
     return line.size // max(1, line.dims[labels[3].index("f")]) if labels else 0
 

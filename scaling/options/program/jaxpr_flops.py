@@ -1,7 +1,7 @@
-"""Count the floating-point operations of a jaxpr on one device, with loop bodies times their trip counts.
+"""Count the floating-point operations of a jaxpr on one device, before the optimizations of XLA.
 
-The program is counted as traced, without dead code, before the optimizations of XLA; see hlo_cost.py for the
-optimized program. The count is None if the trip count of a loop is known only at run time.
+Dead code is not counted, and the body of a loop is counted once per iteration. The count is None if the trip
+count of a loop is known only at run time. See hlo_cost.py for the optimized program.
 """
 
 import math
@@ -18,7 +18,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 @dataclass(frozen=True)
 class OperationCounts:
-    """The floating-point operations and the transcendental evaluations of one device, or None if unknown."""
+    """The floating-point operations and transcendental evaluations of one device, both None if unknown."""
 
     flops: int | None
     transcendentals: int | None
@@ -87,8 +87,8 @@ def count_operations(jaxpr: Any) -> OperationCounts:
     A matrix product counts 2 * batch * M * N * K operations. Other arithmetic counts one per element of the
     result, a reduction or a cumulative sum one per element of the input, and a scatter one per update.
     Transcendental functions, roots and powers are counted separately, one each. Integer arithmetic,
-    comparisons, selections, data movement and collectives count nothing. Of several branches, the most
-    expensive counts. Inside `shard_map` and `pmap`, shapes are those of one device.
+    comparisons, selections, data movement and collectives are not counted. Of the branches of a conditional,
+    only the most expensive is counted. Inside `shard_map` and `pmap`, shapes are those of one device.
 
     The counts are None if the jaxpr contains a primitive without a rule, such as most factorizations and
     custom kernels, complex numbers, or a loop whose trip count is not a constant.

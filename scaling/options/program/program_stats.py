@@ -1,4 +1,4 @@
-"""Collect the static costs of a compiled program: floating-point operations, memory bytes, collectives."""
+"""Combine the costs from the jaxpr and from the HLO module of a compiled case, and check its collectives."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _COMMUNICATING = ("all_reduce", "collective")  # targets of `ceiling` whose prog
 
 @dataclass(frozen=True)
 class ProgramWork:
-    """The operations, memory traffic and collectives of each device for one result, or None if unknown."""
+    """The operations, bytes and collectives of each device for one result. Unknown fields are None."""
 
     flops: float | None = None
     transcendentals: float | None = None
@@ -23,7 +23,7 @@ class ProgramWork:
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[ProgramWork, str | None]:
-    """Return the costs of a compiled case, and an error message if a collective is unexpected, or None."""
+    """Return the costs of a compiled case, and an error message or None from `unexpected_collectives`."""
     if compiled.stages.compiled is None:
         return program_work(compiled, devices, None), None
     cost = hlo_cost.read(compiled.stages.compiled.as_text())
@@ -33,7 +33,7 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[Progra
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], cost: hlo_cost.ProgramCost | None
 ) -> ProgramWork:
-    """Return the costs of a compiled case, without memory traffic and collectives if `cost` is None."""
+    """Return the costs of a compiled case. If `cost` is None, memory traffic and collectives are unknown."""
     operations = jaxpr_flops.count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     all_steps = lambda value: None if value is None else value * compiled.steps  # noqa: E731
     flops, transcendentals = all_steps(operations.flops), all_steps(operations.transcendentals)
@@ -44,7 +44,7 @@ def program_work(
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:
-    """Return an error message if a program contains unneeded collectives or lacks needed ones, or None.
+    """Return an error message if a program has unneeded collectives or lacks needed ones, otherwise None.
 
     Only `split=data` on several devices and some targets of the workload `ceiling` need collectives.
     """

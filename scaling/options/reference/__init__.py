@@ -1,1 +1,1 @@
-"""References for functions without a closed form, and estimates of rounding and step errors."""
+"""Expected results (references) computed by JAX, their verification, and estimates of rounding errors."""

@@ -1,8 +1,9 @@
-"""Compute and verify the reference of a function without a closed form: its derivative by JAX on the CPU.
+"""Choose the dtype of a reference (expected result) that JAX computes on the CPU, and verify the reference.
 
-The derivative is computed in float64. If the values of the function in float64 differ from those in the dtype
-of the case (because of random bits, a cast, or a carry with a fixed dtype), it is computed in the dtype of
-the case instead. It is verified by finite differences, once for each function and size.
+The derivative of a function without a closed form is computed in float64. If the values of the function in
+float64 differ from those in the dtype of the case (because of random bits, a cast, or a carry with a fixed
+dtype), it is computed in the dtype of the case instead. It is verified by finite differences, once for each
+function and size.
 """
 
 import contextlib
@@ -54,7 +55,7 @@ class LazyReference:
 
 
 def with_reference(workload: Workload, computed: ComputedReference) -> Workload:
-    """Return a copy of a workload whose `reference` evaluates the computed reference."""
+    """Return a copy of a workload whose `reference` computes values and Jacobians by JAX."""
     differentiated: Evaluation = computed.evaluation
     function = dataclasses.replace(differentiated, function=workload.function)
     reference: Any = functools.partial(LazyReference, differentiated, function)
@@ -95,7 +96,7 @@ def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluat
 
 
 def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
-    """Return a dict from input name to array at up to 16 evenly spaced points, including both ends."""
+    """Return a dict from input name to array at up to 16 evenly spaced points from first to last."""
     points = np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
     by_point = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
     return {
@@ -105,7 +106,6 @@ def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
 
 
 def _make_evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
-    """Return an `Evaluation` of the function to differentiate: the workload's function, or its gradient."""
     specs = {**workload.points, **workload.shared}
     integers = frozenset(name for name, spec in specs.items() if spec.integer)
     function = finite_step_bound.gradient(workload) if case.target in SECOND else workload.function
@@ -125,7 +125,6 @@ def _values_and_noise(
 
 
 def _make_unverified_reference(evaluation: Evaluation, case: Case, arrays: Arrays) -> ComputedReference:
-    """Return an unverified reference, with the rounding properties and the AD modes of the function."""
     properties = _rounding_properties_with_jvp(evaluation, arrays)
     width = max(properties.width, evaluations.count_inputs(evaluation, arrays))
     evaluation = dataclasses.replace(evaluation, width=width)

@@ -1,7 +1,8 @@
-"""Evaluate a function and its Jacobians on the CPU, in float64 or the dtype of a case, for references.
+"""Jitted kernels of references on the CPU: values, JVPs, Jacobian columns and rows, and J^T J of a function.
 
-Derivatives are computed in forward mode, in blocks of seeds (tangents). If a function has a rule for reverse
-mode only (`jax.custom_vjp`), its pushforward (JVP) is the transpose of its pullback (VJP).
+They are evaluated in float64 or the dtype of a case. Derivatives are computed in forward mode, in blocks of
+seeds (tangents). If a function has a rule for reverse mode only (`jax.custom_vjp`), its pushforward (JVP) is
+the transpose of its pullback (VJP).
 
 Inputs are dicts from input name to array. The first axis of a per-point input is that of the points (batch
 elements).
@@ -27,7 +28,7 @@ _MOST_ELEMENTS = 2**22  # of the largest intermediate result of a call, over its
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A function of one point (batch element), and the dtype and transformation in which it is evaluated.
+    """A function of one point (batch element), and the dtype and AD transformation used to evaluate it.
 
     Attributes:
         function: takes every input by name and returns an array.
@@ -139,7 +140,7 @@ def is_defined(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
 
 
 def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | None:
-    """Return the evaluation with a Jacobian-vector product that JAX can compute, or None if there is none."""
+    """Return the evaluation with `transposed` set if a JVP needs it, or None if JAX can compute no JVP."""
     for candidate in (evaluation, dataclasses.replace(evaluation, transposed=True)):
         if is_defined(candidate, arrays, "columns"):
             return candidate
@@ -192,7 +193,7 @@ def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
 def _jvp(
     evaluation: Evaluation, f: ArrayFunction, x: jax.Array, per_point: dict[str, Any], shared: dict[str, Any]
 ) -> jax.Array:
-    """Return the product of the Jacobian and a tangent, which is given like the inputs: (outputs,)."""
+    """Return the product of the Jacobian and a tangent, given as two dicts from name to array: (outputs,)."""
     tangents = {**per_point, **shared}
     tangent = ravel_pytree([tangents[name] for name in evaluation.names])[0]
     return _pushforward(evaluation, f, x)(tangent)
@@ -210,12 +211,10 @@ def _rows(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.A
 
 
 def _gram_columns(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Return the columns of J^T J at the given indices: (inputs, columns)."""
     return jax.vmap(lambda i: _gram_times(evaluation, f, x, _one_hot(i, x)), out_axes=1)(indices)
 
 
 def _gram_times(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, v: jax.Array) -> jax.Array:
-    """Return J^T J v: (inputs,)."""
     return jax.vjp(f, x)[1](_pushforward(evaluation, f, x)(v))[0]
 
 

@@ -1,4 +1,4 @@
-"""Verify the derivative of a function by finite differences of its values along random directions.
+"""Verify a derivative by fourth-order finite differences of the function values along random directions.
 
 A wrong derivative rule (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) is wrong in every dtype and AD
 mode, so that only the values of the function can reveal it.
@@ -12,7 +12,7 @@ import numpy as np
 from scaling.options.reference.evaluation import Arrays, Evaluation, directional_derivative, values
 
 _DIRECTIONS = 4
-_PERTURBATIONS = 3  # per direction; the derivative may happen not to change in a single one
+_PERTURBATIONS = 3  # of the inputs; the derivative may by chance be the same after a single one
 _STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # relative to the size of an input
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
 _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
@@ -28,10 +28,12 @@ class Confirmation:
     """The result of comparing a derivative with finite differences.
 
     Attributes:
-        is_wrong: (points,), whether an output differs by more than the error of the finite difference.
-        confirmed_share: the share of the outputs with a nonzero derivative that a finite difference with an
-            error of at most 5 % confirms.
-        largest_difference: the largest difference of a wrong output, relative to the 2-norm of the row.
+        is_wrong: (points,) bool, whether the derivative of some output of a point differs from the finite
+            difference by more than the error of the latter.
+        confirmed_share: the fraction of the outputs with a nonzero derivative for which a finite difference
+            has an error of at most 5 %.
+        largest_difference: the largest difference of a wrong output, relative to the 2-norm of its Jacobian
+            row, or 0.
     """
 
     is_wrong: np.ndarray
@@ -113,9 +115,9 @@ def _value_noise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return two estimates of the rounding error of the values: (points, outputs) each.
 
-    The first is one rounding of the values plus their change if the inputs are perturbed. The second is at
-    least the first, and also contains fourth differences at short steps, which consist of rounding errors
-    only. It covers a function that adds one to a small element, whose perturbation has no effect.
+    The first is one rounding of the values plus their change if the inputs are perturbed. The second is the
+    larger of the first and the fourth differences at short steps, which consist of rounding errors only. They
+    reveal the error of a function that adds one to a small element, whose perturbation has no effect.
     """
     center = values(evaluation, arrays)
     perturbed = [values(evaluation, perturb(evaluation, arrays, 2 * roundoff, generator)) for _ in range(3)]

@@ -1,4 +1,4 @@
-"""Bound the error of a forward difference with `mode=finite_difference`: truncation error and rounding error.
+"""Bound the truncation and rounding error of the forward differences that `mode=finite_difference` computes.
 
 The bounds are estimated from values of the function in float64.
 """
@@ -17,9 +17,9 @@ from scaling.core.tolerances import ROUNDOFF, Jacobians
 from scaling.core.workload import Reference, Workload
 
 _MOST_SAMPLED_INPUTS = 64  # inputs for which the curvature is estimated
-_MOST_VALUES = 2**24  # values of the function at all sampled inputs; fewer inputs are sampled beyond
+_MOST_VALUES = 2**24  # function values at all sampled inputs, a limit on the number of these inputs
 
-ValuesAtShift = Callable[[Any], np.ndarray]  # shift of an input -> values of the function
+ValuesAtShift = Callable[[Any], np.ndarray]  # shift of one input element -> values of the function
 
 
 def gradient(workload: Workload) -> Callable[..., Any]:
@@ -39,7 +39,7 @@ def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
-    """Return for each point a bound on the error that the finite step causes in the result: (points,)."""
+    """Return a bound on the error that the finite step causes in the result at each point: (points,)."""
     bounds = input_bounds(spec, start, stop, spec.rounding.terms)
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
@@ -51,8 +51,8 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     """Return a bound on the error of the forward difference for each input: (points, inputs).
 
     The truncation error is half the step times the larger curvature of both ends of the step. The rounding
-    error is that of the two values and of the sum x + h, divided by the step. For a sum over outputs or
-    points, the bound is that of the sum. For J x, a single difference along x, the shape is (points, 1).
+    error is that of the two values and of the sum x + h, divided by the step h. If the result is a sum over
+    outputs or points, the bound is that of the sum. For J x, a single difference along x, it is (points, 1).
 
     Args:
         terms: the number of terms that are summed to compute a value.
@@ -100,7 +100,7 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: Arrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
-    """Return for each point the magnitude of the terms that are summed to compute a value: (points,)."""
+    """Return the magnitude of the terms that are summed to compute a value at each point: (points,)."""
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.sizes.summed and not reduction.sums_points:  # the value is the sum over all points
@@ -115,7 +115,7 @@ def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
-    """Return the largest magnitude of the outputs of each point, or their sum for a sum: (points,)."""
+    """Return the largest |output| of each point, or the sum of |output| if they are summed: (points,)."""
     is_summed = spec.workload.reduction.sums_outputs or spec.sizes.summed
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 
@@ -123,9 +123,9 @@ def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
 def _shifted_element(
     spec: ReferenceSpec, arrays: Arrays, name: str, index: int
 ) -> tuple[np.ndarray, ValuesAtShift]:
-    """Return an element of an input at each point, and a function from a shift of it to the function values.
+    """Return an input element at each point, and a function from a shift of this element to the values.
 
-    The element has the shape (points,), or () if the input is shared. `index` is the flat index at one point.
+    The element has the shape (points,), or () if the input is shared. `index` is its flat index at one point.
     """
     shape = (-1,) if name in spec.workload.shared else (len(arrays[name]), -1)
 

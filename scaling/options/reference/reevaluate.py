@@ -1,4 +1,4 @@
-"""Reevaluate entries that failed the check, to distinguish rounding errors from wrong results.
+"""Reevaluate entries that failed the check at perturbed inputs, to distinguish rounding from wrong results.
 
 The inputs are perturbed by a few roundings and the function is evaluated in the dtype of the case. An entry
 passes if its error is within the range of these evaluations.
@@ -29,7 +29,7 @@ class Retry(NamedTuple):
     """Entries of a block of points (batch elements) that failed the check and are reevaluated.
 
     Attributes:
-        native: the function with the dtype of the case.
+        native: the function, evaluated in the dtype of the case.
         arrays: the inputs at the points of the entries.
         got, want: the entries of the result and of the reference.
         size: the magnitude by which an error is divided.
@@ -65,13 +65,12 @@ def reevaluate_failures(comparisons: CheckProgress) -> None:
 def _reevaluate_block(
     comparisons: CheckProgress, native: Evaluation, block: PointsComparison, comparison: EntryComparison
 ) -> None:
-    """Reevaluate some failed entries of a block of points, and apply their tolerance to the others."""
     spec = comparisons.spec
     errors = relative_error(np.abs(comparison.result - comparison.expected), comparison.scale)
     points, columns = _choose_entries(spec, comparison, errors)
     retry = _make_retry(spec, native, block, comparison, points, columns)
-    # A derivative may cross zero at a point: its root mean square over the points is its typical size. At a
-    # single point it is that over the outputs.
+    # A derivative may cross zero at a point. Its typical size is its root mean square over the points, or
+    # over the outputs if there is only one point.
     sizes = np.broadcast_to(comparison.scale, comparison.expected.shape)
     axes = (0, 1) if len(sizes) == 1 and sizes.ndim > 1 else 0
     typical = np.sqrt(np.mean(sizes**2, axis=axes, keepdims=True))[0][..., columns]
@@ -103,7 +102,7 @@ def _reevaluate_block(
 def _choose_entries(
     spec: ReferenceSpec, comparison: EntryComparison, errors: np.ndarray
 ) -> tuple[np.ndarray, Columns]:
-    """Return the indices of the points and columns to reevaluate: the largest errors, and some others."""
+    """Return the indices of the points and columns to reevaluate. All columns are given as `slice(None)`."""
     failed = errors > spec.tolerance
     by_point = failed.reshape(len(failed), -1)
     points = _choose_failed(by_point.max(axis=1), errors.reshape(by_point.shape).max(axis=1), _MOST_POINTS)
@@ -116,7 +115,7 @@ def _choose_entries(
 
 
 def _choose_failed(failed: np.ndarray, errors: np.ndarray, most: int) -> np.ndarray:
-    """Return at most `most` indices of failed elements: half with the largest errors, half evenly spaced."""
+    """Return up to `most` indices of failed elements: half with the largest errors, half evenly spaced."""
     indices = np.flatnonzero(failed)
     order = indices[np.argsort(-errors[indices], kind="stable")]
     worst, rest = order[: most // 2], np.sort(order[most // 2 :])
@@ -157,8 +156,8 @@ def _estimate_rounding_errors(retry: Retry, typical: np.ndarray) -> tuple[np.nda
 
     Returns:
         The rounding error of each entry.
-        The natural size of each entry, see `_natural_size`.
-        Whether the rounding error hides the entry.
+        The size of each entry that `_natural_size` returns.
+        Whether the rounding error is too large, relative to the entry, to judge the entry.
     """
     spec, computed = retry.spec, retry.spec.computed
     noise, natural_size = _native_noise(retry)
@@ -178,10 +177,10 @@ def _estimate_rounding_errors(retry: Retry, typical: np.ndarray) -> tuple[np.nda
 def _native_noise(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
     """Return the rounding error of entries in the dtype of the case, and the result of `_natural_size`.
 
-    The rounding error is the range of the entries at perturbed inputs, and at least the median relative range
-    of all entries. It includes the error of forward mode in that dtype, up to the rounding error of a value
-    divided by its input (for example, 1 - tanh^2 where tanh is close to 1). Both results are zero if the
-    function cannot be evaluated.
+    The rounding error of an entry is the largest of the range of its values at perturbed inputs, the median
+    relative range of all entries times its size, and twice the error of forward mode in this dtype. The
+    latter, for example that of 1 - tanh^2 where tanh is close to 1, is ignored if it exceeds the rounding
+    error of a value divided by its input. If the function cannot be evaluated, both results are zero.
     """
     native, want, size = retry.native, retry.want, retry.size
     try:
@@ -200,9 +199,9 @@ def _native_noise(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
-    """Return the magnitude of a derivative that follows from its value and inputs, such as |f(x)| / |x|.
+    """Estimate the magnitude of a derivative from the values and inputs of the function, as |f(x)| / |x|.
 
-    Its shape broadcasts with that of the entries.
+    The shape of the result broadcasts with that of the entries.
     """
     spec, shape = retry.spec, retry.want.shape
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
@@ -218,7 +217,7 @@ def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
 
 
 def _reference_noise(retry: Retry) -> np.ndarray:
-    """Return the change of the computed reference at each point if its inputs change by one rounding."""
+    """Return the change of the computed reference at each point if its inputs change by a few roundings."""
     computed = retry.spec.computed
     if computed is None:
         return np.zeros(1)
@@ -245,7 +244,6 @@ def _relative_value_rounding(spec: ReferenceSpec) -> float:
 def _expected_result(
     spec: ReferenceSpec, columns: Columns, evaluation: Evaluation, arrays: Arrays
 ) -> np.ndarray:
-    """Return some columns of the result, computed with an evaluation: (points, outputs', inputs')."""
     if spec.case.ad_mode.is_value:
         return evaluations.values(evaluation, arrays)[:, :, None]
     if not isinstance(columns, slice):
@@ -259,7 +257,10 @@ def _expected_result(
 
 
 def _expected_sum(spec: ReferenceSpec, evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
-    """Return the derivative of a sum over some points, scaled to the noise of the full sum: (1, inputs)."""
+    """Return the derivative summed over k of n points and multiplied by sqrt(n / k): (1, inputs).
+
+    The factor scales its rounding error to that of the sum over all points.
+    """
     summed = evaluations.with_summed_outputs(evaluation)
     by_point = evaluations.jacobian_columns(summed, arrays, np.arange(spec.sizes.inputs))[:, 0]
     return np.asarray(by_point.sum(axis=0, keepdims=True) * np.sqrt(spec.case.points / len(by_point)))

@@ -1,4 +1,4 @@
-"""Derive rounding properties of a function from its jaxpr: terms summed, narrowest dtype, largest array."""
+"""Derive rounding properties of a function from its jaxpr: summed terms, narrowest dtype, largest array."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -56,7 +56,7 @@ class _Extremes:
         self.bits, self.width = 53, 1
 
     def update(self, equation: Any, variable: Any) -> None:
-        """Include a result of an equation."""
+        """Update both extremes with `variable`, a result of an equation."""
         aval = variable.aval
         self.width = max(self.width, int(getattr(aval, "size", 1)))
         if equation.primitive.name == "reduce_precision":
@@ -66,7 +66,10 @@ class _Extremes:
 
 
 def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes: _Extremes) -> list[float]:
-    """Return the summed terms on the longest path to each output, given those to each non-constant input."""
+    """Return the number of summed terms on the longest path to each output of a jaxpr.
+
+    `input_terms` contains the number of terms on the path to each input, or None for a constant.
+    """
     terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
 
     def terms_to(atom: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""Check a random sample of a result against the reference if a complete check would take too long.
+"""Compare random columns, rows and products of a large result, instead of all entries, with the reference.
 
 The Jacobian of every point is multiplied by random directions, and the products are compared relative to the
 2-norms of the rows. Random columns and rows of every point, and all entries of some points, are compared
@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 
 def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons with the reference: random entries of all points, and all entries of some points."""
+    """Yield comparisons with the reference: random entries of every point, and all entries of some points."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     for start, stop in point_ranges(spec):
@@ -44,7 +44,7 @@ def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComp
 
 
 def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the derivative of the sum over outputs, and its magnitude: (points, inputs) each."""
+    """Return the gradient of the sum of the outputs, and its absolute values: (points, inputs) each."""
     assert spec.computed is not None
     evaluation = evaluations.with_summed_outputs(spec.computed.evaluation)
     arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
@@ -56,10 +56,10 @@ def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def compared_shares(spec: ReferenceSpec, kept: float) -> dict[str, float]:
-    """Return the share of the entries that are compared, and that of the points with all entries compared.
+    """Return the fractions of compared "entries", and of "points" of which every entry is compared.
 
     Args:
-        kept: the share of the compared entries that are not excluded because of rounding.
+        kept: the fraction of the compared entries that are not excluded because of rounding errors.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": kept, "points": 1.0}
@@ -86,7 +86,7 @@ def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np
 
 
 def _count_complete_points(spec: ReferenceSpec) -> int:
-    """Return the number of points all of whose entries can be compared within half of the time budget."""
+    """Return the number of points of which every entry can be compared in half of the time budget."""
     assert spec.computed is not None
     if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
         return 0
@@ -127,9 +127,10 @@ def _compare_jacobians(
     got: np.ndarray,
     generator: np.random.Generator,
 ) -> Iterator[EntryComparison]:
-    """Compare Jacobians or their sums over outputs with random products, columns and rows of the reference.
+    """Yield comparisons of Jacobians with random products, columns and rows of the reference.
 
-    Entries outside the sparsity pattern of a colored result are compared as zeros.
+    If the result is the sum of each Jacobian over the outputs, so is the reference. Entries outside the
+    sparsity pattern of a colored result are compared as zeros.
     """
     is_summed, sample = spec.reduction.sums_outputs, _sample_columns_and_rows(spec)
     if spec.pattern is None:
@@ -160,7 +161,7 @@ def _compare_products(
     got: np.ndarray,
     generator: np.random.Generator,
 ) -> EntryComparison:
-    """Compare J·v with the reference, where v is the point itself or a vector of ones: (points, outputs)."""
+    """Compare J v with the reference, (points, outputs), where v is the point itself or a vector of ones."""
     is_along_point = spec.case.target == "hvp" or spec.reduction.along_point
     direction = {
         name: arrays[name] if is_along_point else np.ones_like(arrays[name]) for name in evaluation.names
@@ -177,7 +178,7 @@ def _compare_products(
 def _compare_gram(
     evaluation: Evaluation, arrays: Arrays, got: np.ndarray, sample: Sample, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Compare J^T J, (points, inputs, inputs), with random products and columns of the reference."""
+    """Yield comparisons of products and columns of J^T J, (points, inputs, inputs), with the reference."""
     for _ in range(_DIRECTIONS):
         vector = generator.choice([-1.0, 1.0], got.shape[2])
         measure = functools.partial(_evaluate_slices, evaluations.gram_times_vector, vector, False)
@@ -192,7 +193,6 @@ def _compare_gram(
 def _directional_derivative(
     direction: Arrays, is_summed: bool, evaluation: Evaluation, arrays: Arrays, points: Any = slice(None)
 ) -> np.ndarray:
-    """Return the derivative along a direction of the outputs, or of their sum, at some points of a block."""
     selected = {name: x[points] if name in evaluation.per_point else x for name, x in direction.items()}
     if is_summed:
         evaluation = evaluations.with_summed_outputs(evaluation)
@@ -207,7 +207,6 @@ def _evaluate_slices(
     arrays: Arrays,
     points: Any = None,
 ) -> np.ndarray:
-    """Evaluate columns, rows or products at `indices`, for the outputs of a function or for their sum."""
     if is_summed:
         evaluation = evaluations.with_summed_outputs(evaluation)
     slices: np.ndarray = evaluate(evaluation, arrays, indices)

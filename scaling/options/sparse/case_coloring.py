@@ -1,4 +1,4 @@
-"""Detect the sparsity pattern of the Jacobian or Hessian of a case at one point, and color it."""
+"""Color the Jacobian or Hessian of a case: pass its function or gradient at one point to sparsity.py."""
 
 import importlib.util
 from typing import Any
@@ -24,7 +24,7 @@ def why_unavailable() -> str | None:
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
-    """Return the coloring of the Jacobian or Hessian of the function at one point (batch element)."""
+    """Return the coloring of the Jacobian or Hessian of a case's function at one point (batch element)."""
     mode = case.ad_mode
     structs = point_structs(case, workload)
     constants = {

@@ -1,13 +1,13 @@
-"""Color the columns and the rows of a sparse matrix, so that its entries can be read from compressed slices.
+"""Greedy graph coloring of the columns and rows of a sparse matrix, in loops compiled by numba (DSATUR).
 
 A compressed slice is the sum of all columns, or of all rows, of one color. Each entry is read from the slice
-of its column or of its row, which owns it. Two columns conflict if some row has an entry in both of them, at
-least one of which is owned by its column. Conflicting columns get different colors, so that nothing is added
-to the entries that are read. The same holds for rows. If columns own all entries, this is the coloring of
-columns. If rows own some entries, it is the direct bicoloring of T. F. Coleman and A. Verma, "The efficient
-computation of sparse Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998;
-see also A. H. Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005.
-The smallest number of colors is NP-hard to find; the algorithms here are greedy.
+of its column or from that of its row, and that column or row owns it. Two columns conflict if some row has an
+entry in both of them, at least one of which is owned by its column. Conflicting columns get different colors,
+so that nothing is added to the entries that are read. The same holds for rows. If columns own all entries,
+this is column coloring. If rows own some entries, it is the direct bicoloring of T. F. Coleman and A. Verma,
+"The efficient computation of sparse Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput.
+19(4), 1998; see also A. H. Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review
+47(4), 2005. The smallest number of colors is NP-hard to find; the algorithms here are greedy.
 
 Columns are also colored by asdex. The loops are compiled by numba, which asdex depends on.
 """
@@ -44,7 +44,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Colors:
-    """The color of each column or of each row, int32 with -1 for none, and the number of colors."""
+    """The color of each column, or of each row, int32 with -1 if it has none, and the number of colors."""
 
     color_of: np.ndarray
     count: int
@@ -65,13 +65,13 @@ class TwoSidedColors:
 
 
 class ConflictGraph(NamedTuple):
-    """The entries of a matrix sorted by column and by row, from which the loops find conflicting columns.
+    """The entries of a matrix sorted by column and by row, in which the loops find conflicting columns.
 
     Attributes:
         order: the columns to color, those with the most entries first.
-        column_start: the index of the first entry of each column, (columns + 1,).
-        row_of, owned: the row of each entry, and whether it is read from its column, sorted by column.
-        row_start: the index of the first entry of each row, (rows + 1,).
+        column_start: the offsets of the columns, like `indptr` of the CSC format: (columns + 1,).
+        row_of, owned: the row of each entry, and whether its column owns it, sorted by column.
+        row_start: the offsets of the rows, like `indptr` of the CSR format: (rows + 1,).
         column_of: the column of each entry, sorted by row, with owned entries first in each row.
         owned_end: the index after the last owned entry of each row.
     """
@@ -86,7 +86,7 @@ class ConflictGraph(NamedTuple):
 
 
 def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
-    """Color the columns so that their compressed slices contain the entries that columns own.
+    """Return colors of the columns with which the entries that they own can be read from compressed columns.
 
     Args:
         owned: whether each entry is owned by (read from) its column, (entries,) bool, or None if all are.
@@ -108,7 +108,7 @@ def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
 
 
 def color_both(matrix: Matrix) -> TwoSidedColors:
-    """Color columns and rows with the fewest colors that are found, possibly only columns or only rows."""
+    """Return the coloring with the fewest colors that is found: of columns, of rows, or of both."""
     best = None
     for lower_bound, owned_by_row in sorted(_partitions(matrix), key=lambda partition: partition[0]):
         if best is None or lower_bound < best.count:
@@ -119,14 +119,13 @@ def color_both(matrix: Matrix) -> TwoSidedColors:
 
 
 def color_partition(matrix: Matrix, by_row: np.ndarray) -> TwoSidedColors:
-    """Color columns and rows, given whether each entry is to be read from its row: (entries,) bool."""
+    """Return colors of columns and rows, given whether each entry is read from its row: (entries,) bool."""
     columns = color_columns(matrix, None if not by_row.any() else ~by_row)
     rows = color_columns(matrix.transposed, None if by_row.all() else by_row)
     return TwoSidedColors(columns, rows, by_row)
 
 
 def _most_entries(lines: np.ndarray) -> int:
-    """Return the largest number of entries in a row or column, a lower bound on the number of colors."""
     return int(np.bincount(lines).max(initial=0))
 
 
@@ -182,7 +181,7 @@ def compile_loops() -> None:
 
 
 def _first_entries(lines: np.ndarray, count: int) -> np.ndarray:
-    """Return the index of the first entry of each row or column if entries are sorted by it: (count + 1,)."""
+    """Return the offsets of rows in entries sorted by row, like `indptr` of the CSR format: (count + 1,)."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(lines, minlength=count))])
 
 
@@ -224,9 +223,9 @@ def _color_in_order(order, column_start, row_of, owned, row_start, column_of, ow
 
 
 def _color_by_saturation(order, column_start, row_of, owned, row_start, column_of, owned_end, color_of):
-    """Color the columns, next the one whose conflicting columns have the most different colors (DSATUR).
+    """Color the columns (DSATUR). Next is the column whose conflicting columns have the most distinct colors.
 
-    Among equal columns, the one whose count increased last is next. Colors thus spread from neighbor to
+    Of several such columns, the one whose count increased last is next. Colors thus spread from neighbor to
     neighbor, and can repeat periodically on a grid. Updates `color_of` in place, and returns the number of
     colors, or 0 if they do not fit into an int64 bitmask. Other arguments: see `ConflictGraph`. Source: D.
     Brelaz, "New methods to color the vertices of a graph", Communications of the ACM 22(4), 1979.
@@ -311,14 +310,14 @@ def _partitions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]
 
 
 def _elimination_order(row_start, column_of, column_start, row_of):
-    """Eliminate the line (row or column) with the most remaining entries, until no entries remain.
+    """Return the order in which lines (rows or columns) are eliminated, with the fullest line always next.
 
-    An eliminated line owns its remaining entries. The arguments are the entries sorted by row and by column,
-    as in `ConflictGraph`.
+    The fullest line has the most remaining entries. An eliminated line owns its remaining entries. The
+    arguments are the entries sorted by row and by column, as in `ConflictGraph`.
 
     Returns:
-        The stage at which each row is eliminated, or the number of stages if it never is.
-        The same for each column.
+        The stage at which each row is eliminated, or the number of stages if it never is: (rows,).
+        The same for each column: (columns,).
         owned (2, stages + 1): after each number of eliminations, the most entries that eliminated rows own in
             a column, and the most entries that eliminated columns own in a row.
         excluded (2, stages + 1): the most entries that columns own in an eliminated row, and the most entries

@@ -32,7 +32,7 @@ class GatherIndices:
 
 
 def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
-    """Return the indices with which devices read the nonzeros of a Jacobian from their compressed slices."""
+    """Return the indices with which each device reads nonzeros of a Jacobian from its compressed slices."""
     coloring = sizes.coloring
     assert coloring is not None
     indices = [_indices_of_part(sizes, part, devices) for part in sizes.parts]
@@ -45,11 +45,11 @@ def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
 def _indices_of_part(
     sizes: DerivativeShape, part: LinearMapPart, devices: int
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Return the indices with which devices read the nonzeros from the slices of one linear map.
+    """Return the indices with which each device reads nonzeros from its slices of one linear map.
 
     Returns:
-        The positions that each device reads in its slices: (devices, most entries of a device). They are flat
-            indices into an array (seeds, outputs) of columns or (seeds, inputs) of rows, padded with zeros.
+        The positions that each device reads: (devices, largest number of entries of a device). They are flat
+            indices into its slices, (seeds, outputs) or (seeds, inputs), padded with zeros.
         For each device, the indices of these entries in the pattern.
     """
     coloring = sizes.coloring

@@ -1,7 +1,7 @@
-"""Detect the sparsity pattern of a Jacobian at one point with asdex, and color it with color_graph.py.
+"""Call asdex to detect a sparsity pattern, cache patterns and colorings, and validate a coloring.
 
-asdex propagates dependencies through the jaxpr of the function, so that the pattern is valid for all inputs.
-Patterns and colorings are cached for the lifetime of the process.
+The coloring algorithms are in color_graph.py. asdex propagates dependencies through the jaxpr of a
+function, so that the pattern is valid for all inputs. The caches last as long as the process.
 """
 
 import contextlib
@@ -50,7 +50,6 @@ def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...
 def _make_coloring(
     pattern: Pattern, colors: color_graph.TwoSidedColors, detect_seconds: float, color_seconds: float
 ) -> Coloring:
-    """Return the `Coloring` of a pattern, in which columns or rows are None if they have no colors."""
     columns, rows = colors.columns, colors.rows
     return Coloring(
         pattern,
@@ -66,7 +65,7 @@ def _make_coloring(
 
 @functools.cache
 def _import_asdex() -> None:
-    """Import asdex and compile the coloring loops, so that the measured times do not include it."""
+    """Import asdex and compile the coloring loops, so that the measured times do not include either."""
     try:
         import asdex  # noqa: F401
     except ImportError as error:
@@ -93,7 +92,6 @@ def _garbage_collection_disabled() -> Iterator[None]:
 
 
 def _detect_pattern(function: Callable[..., Any], x: tuple[Any, ...]) -> Pattern:
-    """Return the sparsity pattern of the Jacobian of `function(*x)`, which is valid for all inputs."""
     import asdex
 
     samples = [np.zeros(a.shape, a.dtype) for a in x]
@@ -146,7 +144,7 @@ def _validate_side(
     Args:
         name: "column" or "row", the kind of line that is colored.
         colors: the color of each line, or None if no line has one.
-        lines: the line of each entry.
+        lines: the index of the column or row that contains each entry.
         positions: the position of each entry along its line.
         read: whether each entry is read from its compressed line.
     """
