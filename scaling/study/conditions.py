@@ -32,7 +32,7 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def check(where: Any) -> str | None:
-    """Return the condition as a string, or None if there is no condition.
+    """Return the `where` condition of a study as a string, or None if there is no condition.
 
     `True` and `False` become the conditions "True" and "False". Raise `Refusal` for any other type.
     """
@@ -107,7 +107,10 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _compute(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Return `operation(left, right)`, or raise `ValueError` unless all are numbers up to `_LARGEST`."""
+    """Return `operation(left, right)`.
+
+    Raise `ValueError` unless operands and result are numbers of magnitude at most `_LARGEST`.
+    """
     for operand in (left, right):
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise ValueError(f"arithmetic takes numbers, not {operand!r}")

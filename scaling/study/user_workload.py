@@ -1,6 +1,6 @@
-"""Validate the name of a user's workload and the `Workload` that it returns, before a study starts.
+"""Import the module that `workload=NAME` of a study names, and check the `Workload` that it returns.
 
-Mistakes raise `Refusal` with the value, the alternatives and a fix.
+Mistakes of users raise `Refusal` with the value, the alternatives and a fix.
 """
 
 import os
@@ -62,9 +62,9 @@ def _check_not_shadowed(name: str) -> None:
 
 
 def check_workload(name: str, made: Any) -> Workload:
-    """Return the result of `workload(case)`, or raise `Refusal` if it or a field of it has a wrong type.
+    """Return `made`, the result of a user's `workload(case)`, after checking it and its fields.
 
-    The inputs of the workload are checked later, when they are flattened.
+    Raise `Refusal` if a type is wrong. The inputs of the workload are checked later, when they are flattened.
     """
     if not isinstance(made, Workload):
         words = f"must return a scaling.workload.Workload, not {type(made).__name__}"
