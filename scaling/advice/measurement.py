@@ -36,7 +36,8 @@ def measure_candidates(
 
     Args:
         group: returns the devices of a case.
-        predicted: the predicted seconds of a call by case, as far as they are known.
+        budget: the time in seconds.
+        predicted: a dict from case to the predicted time of a call in seconds, for cases with a prediction.
         doubtful: the cases to measure last.
     """
     began, attempts = time.monotonic(), dict[Case, Attempt]()
@@ -63,9 +64,10 @@ def measure_candidates(
 def _order_by_promise(
     cases: Sequence[Case], predicted: Mapping[Case, float], doubtful: Container[Case] = ()
 ) -> list[Case]:
-    """Return promising cases by predicted time, but the best of each mode and device count first.
+    """Sort cases by predicted time, but put the fastest one of each mode and device count first.
 
-    `doubtful` are the cases to measure last, because their prediction may be wrong.
+    Cases with more than `_MOST_PREDICTED` times the shortest predicted time are omitted. The cases in
+    `doubtful`, whose prediction may be wrong, are last.
     """
     ordered = sorted(cases, key=lambda case: predicted.get(case, 0.0))
     most = _MOST_PREDICTED * min(predicted.values(), default=0.0)
@@ -75,7 +77,10 @@ def _order_by_promise(
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the cases to sample further: the fastest and those that may be as fast, or [] if decided."""
+    """Return the cases to sample further: the fastest and those that may be as fast.
+
+    Return an empty list if all of these are equally fast.
+    """
     if not records:
         return []
     best = min(records, key=lambda case: statistics.median(records[case].seconds))
@@ -97,7 +102,10 @@ def _is_close(record: Record, best: Record) -> bool:
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return a clause about how certain it is that a candidate is the fastest of those that were measured."""
+    """Return as text how certain it is that a candidate is the fastest of those that were measured.
+
+    `others` are the records of the other candidates that were measured.
+    """
     rivals = [other for other in others if _may_be_as_fast(other, best)]
     if not rivals:
         return (

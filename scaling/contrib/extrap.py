@@ -36,7 +36,7 @@ class Experiment:
     Attributes:
         name: the name of the file without its suffix.
         title: the differentiated function and the environment (hardware and software).
-        constants: the sizes that are the same in all timings, by name.
+        constants: a dict from the name of a size to its value, for sizes that are the same in all timings.
         parameters: a dict from the name of a parameter in the file to its description.
         coordinates: the parameter values of each measurement.
         regions: a dict from the name of a method to its timing at each coordinate.
@@ -51,7 +51,10 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing of a "strong" or "weak" scaling, with a dict of its device count, point count and sizes."""
+    """The measured time of a case in a "strong" or "weak" scaling, with its counts and sizes.
+
+    `sizes` is a dict of its device count, its point count and the sizes of its workload.
+    """
 
     timing: Timing
     kind: str
@@ -63,7 +66,10 @@ class _SizedTiming(NamedTuple):
 
 
 def find_experiments(findings: Findings) -> list[Experiment]:
-    """Return the contents of the Extra-P files of a results folder, without oversubscribed timings."""
+    """Return the contents of the Extra-P files of a results folder.
+
+    Timings on more devices than the machine has cores (oversubscribed) are omitted.
+    """
     families = group_by(
         _sized_timings(findings),
         lambda sized: (
@@ -101,7 +107,7 @@ def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
 
 
 def _sizes_by_name(case: Case, points: Mapping[str, int]) -> dict[str, int]:
-    """Return a dict of the device count, the point count and the workload's sizes, by unique names."""
+    """Return the device count, the point count and the sizes of the workload as a dict with unique names."""
     reserved = ("devices", *points)
     sizes = {f"sizes.{name}" if name in reserved else name: size for name, size in case.sizes.items()}
     return {"devices": case.devices, **points, **sizes}
@@ -182,7 +188,7 @@ def _title(sized: _SizedTiming) -> str:
 
 
 def _varying_names(rows: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return the names of sizes that vary independently: devices first, then those with the most values."""
+    """Return the names of sizes that vary independently: devices first, then in order of most values."""
     names: list[str] = []
     for name in rows[0]:
         if len({row[name] for row in rows}) > 1 and not any(

@@ -202,7 +202,6 @@ def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total:
 
 
 def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
-    """Return the (reason, text) to record for a case that cannot be planned, or None if it can be."""
     if outcome := result.failure or result.inapplicable:
         return outcome
     if result.case.engine != "jax":
@@ -323,7 +322,7 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
 
 
 def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Add the predicted time of a call to the record fields of a compiled case.
+    """Return the record fields of a compiled case, with the predicted time of a call added.
 
     If the time cannot be predicted, the field `text` states the reason. Beyond the largest machine, the
     smaller case `compiled` is compiled in place of `case`. Each device does the same work in both, and the

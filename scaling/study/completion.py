@@ -138,7 +138,6 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def _check_mesh(case: Case) -> None:
-    """Raise `Refusal` unless the mesh, such as 2x4, has as many devices as the case."""
     known = [f"{n}x{case.devices // n}" for n in range(case.devices, 0, -1) if case.devices % n == 0]
     if case.mesh not in known:
         given = "no mesh" if case.mesh is None else f"mesh={case.mesh}"

@@ -182,7 +182,6 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _explain_hydra_error(error: Exception, known: list[str], words: list[str]) -> Refusal:
-    """Return a `Refusal` that explains an error of Hydra in one line and lists the alternatives."""
     import yaml
     from hydra.errors import MissingConfigException, OverrideParseException
 
@@ -240,7 +239,6 @@ def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | Non
 
 
 def _explain_override(word: str) -> Refusal:
-    """Return the `Refusal` for an override that Hydra cannot parse, with an example of how to quote it."""
     word = word.removeprefix("++")
     name, sign, value = word.partition("=")
     if not sign or not name:

@@ -61,7 +61,6 @@ def holds(where: str, names: Mapping[str, Any]) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _parse(where: str) -> ast.expr:
-    """Return the syntax tree of a condition, or raise `Refusal` if it is too long or invalid."""
     if len(where) > _LONGEST:
         raise Refusal(
             f"where has {len(where)} characters, and at most {_LONGEST} are allowed: {where[:40]!r}..."

@@ -162,7 +162,6 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
 
 
 def _expand_cells(fields: _Fields) -> Iterator[GridCell]:
-    """Yield a `GridCell` for each combination of the values in a grid, unless `where` excludes it."""
     where, axes = conditions.check(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*axes.values()):
         for chosen in _expand_meshes(dict(zip(axes, values, strict=True))):
@@ -183,7 +182,6 @@ def _expand_meshes(fields: _Fields) -> Iterator[_Fields]:
 
 
 def _make_cell(fields: _Fields) -> GridCell:
-    """Return the `GridCell` with these fields, or raise `Refusal` if a value is invalid."""
     if (scaling := fields.pop("scaling", "strong")) not in SCALINGS:
         raise unknown_name("scaling", scaling, SCALINGS)
     if "workload" not in fields:

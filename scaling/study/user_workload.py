@@ -46,10 +46,7 @@ def _import_hint(name: str) -> str:
 
 
 def _check_not_shadowed(name: str) -> None:
-    """Raise `Refusal` if a workload file of the user has the name of a built-in workload.
-
-    The working directory and the folders in `PYTHONPATH` are searched.
-    """
+    """Raise `Refusal` if a file in the working directory or `PYTHONPATH` shadows a built-in workload."""
     folder_of_package = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):

@@ -59,7 +59,7 @@ def run_job(folder: Path, job: PublishJob, lock: int, seconds: float = math.inf)
     Args:
         folder: The results folder, which is the working directory of the process.
         lock: The file descriptor of the folder's lock file, which the process inherits.
-        seconds: The time limit of the process.
+        seconds: The maximum duration of the process.
     """
     paths = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     environ = os.environ | _ENVIRON
