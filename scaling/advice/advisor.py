@@ -64,10 +64,7 @@ class Advice:
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """Return a pandas DataFrame with a row for each candidate, the best one first.
-
-        The column `left_out` contains the reason why a candidate is not considered, or None.
-        """
+        """Return a pandas DataFrame with one row for each candidate, starting with the best one."""
         import pandas
 
         return pandas.DataFrame([self._row(case) for case in (*self.cases, *self.excluded)])
@@ -284,7 +281,6 @@ def _measure(
 
 
 def _require_devices(devices: Sequence[int], hardware: Hardware | None, platform: str) -> None:
-    """Raise `Refusal` unless all device counts are available, on the hardware or in this process."""
     for count in devices:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise Refusal(f"devices must be positive integers, such as [1, 2], not {count!r}")
@@ -298,10 +294,7 @@ def _require_devices(devices: Sequence[int], hardware: Hardware | None, platform
 
 
 def _rank(advice: Advice, case: Case) -> tuple[Any, ...]:
-    """Return a sort key of a candidate, which is smallest for the best one.
-
-    Measured candidates come first. They are sorted by time, then by number of devices and of options.
-    """
+    """Return a sort key: measured candidates first, by time, then by number of devices and of options."""
     seconds, options = advice.seconds(case), (case.chunk, case.block, case.forward)
     is_doubtful = case not in advice.records and (bool(advice.records) or advice.reason(case) is not None)
     return seconds is None, is_doubtful, seconds or 0.0, case.devices, len([o for o in options if o])

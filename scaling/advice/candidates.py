@@ -25,9 +25,7 @@ _MOST_ENTRIES = 10**7  # of a Jacobian whose sparsity pattern is detected
 def list_candidates(
     base: Case, devices: Sequence[int], mode: str | None = None
 ) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
-    """Return the candidate cases to differentiate a function, the excluded cases, and the derivative's shape.
-
-    The excluded cases are a dict from case to the reason.
+    """Return the cases to compare, the excluded cases with reasons, and the shape of the derivative.
 
     Args:
         base: a case with the workload, its sizes and inputs. Its AD mode and layout are ignored.

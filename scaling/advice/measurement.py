@@ -18,7 +18,7 @@ from scaling.core.timing import Sampling
 CLOSE = 1.03  # candidates whose times differ by less are equally good
 _PREPARING = 0.6  # share of the budget after which no further candidate is compiled and checked
 _MOST_RATIO = 2.0  # of medians, above which a candidate is dropped
-_MOST_PREDICTED = 20.0  # times the least prediction, above which a candidate is not measured
+_MOST_PREDICTED = 20.0  # ratio to the shortest predicted time, above which a candidate is not measured
 _SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, turns=3)
 
 
@@ -77,10 +77,7 @@ def _order_by_promise(
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the cases to sample further: the fastest and those that may be as fast.
-
-    Return an empty list if all of these are equally fast.
-    """
+    """Return the cases that may be the fastest, to sample them further, or [] if they are equally fast."""
     if not records:
         return []
     best = min(records, key=lambda case: statistics.median(records[case].seconds))
@@ -102,10 +99,7 @@ def _is_close(record: Record, best: Record) -> bool:
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return as text how certain it is that a candidate is the fastest of those that were measured.
-
-    `others` are the records of the other candidates that were measured.
-    """
+    """Return as text how certain it is that a candidate is the fastest of those that were measured."""
     rivals = [other for other in others if _may_be_as_fast(other, best)]
     if not rivals:
         return (

@@ -142,10 +142,7 @@ def _write_derivative(
 
 
 def _leaf_or_tree(problem: Problem) -> Any:
-    """Return the abstract values (shape and dtype) that are differentiated last.
-
-    These are the outputs of the function, or for a Hessian the elements of its gradient.
-    """
+    """Return the abstract outputs (shape and dtype) of the function, or of its gradient for a Hessian."""
     result = jax.eval_shape(problem.function, *problem.structs_at_point())
     inputs = problem.structs_at_point()[problem.argnums[0]]  # of the gradient, if it is a Hessian
     return result if problem.target == "jacobian" else inputs

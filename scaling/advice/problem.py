@@ -139,7 +139,6 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 
 
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the differentiated inputs from text such as "x+k"."""
     if not isinstance(wrt, str):
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(dict.fromkeys(wrt.split("+")))
@@ -154,7 +153,6 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the inputs in the order of the parameters of the function."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a built-in function takes them as they are given
@@ -204,11 +202,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
 
 
 def _make_spec(array: Any, skipped: int) -> InputSpec:
-    """Return the shape of an input at one point, and the function that generates its values.
-
-    The values are the rows of the array. If only a shape is known, they are uniformly random, or 0 for
-    integers.
-    """
+    """Return the `InputSpec` of an array, or one with random values (zeros for integers) for a shape."""
     shape, integer = tuple(array.shape[skipped:]), bool(jnp.issubdtype(array.dtype, jnp.integer))
     if isinstance(array, jax.ShapeDtypeStruct):
         zeros = lambda _, rows: np.zeros((len(rows), *shape))  # noqa: E731

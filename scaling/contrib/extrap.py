@@ -51,25 +51,18 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """The measured time of a case in a "strong" or "weak" scaling, with its counts and sizes.
-
-    `sizes` is a dict of its device count, its point count and the sizes of its workload.
-    """
+    """A timing of a "strong" or "weak" scaling, with its device count, point count and sizes as a dict."""
 
     timing: Timing
     kind: str
     sizes: Mapping[str, int]
 
     def coordinates(self, names: Iterable[str]) -> Coordinates:
-        """Return the values of the named sizes."""
         return tuple(self.sizes[name] for name in names)
 
 
 def find_experiments(findings: Findings) -> list[Experiment]:
-    """Return the contents of the Extra-P files of a results folder.
-
-    Timings on more devices than the machine has cores (oversubscribed) are omitted.
-    """
+    """Return the contents of the Extra-P files of a results folder, without timings on too few cores."""
     families = group_by(
         _sized_timings(findings),
         lambda sized: (
@@ -88,8 +81,8 @@ def find_experiments(findings: Findings) -> list[Experiment]:
 def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
     """Yield every timing of a strong scaling, and every timing of a weak scaling with its points per device.
 
-    A timing of a weak scaling is part of a strong scaling as well if it ran on one device, or if the same
-    case was timed on another number of devices.
+    A timing of a weak scaling also belongs to a strong scaling if it ran on one device, or if the same case
+    was timed on another number of devices.
     """
     timings = [timing for timing in findings.timings if timing.honest and timing.case.kind == "case"]
     device_counts = Counter(

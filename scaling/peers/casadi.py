@@ -56,7 +56,6 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why the graph of a case or copies of its inputs are too large, or None if not."""
     s = {"m": 1, "d": 1, "p": 1, "o": 1} | dict(case.sizes)
     per_point = {
         "rbf": s["m"] * (5 + 3 * s["d"]),
@@ -171,7 +170,7 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
 
 
 def _jacobian(ca: Any, y: Any, x: Any, weight: int) -> tuple[Any, int]:
-    """Return the Jacobian dy/dx and its number of sweeps; `weight` is 0 for forward, 1 for reverse sweeps."""
+    """Return the Jacobian dy/dx and its number of sweeps, which are forward (`weight` 0) or reverse (1)."""
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": weight, "ad_weight_sp": weight}})
     pattern = jacobian.sparsity()
     colors = pattern.T.uni_coloring(pattern) if weight else pattern.uni_coloring(pattern.T)

@@ -35,10 +35,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _finite_differences(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return (f(x + h e) - f(x)) / h for each unit vector e, with the same step h at all points.
-
-    There is one array (unit vectors, points, outputs) for each input.
-    """
+    """Return (f(x + h e) - f(x)) / h for each unit vector e, as (vectors, points, outputs) per input."""
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 

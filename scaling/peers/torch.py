@@ -171,10 +171,7 @@ def _make_derivative(
 def _make_function(
     torch: Any, case: Case, workload: Any, sizes: Any, tensors: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Return the function from the differentiated inputs of a batch to (points, outputs) or (points,).
-
-    It returns a scalar if the outputs of the batch are summed.
-    """
+    """Return the function from the differentiated inputs of a batch to its outputs, or to their total sum."""
     dtype = getattr(torch, case.dtype)
     log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 gammaln of integers is float32
     formula = formulas.function(case, torch, log_gamma if case.ad_mode.is_value else None)

@@ -160,5 +160,4 @@ class _SharedState:
                 self._report_equal(follower, case, fields)
 
     def _report_equal(self, case: Case, compiled: Case, fields: RecordFields) -> None:
-        """Report a case with the record fields of a compiled case that has the same program."""
         self.report(case, fields | {"compiled_as": compiled.key, "program": self.programs[compiled]})

@@ -173,8 +173,7 @@ class TracedCase:
     ) -> timing.Stages:
         """Compile a program, and return the executable with the time of each compilation stage.
 
-        If the compiler reports that the program does not fit into memory, the executable is a
-        `_RejectedProgram`.
+        If the program does not fit into memory, the executable is a `_RejectedProgram`.
         """
         try:
             return timing.compile_stages(program.function, list(program.arguments.values()), options)

@@ -43,8 +43,7 @@ class Rates:
     """Rates and latencies of one device while `devices` devices work at the same time.
 
     Attributes:
-        bandwidth: Memory bandwidth as pairs (bytes that a kernel moves, bytes per second), smallest kernel
-            first.
+        bandwidth: Pairs (bytes that a kernel moves, memory bytes per second), smallest kernel first.
         products: Matrix product operations per second, by dtype and precision.
         arithmetic: Other operations per second, by dtype. The next three rates are by dtype too.
         turned: Bytes per second of transposed arrays, in which the fastest axis changes.
@@ -80,8 +79,7 @@ class Hardware:
         attained: Bounds of the fraction of the rates that programs reach, log-uniformly distributed.
         asking: Bounds of a factor on the call and kernel latencies, log-uniformly distributed.
         jitter: Standard deviation of the time of one device, as a fraction of the time.
-        stragglers: `share`, the fraction of devices that are slower, and `slowdown`, the factor on their
-            time.
+        stragglers: Fraction of devices that are slower (`share`), and the factor on their time (`slowdown`).
         slices: Available torus shapes in chips, beginning with one chip. If empty, whole hosts are available.
         most: Largest device count to compile for.
         price: Price per device and hour, or None.
@@ -216,7 +214,6 @@ def _are_stragglers(value: Any) -> bool:
 
 
 def _are_slices(value: Any) -> bool:
-    """Return whether a value is a list of torus shapes that begins with a single chip."""
     shapes = isinstance(value, list) and all(
         isinstance(s, list) and s and all(map(_is_count, s)) for s in value
     )
@@ -233,7 +230,6 @@ def _is_level(value: Any) -> bool:
 
 
 def _is_network(value: Any) -> bool:
-    """Return whether a value is a list of network levels, the last of which connects all devices."""
     return (
         isinstance(value, list)
         and value != []

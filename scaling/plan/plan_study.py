@@ -81,8 +81,7 @@ class PlanSchedule:
     """The cases of a planned study that are to be compiled, and those that cannot be.
 
     Attributes:
-        compiled_as: Dict from case to the case to compile. This is a smaller case if the machine has too few
-            devices.
+        compiled_as: Dict from case to the case to compile, which is smaller if the machine is too small.
         environments: Dict from `PreflightResult.environment_key` to the hardware and software to record.
         rejected: Cases that cannot be planned, each with reason and text of its record.
         done: Number of cases that are already planned.
@@ -131,7 +130,6 @@ def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    """Return the model of this CPU with measured rates and with the free memory of the host per core."""
     timings = curves.pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = memory.available_bytes()
     share = None if free is None else free / len(cores.usable_cores())
@@ -248,7 +246,6 @@ def find_compiler(hardware: Hardware) -> tuple[str, str]:
 
 
 def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return (package, version) of the first of these packages that is installed, or None."""
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return name, importlib.metadata.version(name)

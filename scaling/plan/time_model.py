@@ -21,7 +21,7 @@ from scaling.plan.hardware import Hardware, Rates
 from scaling.plan.network import CollectiveCost, collective
 
 DRAWS = 2000  # random machines
-_KEPT = 100  # draws that are recorded
+_KEPT = 100  # random machines whose times are recorded
 _SEED = 0
 _PERCENTILES = (2.5, 50, 97.5)
 
@@ -37,8 +37,7 @@ class TimeEstimate:
         call: Dispatch of the call and launches of the kernels.
         waiting: Waiting time for the slowest device.
         bound: What limits the kernels most: memory, or one of the kinds of operations.
-        draws: Times on the first `_KEPT` random machines, which are the same for every program, to form
-            ratios of programs.
+        draws: Times on `_KEPT` random machines, the same for every program, to form ratios of programs.
     """
 
     seconds: float
@@ -141,8 +140,7 @@ def _kernel_seconds(
         Array (kernels,) with the seconds to move the bytes of each kernel.
         Array (kernels,) with the seconds to execute its operations.
         Array (kernels,) with the number of times that it is executed.
-        The bound: memory or the kind of operations with the longest total time, or None if there are no
-            kernels.
+        The bound: memory or the kind of operations with the longest total time, or None if all are 0.
     """
     dtype, memory_seconds, operation_seconds, times = case.dtype, *np.zeros((3, len(kernels)))
     speeds: dict[str, float | None] = {
@@ -185,7 +183,6 @@ def _bandwidth(size: float, rates: Rates) -> float:
 
 
 def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> CollectiveCost:
-    """Return the latency and transfer time of a collective of the program on the hardware's network."""
     group = int(message["group"])
     shape = hardware.slice_shape(group) if group <= hardware.most else next(iter(hardware.slices[-1:]), None)
     cost = collective(
@@ -198,8 +195,7 @@ def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) 
     """Return the time of the slowest device divided by the typical time, an array (draws,).
 
     The devices are independent. The distribution function of the slowest of n devices is therefore the n-th
-    power of the distribution function of one device. `uniform` contains random numbers in [0, 1), an array
-    (draws,).
+    power of that of one device. `uniform` contains random numbers in [0, 1), an array (draws,).
     """
     share, shift = hardware.stragglers["share"], math.log(hardware.stragglers["slowdown"]) / hardware.jitter
     grid = np.linspace(-6, shift + 6, 4000)  # standard deviations

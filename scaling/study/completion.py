@@ -155,10 +155,7 @@ def unused_in_layout(case: Case) -> dict[str, UnusedField]:
 
 
 def _unused_field_rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
-    """Return a list of rules (field, whether it is unused, reason as text, fields that cause it).
-
-    If several rules of a field apply, the first one gives the reason.
-    """
+    """Return rules (field, whether it is unused, reason, fields that cause it), the first of which counts."""
     mode, plain = case.ad_mode, case.api == "jit"
     whole, by_hand = not mode.has_seeds, mode.by_workload
     with_mode, seedless = f"with mode={mode.name}", whole or mode.single_seed or case.target == "hvp"

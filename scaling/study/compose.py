@@ -125,10 +125,7 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any], known: li
 
 
 def _check_cluster(config: Any, conf: Path) -> None:
-    """Raise `Refusal` if the cluster configuration has an unknown or unused key.
-
-    An unknown cluster name is reported later, when the values are parsed.
-    """
+    """Raise `Refusal` if the configuration of a known kind of cluster has an unknown or unused key."""
     if not isinstance(config, Mapping) or config.get("name") not in NAMES:
         return
     used = _read_keys(conf / "cluster" / f"{config['name']}.yaml")
@@ -215,7 +212,6 @@ def _explain_hydra_error(error: Exception, known: list[str], words: list[str]) -
 
 
 def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | None:
-    """Return the `Refusal` for an unknown or invalid key, or None if Hydra's message has another cause."""
     match = re.search(r"full_key: (cluster|hardware)\.(\w+)", text)
     group, key = match.groups() if match else ("", "")
     if f"{group}.{key}" in _CLUSTER:

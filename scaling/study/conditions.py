@@ -106,10 +106,7 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _compute(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Return `operation(left, right)`.
-
-    Raise `ValueError` unless operands and result are numbers of magnitude at most `_LARGEST`.
-    """
+    """Return `operation(left, right)`, or raise `ValueError` unless all are numbers of limited magnitude."""
     for operand in (left, right):
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise ValueError(f"arithmetic takes numbers, not {operand!r}")

@@ -72,11 +72,8 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
     """Check the cells of a study (cases as stated) in child processes, and return their answers in order.
 
     An answer is a JSON object of the child process, or {"failure": (reason, text)} if the check itself
-    failed. At most as many processes run at a time as there are usable cores.
-
-    Args:
-        seconds: The timeout of the check of one cell.
-        note: A function that is called with the numbers of checked and of all cells, several times a second.
+    failed. At most as many processes run at a time as there are usable cores. The arguments are those of
+    `examine_cells`.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, cell in enumerate(cells):
@@ -212,10 +209,7 @@ class _Examination:
                 self.answers[remaining.pop(0)] = answer
 
     def _next_event(self, process: "ChildProcess", seconds: float, when: str, importing: bool) -> "Event":
-        """Return the next event of a child process.
-
-        Raise `_Unanswered` if the process reports a failure, exits, or sends nothing for `seconds`.
-        """
+        """Return the next event of a child process, or raise `_Unanswered` if it fails, exits or hangs."""
         deadline = time.monotonic() + seconds
         while (event := process.receive(_POLL_SECONDS)) is None:
             if self.stopped or time.monotonic() > deadline:

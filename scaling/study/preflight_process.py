@@ -61,7 +61,6 @@ def main() -> None:
 
 
 def _import_modules(case: Case) -> dict[str, Any]:
-    """Import the modules of the workload and the engine of a case, and return the `imported` event."""
     find_module(case.workload)
     if case.engine != interface.JAX:
         interface.module(case.engine)

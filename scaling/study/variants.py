@@ -51,10 +51,9 @@ def open_variant(text: str) -> Iterator[Variant]:
 
 
 def _check_out_revision(revision: str, folder: Path) -> Variant:
-    """Check out a git revision into `folder`, and return it as a software variant to measure.
+    """Check out a git revision of the repository of the working directory into `folder`, to measure it.
 
-    The repository is that of the working directory, which is this project's or a user's. Raise `Refusal` if
-    there is no repository or no such revision.
+    Raise `Refusal` if there is no repository or no such revision.
     """
     versus = f"versus=commit:{revision}"
     repository = git("rev-parse", "--show-toplevel")

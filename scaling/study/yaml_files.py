@@ -93,7 +93,6 @@ def _check_events(path: Path, text: str) -> None:
 
 
 def _check_root(line: str, event: yaml.NodeEvent) -> None:
-    """Raise `Refusal` if the root of a file is neither a mapping nor null."""
     scalar = isinstance(event, yaml.ScalarEvent)
     null = scalar and event.implicit[0] and event.value in ("", "~", "null", "Null", "NULL")
     if not isinstance(event, yaml.MappingStartEvent) and not null:

@@ -258,7 +258,6 @@ def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> b
 
 
 def _save_dashboard(job: PublishJob, current: dict[str, str]) -> dict[str, str]:
-    """Save the W&B workspace and report, and return an event with their URLs or the reason for a failure."""
     try:
         from scaling.wandb import dashboard  # imports wandb_workspaces, which is optional
 
