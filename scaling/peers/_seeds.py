@@ -101,7 +101,7 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], library: Any, log_gamma: Any
 ) -> Batch:
-    """Return the batch of a case whose function is in formulas.py.
+    """Return the `Batch` of a case: its inputs, and its function from formulas.py for all points.
 
     Args:
         sizes: The shape of the derivative.

@@ -131,7 +131,7 @@ def _version(distribution: str) -> str | None:
 
 
 def missing(engine: str) -> str | None:
-    """Return which packages an engine lacks, such as "torch is not installed; pip install ...", or None."""
+    """Return a message such as "torch is not installed; pip install ...", or None if nothing is missing."""
     names = [name for name, version in versions(engine).items() if version is None]
     if not names:
         return None

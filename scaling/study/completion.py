@@ -146,7 +146,7 @@ def _check_mesh(case: Case) -> None:
 
 
 def unused_in_layout(case: Case) -> dict[str, UnusedField]:
-    """Return the fields that the mode, target or layout of a case makes irrelevant, with the reasons."""
+    """Map each field that the mode, target or layout of a case makes irrelevant to the reason."""
     unused: dict[str, UnusedField] = {}
     for name, holds, words, because in _unused_field_rules(case):
         if holds:

@@ -44,7 +44,7 @@ class Outcome:
 
 
 def publish(folder: Path, settings: TrackingSettings, workloads: frozenset[str] | None = None) -> Outcome:
-    """Upload the results of a folder that W&B does not have yet, and return the outcome, including any error.
+    """Upload the results in a folder that W&B lacks, and return the outcome, which contains any errors.
 
     Args:
         workloads: The names of the workloads that a running study has finished, which are sent within
