@@ -53,7 +53,7 @@ class Advice:
 
     @property
     def best(self) -> Case:
-        """The advised case. Raise `Refusal` if no candidate fits into memory and is correct."""
+        """Return the advised case, or raise `Refusal` if no candidate fits into memory and is correct."""
         best = self.cases[0] if self.cases else None
         if best and self.seconds(best) is not None and (best in self.records or not self.records):
             return best
@@ -64,14 +64,14 @@ class Advice:
 
     @property
     def table(self) -> "pandas.DataFrame":
-        """All candidates as a pandas DataFrame, the best one first, with the reason if one is left out."""
+        """Return a pandas DataFrame with one row for each candidate, starting with the best one."""
         import pandas
 
         return pandas.DataFrame([self._row(case) for case in (*self.cases, *self.excluded)])
 
     @property
     def code(self) -> str:
-        """The lines of JAX that compute the derivative as advised, or the command that runs a workload."""
+        """Return JAX code that computes the derivative as advised, or the command that runs a workload."""
         if self.problem is not None:
             colored = self.coloring if self.best.mode == candidates.COMPRESSED else None
             return plain_code.write_code(self.problem, self.best, colored)
@@ -83,10 +83,10 @@ class Advice:
 
     @functools.cached_property
     def jacobian(self) -> Callable[..., Any]:
-        """The advised function of the batch, jitted. It takes the inputs in the order of the parameters.
+        """Return the jitted function that computes the derivative of the batch as advised.
 
-        It returns the tree of arrays that `jax.vmap(jax.jacfwd(function))` returns, or for target=hessian
-        that of `jax.vmap(jax.hessian(function))`.
+        It takes the inputs in the order of the parameters, and returns the tree of arrays that
+        `jax.vmap(jax.jacfwd(function))` returns, or `jax.vmap(jax.hessian(function))` for target=hessian.
         """
         if self.problem is None:
             raise Refusal(
@@ -95,7 +95,10 @@ class Advice:
         return plain_code.execute_code(self.problem, self.code)
 
     def seconds(self, case: Case) -> float | None:
-        """Return the measured seconds of a call of a candidate, else the predicted ones, or None."""
+        """Return the time of one call of a candidate in seconds, or None if it is unknown.
+
+        If the candidate was measured, this is the median of its samples, and otherwise the predicted time.
+        """
         if case in self.records:
             samples = self.records[case].seconds
             return statistics.median(samples) if samples else None
@@ -103,7 +106,7 @@ class Advice:
         return predicted["seconds"] if predicted else None
 
     def reason(self, case: Case) -> str | None:
-        """Return why a case is left out, such as the memory that it needs and that there is, or None."""
+        """Return why a case is left out, such as "needs 40 GB, a device has 16 GB", or None if it is not."""
         record = self.records.get(case)
         return self.excluded.get(case) or (record.text if record else self.fields.get(case, {}).get("text"))
 
@@ -154,7 +157,7 @@ class Advice:
         return f"For comparison, {'; '.join(texts) or 'there is no other obvious choice'}."
 
     def _compare(self, case: Case) -> str:
-        """Return the ratio of the time of a candidate to that of the best one as text."""
+        """Return the time of a candidate relative to the best, such as "1.4 times as long (predicted)"."""
         if case == self.best:
             return "the same time, as it is this choice"
         samples, of_best = (self.records[c].seconds if c in self.records else [] for c in (case, self.best))
@@ -198,8 +201,9 @@ def advise(
         points: a dict from the name of a parameter to an array, or a pytree of arrays, with a leading axis of
             points that the function does not see. A `jax.ShapeDtypeStruct` can replace an array.
         shared: a dict of the same form for the parameters that all points share.
-        wrt: the parameters to differentiate by, joined by "+". None means the first one of `points`.
-        target: "jacobian", of a scalar function its gradient, or "hessian".
+        wrt: the parameters to differentiate with respect to, joined by "+". By default the first one of
+            `points`.
+        target: "jacobian", which is the gradient of a scalar function, or "hessian".
         options: those of `advise_case`: budget, devices, hardware, note.
     Raises:
         Refusal: for invalid input. The message is one line with the value, the alternatives and the fix.
@@ -227,11 +231,11 @@ def advise_case(
     cores: Sequence[int] | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Advice:
-    """Return advice for the problem of a case, whose method is ignored.
+    """Return advice on how to differentiate the function of a case, whose own mode and layout are ignored.
 
     Args:
-        budget: the seconds to measure candidates. 0 advises by compiling alone.
-        devices: the number of devices, or several to compare.
+        budget: the time in seconds to measure candidates. With 0, they are only compiled.
+        devices: the number of devices, or several numbers to compare.
         hardware: a machine to advise for by compiling alone, or None or "cpu" for this machine.
         mode: the only AD mode to consider, or None.
         cores: the processor cores that this process is bound to, or None.
@@ -269,7 +273,6 @@ def _measure(
     budget: float,
     note: Callable[[str], None],
 ) -> dict[Case, Record]:
-    """Measure the candidates that fit into memory, and return their records."""
     feasible = [case for case, of_case in fields.items() if of_case.get("status") == "planned"]
     predicted = {c: f["predicted"]["seconds"] for c, f in fields.items() if f.get("predicted")}
     doubtful = [case for case in feasible if fields[case].get("text")]
@@ -278,7 +281,6 @@ def _measure(
 
 
 def _require_devices(devices: Sequence[int], hardware: Hardware | None, platform: str) -> None:
-    """Raise `Refusal` unless all device counts are available, on the hardware or in this process."""
     for count in devices:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise Refusal(f"devices must be positive integers, such as [1, 2], not {count!r}")
@@ -292,7 +294,7 @@ def _require_devices(devices: Sequence[int], hardware: Hardware | None, platform
 
 
 def _rank(advice: Advice, case: Case) -> tuple[Any, ...]:
-    """Return a sort key: measured candidates first, by time, and among equal predictions the simplest."""
+    """Return a sort key: measured candidates first, by time, then by number of devices and of options."""
     seconds, options = advice.seconds(case), (case.chunk, case.block, case.forward)
     is_doubtful = case not in advice.records and (bool(advice.records) or advice.reason(case) is not None)
     return seconds is None, is_doubtful, seconds or 0.0, case.devices, len([o for o in options if o])

@@ -25,10 +25,10 @@ _MOST_ENTRIES = 10**7  # of a Jacobian whose sparsity pattern is detected
 def list_candidates(
     base: Case, devices: Sequence[int], mode: str | None = None
 ) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
-    """Return the candidates for the problem of a case, the excluded cases with reasons, and the shape.
+    """Return the cases to compare, the excluded cases with reasons, and the shape of the derivative.
 
     Args:
-        base: a case with the workload, its sizes and inputs. Its method is ignored.
+        base: a case with the workload, its sizes and inputs. Its AD mode and layout are ignored.
         devices: the numbers of devices to compare.
         mode: the only AD mode to consider, or None.
     """
@@ -90,7 +90,10 @@ def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str
 
 
 def find_coloring(base: Case) -> Coloring | None:
-    """Return the coloring with the fewest seeds, or None if it does not halve them or cannot be found."""
+    """Return the coloring of the Jacobian's columns or rows that needs the fewest seeds.
+
+    Return None if it needs more than half of the seeds of a dense Jacobian, or if it cannot be found.
+    """
     sparse = option_modules.load("sparse")
     base = completion.complete(base)
     built = workload.build(base)
@@ -117,6 +120,6 @@ def _count_colors(coloring: Coloring) -> int:
 
 
 def find_plain(cases: Sequence[Case], mode: str) -> Case | None:
-    """Return the case of a mode without chunk and block on the fewest devices, or None."""
+    """Return the case of a mode without chunk and block on the fewest devices, or None if there is none."""
     plain = [c for c in cases if (c.mode, c.chunk, c.block, c.batch) == (mode, None, None, "vmap")]
     return min(plain, key=lambda case: case.devices, default=None)

@@ -1,6 +1,7 @@
-"""Find the hardware model to advise for: that of conf/hardware, or of this CPU from quickly measured peaks.
+"""Choose the hardware model for an advice: load it by name from conf/hardware, or measure this CPU's peaks.
 
-The peaks are records in the user's cache folder. They are measured once, with few samples.
+The measured peaks are records in the user's cache folder. They are measured once, with few samples, and
+plan/calibration.py converts them to rates.
 """
 
 import contextlib
@@ -28,7 +29,7 @@ _SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, t
 
 
 def read_hardware(name: str) -> Hardware:
-    """Return the hardware of a file in conf/hardware. Raise `Refusal` if there is none of this name."""
+    """Return the hardware model in conf/hardware/NAME.yaml, or raise `Refusal` if there is no such file."""
     files = {path.stem: path for path in sorted((configuration() / "hardware").glob("*.yaml"))}
     if name not in files:
         raise unknown_name("hardware", name, files)
@@ -36,9 +37,10 @@ def read_hardware(name: str) -> Hardware:
 
 
 def model_this_machine(cases: Sequence[Case], cores: Sequence[int] | None) -> Hardware | None:
-    """Return the model of this machine for the device counts and dtypes of cases, or None if unknown.
+    """Return the hardware model of this machine, or None if conf/hardware has none for its device.
 
-    `cores` are the processor cores that this process is bound to, or None.
+    On a CPU, peaks are measured for the device counts and dtypes of `cases`. `cores` are the processor cores
+    that this process is bound to, or None.
     """
     device = jax.devices()[0]
     if device.platform == "cpu":

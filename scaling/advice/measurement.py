@@ -18,7 +18,7 @@ from scaling.core.timing import Sampling
 CLOSE = 1.03  # candidates whose times differ by less are equally good
 _PREPARING = 0.6  # share of the budget after which no further candidate is compiled and checked
 _MOST_RATIO = 2.0  # of medians, above which a candidate is dropped
-_MOST_PREDICTED = 20.0  # times the least prediction, above which a candidate is not measured
+_MOST_PREDICTED = 20.0  # ratio to the shortest predicted time, above which a candidate is not measured
 _SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, turns=3)
 
 
@@ -36,7 +36,8 @@ def measure_candidates(
 
     Args:
         group: returns the devices of a case.
-        predicted: the predicted seconds of a call by case, as far as they are known.
+        budget: the time in seconds.
+        predicted: a dict from case to the predicted time of a call in seconds, for cases with a prediction.
         doubtful: the cases to measure last.
     """
     began, attempts = time.monotonic(), dict[Case, Attempt]()
@@ -63,9 +64,10 @@ def measure_candidates(
 def _order_by_promise(
     cases: Sequence[Case], predicted: Mapping[Case, float], doubtful: Container[Case] = ()
 ) -> list[Case]:
-    """Return promising cases by predicted time, but the best of each mode and device count first.
+    """Sort cases by predicted time, but put the fastest one of each mode and device count first.
 
-    `doubtful` are the cases to measure last, because their prediction may be wrong.
+    Cases with more than `_MOST_PREDICTED` times the shortest predicted time are omitted. The cases in
+    `doubtful`, whose prediction may be wrong, are last.
     """
     ordered = sorted(cases, key=lambda case: predicted.get(case, 0.0))
     most = _MOST_PREDICTED * min(predicted.values(), default=0.0)
@@ -75,7 +77,7 @@ def _order_by_promise(
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the cases to sample further: the fastest and those that may be as fast, or [] if decided."""
+    """Return the cases that may be the fastest, to sample them further, or [] if they are equally fast."""
     if not records:
         return []
     best = min(records, key=lambda case: statistics.median(records[case].seconds))
@@ -97,7 +99,7 @@ def _is_close(record: Record, best: Record) -> bool:
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return a clause about how certain it is that a candidate is the fastest of those that were measured."""
+    """Return as text how certain it is that a candidate is the fastest of those that were measured."""
     rivals = [other for other in others if _may_be_as_fast(other, best)]
     if not rivals:
         return (

@@ -63,7 +63,10 @@ _RESERVED = {*re.findall(r"\w+", _FORWARD + _REVERSE + _MIXED), "g", "p", "color
 
 
 def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -> str:
-    """Return the code of a candidate. `coloring` is that of a candidate with compressed seeds, else None."""
+    """Return Python code that computes the derivative of a function by the method of a candidate.
+
+    `coloring` is the coloring that the candidate uses to compress the Jacobian, or None if it does not.
+    """
     names = list(problem.arguments)
     if _RESERVED & set(names):
         names = [f"argument_{k}" for k in range(len(names))]
@@ -99,7 +102,7 @@ def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return the definitions for the derivative at one point, and the expression of its function."""
+    """Return code that defines the derivative at one point, and the expression that denotes this function."""
     single = len(problem.wrt) == 1
     argnums: Any = problem.argnums[0] if single else problem.argnums
     inner, is_reverse = problem.name, case.mode in ("jacrev", "rev_over_rev")
@@ -139,14 +142,14 @@ def _write_derivative(
 
 
 def _leaf_or_tree(problem: Problem) -> Any:
-    """Return the abstract result of the function that the rows and columns belong to."""
+    """Return the abstract outputs (shape and dtype) of the function, or of its gradient for a Hessian."""
     result = jax.eval_shape(problem.function, *problem.structs_at_point())
     inputs = problem.structs_at_point()[problem.argnums[0]]  # of the gradient, if it is a Hessian
     return result if problem.target == "jacobian" else inputs
 
 
 def _write_coloring(coloring: Coloring) -> str:
-    """Return the definitions of the colors and of the mask of nonzeros, as compressed text."""
+    """Return code that creates the arrays `colors` and `nonzero` of a coloring from compressed text."""
     pattern, colors = coloring.pattern, coloring.rows if coloring.columns is None else coloring.columns
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
     mask[pattern.rows, pattern.cols] = True

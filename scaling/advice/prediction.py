@@ -23,11 +23,11 @@ _MOST_WORK = 10.0
 def predict_candidates(
     cases: Sequence[Case], hardware: Hardware, note: Callable[[str], None]
 ) -> dict[Case, RecordFields]:
-    """Return a dict from candidate to the record fields of its compiled program.
+    """Compile all candidates, and return a dict from candidate to the record fields of its program.
 
-    They contain the memory and the predicted time. The status is not "planned", and `text` has the reason,
-    if a candidate does not fit into memory or is not compiled. After Ctrl-C, only the candidates that were
-    compiled are contained.
+    The fields contain the memory and the predicted time. If a candidate does not fit into memory or is not
+    compiled, its status is not "planned", and `text` states the reason. After Ctrl-C, only the candidates
+    that were compiled are contained.
     """
     fields: dict[Case, RecordFields] = {}
     traced: dict[Case, TracedCase] = {}
@@ -61,7 +61,7 @@ def predict_candidates(
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return a text for each candidate that counts many times the operations of another one."""
+    """Return the candidates with more than `_MOST_WORK` times the operations of another, with a text."""
     # Compressed columns count less, but expanding them is not counted.
     dense = [value for case, value in work.items() if value and case.mode != COMPRESSED]
     least = min(dense, default=0.0)
@@ -73,7 +73,6 @@ def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
 
 
 def _worker_header(case: Case, hardware: Hardware) -> dict[str, Any]:
-    """Return the settings of a compile worker for one case."""
     free = memory.available_bytes()
     available = hardware.memory or (free and free / case.devices)  # devices of a CPU share its memory
     return plan_study.worker_header(hardware, [case.devices]) | {"memory": available}

@@ -1,4 +1,4 @@
-"""Convert a plain function with arrays or shapes to a `Workload` that is registered in this process.
+"""The function and inputs that `scaling.advise` is given: check them, and register them as a workload.
 
 A function of a notebook cannot be imported by name, so that its module exists in `sys.modules` only, and only
 while its candidates are compiled and measured.
@@ -53,17 +53,17 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """The name of the function, or "f" for one without a name, such as a lambda expression."""
+        """Return the name of the function, or "f" if it has no name, such as a lambda expression."""
         name = getattr(self.function, "__name__", "f")
         return name if name.isidentifier() else "f"
 
     @property
     def argnums(self) -> tuple[int, ...]:
-        """The positions of the differentiated inputs among the arguments."""
+        """Return the positions of the differentiated inputs among the arguments."""
         return tuple(self.arguments.index(name) for name in self.wrt)
 
     def structs_at_point(self) -> list[Any]:
-        """Return the abstract value of each argument at one point."""
+        """Return the shape and dtype of each argument at one point, as pytrees of `jax.ShapeDtypeStruct`."""
         named = [(dict(self.points), 1), (dict(self.shared), 0)]
         structs = [
             jax.tree.map(lambda a, skip=skip: jax.ShapeDtypeStruct(a.shape[skip:], a.dtype), inputs)
@@ -80,7 +80,7 @@ def make_problem(
     target: str = "jacobian",
     import_line: str = "",
 ) -> Problem:
-    """Return the problem of a function with its inputs. Raise `Refusal` if one of them is invalid."""
+    """Check a function and its inputs, and return them as a `Problem`. Raise `Refusal` if one is invalid."""
     if not callable(function):
         raise Refusal(f"the function to advise on is {describe(function)}: give a function of one point")
     if target not in TARGETS:
@@ -111,7 +111,7 @@ def make_problem(
 
 
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
-    """Return a dict from input name to a pytree of arrays, in the dtypes that JAX gives them."""
+    """Return a dict from input name to a pytree of arrays, converted to dtypes that JAX supports."""
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
@@ -139,7 +139,6 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
 
 
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the differentiated inputs from text such as "x+k"."""
     if not isinstance(wrt, str):
         raise Refusal(f"wrt must be names joined by '+', such as {'+'.join(inputs)}, not {describe(wrt)}")
     names = tuple(dict.fromkeys(wrt.split("+")))
@@ -154,7 +153,6 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the inputs in the order of the parameters of the function."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a built-in function takes them as they are given
@@ -174,7 +172,7 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
-    """Context manager that registers the function as a workload, and yields its case without a method.
+    """Context manager that registers the function as a workload, and yields a `Case` with this workload.
 
     `whole_mode` is a function of the batch that computes the derivative, for mode=vmap_grad.
     """
@@ -204,7 +202,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
 
 
 def _make_spec(array: Any, skipped: int) -> InputSpec:
-    """Return the distribution of an input: the rows of an array as they are, or uniform for a shape."""
+    """Return the `InputSpec` of an array, or one with random values (zeros for integers) for a shape."""
     shape, integer = tuple(array.shape[skipped:]), bool(jnp.issubdtype(array.dtype, jnp.integer))
     if isinstance(array, jax.ShapeDtypeStruct):
         zeros = lambda _, rows: np.zeros((len(rows), *shape))  # noqa: E731

@@ -36,7 +36,7 @@ class Experiment:
     Attributes:
         name: the name of the file without its suffix.
         title: the differentiated function and the environment (hardware and software).
-        constants: the sizes that are the same in all timings, by name.
+        constants: a dict from the name of a size to its value, for sizes that are the same in all timings.
         parameters: a dict from the name of a parameter in the file to its description.
         coordinates: the parameter values of each measurement.
         regions: a dict from the name of a method to its timing at each coordinate.
@@ -51,19 +51,18 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing of a "strong" or "weak" scaling, with a dict of its device count, point count and sizes."""
+    """A timing of a "strong" or "weak" scaling, with its device count, point count and sizes as a dict."""
 
     timing: Timing
     kind: str
     sizes: Mapping[str, int]
 
     def coordinates(self, names: Iterable[str]) -> Coordinates:
-        """Return the values of the named sizes."""
         return tuple(self.sizes[name] for name in names)
 
 
 def find_experiments(findings: Findings) -> list[Experiment]:
-    """Return the contents of the Extra-P files of a results folder, without oversubscribed timings."""
+    """Return the contents of the Extra-P files of a results folder, without timings on too few cores."""
     families = group_by(
         _sized_timings(findings),
         lambda sized: (
@@ -82,8 +81,8 @@ def find_experiments(findings: Findings) -> list[Experiment]:
 def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
     """Yield every timing of a strong scaling, and every timing of a weak scaling with its points per device.
 
-    A timing of a weak scaling is part of a strong scaling as well if it ran on one device, or if the same
-    case was timed on another number of devices.
+    A timing of a weak scaling also belongs to a strong scaling if it ran on one device, or if the same case
+    was timed on another number of devices.
     """
     timings = [timing for timing in findings.timings if timing.honest and timing.case.kind == "case"]
     device_counts = Counter(
@@ -101,7 +100,7 @@ def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
 
 
 def _sizes_by_name(case: Case, points: Mapping[str, int]) -> dict[str, int]:
-    """Return a dict of the device count, the point count and the workload's sizes, by unique names."""
+    """Return the device count, the point count and the sizes of the workload as a dict with unique names."""
     reserved = ("devices", *points)
     sizes = {f"sizes.{name}" if name in reserved else name: size for name, size in case.sizes.items()}
     return {"devices": case.devices, **points, **sizes}
@@ -182,7 +181,7 @@ def _title(sized: _SizedTiming) -> str:
 
 
 def _varying_names(rows: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return the names of sizes that vary independently: devices first, then those with the most values."""
+    """Return the names of sizes that vary independently: devices first, then in order of most values."""
     names: list[str] = []
     for name in rows[0]:
         if len({row[name] for row in rows}) > 1 and not any(

@@ -41,9 +41,9 @@ class Batch:
         return self.sizes.outputs if self.workload.reduce else 1
 
     def points_per_seed(self, index: int) -> int:
-        """Return the length of the leading axis of an input along which a seed is repeated.
+        """Return the number of points (batch elements) over which a tangent of input `index` is repeated.
 
-        It is the number of points, or 1 if the input is shared or all outputs are summed to one scalar.
+        It is 1 if the input is shared by all points, or if all outputs are summed to one scalar.
         """
         is_per_point = self.workload.names[index] in self.workload.points or self.case.target in SECOND
         return self.case.points if is_per_point and not self.sizes.summed else 1
@@ -51,8 +51,7 @@ class Batch:
     def columns(self, push: Callable[[int, np.ndarray], np.ndarray], size: float = 1.0) -> list[np.ndarray]:
         """Return the columns of the Jacobian as one array (columns, points, outputs) for each input.
 
-        If the case is reduced, columns are summed over outputs, and the arrays have the shape (columns,
-        points).
+        If the workload reduces the Jacobian (`reduce`), columns are summed over outputs: (columns, points).
 
         Args:
             push: maps (index of the input, tangent) to a column (points, outputs).
@@ -69,7 +68,7 @@ class Batch:
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
         """Return the rows of the Jacobian as one array (rows, *shape of the input) for each input.
 
-        If the case is reduced, every `rows_per_sum` consecutive rows are summed.
+        If the workload reduces the Jacobian, every `rows_per_sum` consecutive rows are summed.
 
         Args:
             pull: maps a cotangent to a tuple with a row for each input.
@@ -90,7 +89,7 @@ class Batch:
         return parts
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
-        """Return the arrays of `columns` or `rows` as one array (points, outputs, inputs)."""
+        """Concatenate the arrays of `columns` or `rows` to one array (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             parts = [np.moveaxis(part, 0, -1) for part in parts]
@@ -102,7 +101,7 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], library: Any, log_gamma: Any
 ) -> Batch:
-    """Return the batch of a case whose function is in formulas.py.
+    """Return the `Batch` of a case: its inputs, and its function from formulas.py for all points.
 
     Args:
         sizes: The shape of the derivative.
@@ -151,7 +150,7 @@ def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.
 
 
 def _stack_slices(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
-    """Copy the `count` arrays of an iterator one by one into an array with a new leading axis."""
+    """Stack `count` arrays of an iterator along a new leading axis, without holding all of them in memory."""
     stacked = np.empty(0)
     for k, array in enumerate(slices):
         if k == 0:
@@ -161,7 +160,7 @@ def _stack_slices(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return as text why a peer that uses formulas.py cannot run a case, or None if it can."""
+    """Return the reason why a peer that uses formulas.py cannot run a case, or None if it can."""
     text = f"{case.engine} implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     return first_reason(
         (case.workload not in formulas.KNOWN, text),
@@ -170,7 +169,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str])
 
 
 def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return as text why a peer with the given AD modes cannot run a case, or None if it can.
+    """Return the reason why a peer with the given AD modes cannot run a case, or None if it can.
 
     The mode, the chunk and the memory of the host are checked. The estimated memory is twice the size of the
     result, which is copied once, plus several arrays of the size of the largest intermediate.

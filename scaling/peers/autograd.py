@@ -20,7 +20,7 @@ MODES = ("value", "jacfwd", "linearize", "jacrev", "grad_of_sum", *HESSIAN)
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return as text why autograd cannot run a case (a configuration of a study), or None if it can."""
+    """Return the reason why autograd cannot run a case (a configuration of a study), or None if it can."""
     return _seeds.why_not_offered(case, workload, sizes, MODES)
 
 
@@ -39,7 +39,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the columns of the Jacobian by JVPs: an array (columns, points, outputs) for each input."""
+    """Compute the columns of the Jacobian with JVPs: an array (columns, points, outputs) for each input."""
     from autograd import make_jvp
     from autograd.differential_operators import make_jvp_reversemode
 
@@ -52,7 +52,7 @@ def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the rows of the Jacobian by VJPs: an array (rows, *shape of the input) for each input."""
+    """Compute the rows of the Jacobian with VJPs: an array (rows, *shape of the input) for each input."""
     from autograd import make_vjp
 
     vjp, y = make_vjp(lambda x: batch.function(*x))(batch.x)
@@ -62,7 +62,7 @@ def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _hessian(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the columns of the Hessian of each point x, or H x for the target `hvp`.
+    """Return the columns of the Hessian H of each point x, or the product H x if the target is `hvp`.
 
     The function is summed over the points. Because points are independent, the gradient of the sum consists
     of the gradients of the points.

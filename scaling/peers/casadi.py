@@ -41,7 +41,7 @@ _GRID = np.arange(-10.0, 11.0)
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return as text why CasADi cannot run a case (a configuration of a study), or None if it can."""
+    """Return the reason why CasADi cannot run a case (a configuration of a study), or None if it can."""
     return first_reason(
         (case.workload not in _FUNCTIONS, f"casadi implements the workloads {', '.join(_FUNCTIONS)}"),
         (case.mode not in _MODES, f"casadi offers {', '.join(_MODES)}"),
@@ -56,7 +56,6 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return as text why the graph of a case or the copies of its inputs are too large, or None."""
     s = {"m": 1, "d": 1, "p": 1, "o": 1} | dict(case.sizes)
     per_point = {
         "rbf": s["m"] * (5 + 3 * s["d"]),
@@ -171,7 +170,7 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
 
 
 def _jacobian(ca: Any, y: Any, x: Any, weight: int) -> tuple[Any, int]:
-    """Return the Jacobian dy/dx and its number of sweeps; `weight` is 0 for forward, 1 for reverse sweeps."""
+    """Return the Jacobian dy/dx and its number of sweeps, which are forward (`weight` 0) or reverse (1)."""
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": weight, "ad_weight_sp": weight}})
     pattern = jacobian.sparsity()
     colors = pattern.T.uni_coloring(pattern) if weight else pattern.uni_coloring(pattern.T)
@@ -193,14 +192,14 @@ def _linear(ca: Any, case: Case, X: Any, W: Any) -> Any:
 
 
 def _residual(ca: Any, case: Case, d: Any, m: Any) -> Any:
-    """Return the residual of d (21, 1) after a fit of the profile at m (1, 1), or its sum of squares."""
+    """Return d - a f, with f = exp(-1.5 (x - m)^2) and least-squares amplitude a, or its sum of squares."""
     f = ca.exp(-1.5 * (ca.SX(_GRID) - m) ** 2)
     rs = d - ca.sum1(d * f) / ca.sum1(f * f) * f
     return ca.sum1(rs**2) if case.variant == "scalar" else rs
 
 
 def _poisson(ca: Any, case: Case, c: Any, lam: Any) -> Any:
-    """Return the sum of the Poisson log pmf(c; lam), without the terms that are independent of lam."""
+    """Return the sum of c log(lam) - lam, the Poisson log likelihood without terms independent of lam."""
     return ca.sum1(c * ca.log(lam) - lam)
 
 

@@ -25,7 +25,7 @@ _UNROLLED_ROWS = 8  # rows per loop iteration, so that the compiler sums them wi
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return as text why Enzyme cannot run a case (a configuration of a study), or None if it can."""
+    """Return the reason why Enzyme cannot run a case (a configuration of a study), or None if it can."""
     return _seeds.why_unsupported(case, workload, sizes, MODES)
 
 
@@ -88,7 +88,7 @@ def _value(batch: _seeds.Batch, f: Callable, x: tuple) -> Any:
 
 
 def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Return the columns of the Jacobian by JVPs: an array (columns, points, ...) for each input."""
+    """Compute the columns of the Jacobian with JVPs: an array (columns, points, ...) for each input."""
     import jax
     import jax.numpy as jnp
 
@@ -105,9 +105,9 @@ def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Return the rows of the Jacobian by VJPs: an array (rows, *shape of the input) for each input.
+    """Compute the rows of the Jacobian with VJPs: an array (rows, *shape of the input) for each input.
 
-    If the case is reduced, every `rows_per_sum` consecutive rows are summed.
+    If the workload reduces the Jacobian, every `rows_per_sum` consecutive rows are summed.
     """
     import jax
     import jax.numpy as jnp
@@ -129,7 +129,7 @@ def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _unit_seed(like: Any, points: int, k: Any) -> Any:
-    """Return a unit tangent or cotangent like an array: element `k` of every point is 1, all others 0."""
+    """Return an array like `like` in which element `k` of every point is 1 and all other elements are 0."""
     import jax.numpy as jnp
 
     width = like.size // points

@@ -14,7 +14,7 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
 def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
-    """Return the Python function that a case differentiates; it takes its inputs as keyword arguments.
+    """Return the Python function that a case differentiates. It takes its inputs as keyword arguments.
 
     `np` is the array library and `log_gamma` its logarithm of the gamma function, which only the value of
     `poisson` needs.

@@ -1,7 +1,7 @@
-"""Define the interface of a peer, and select, check and version the peer that `engine` of a case names.
+"""Interface of a peer (another AD system): find, check and version the module that `engine=NAME` names.
 
-A peer is another differentiation system that runs the same cases as JAX, with the same inputs and checks. It
-is a module of this package (`engine: torch`) or of the user (an import path) that defines two functions,
+A peer runs the same cases as JAX, with the same inputs and checks. It is a module of this package (`engine:
+torch`) or of the user (an import path) that defines two functions,
 
     reason_to_skip(case, workload, sizes) -> str | None     the reason why the peer cannot run a case
     prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
@@ -131,7 +131,7 @@ def _version(distribution: str) -> str | None:
 
 
 def missing(engine: str) -> str | None:
-    """Return text such as "torch is not installed; pip install ..." if an engine lacks packages, or None."""
+    """Return a message such as "torch is not installed; pip install ...", or None if nothing is missing."""
     names = [name for name, version in versions(engine).items() if version is None]
     if not names:
         return None
@@ -140,7 +140,7 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return the values that a peer prescribes for fields of a case, as a dict from field to value.
+    """Return the fields of a case that its peer prescribes, as a dict from field name to value.
 
     A peer computes the whole batch with a number of threads, so that options of JAX do not apply.
     """
@@ -154,7 +154,7 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def formulations(case: Case) -> tuple[str, ...]:
-    """Return the names of the ways to write the workload's function that only this engine offers."""
+    """Return the names of the implementations of the case's function that only its engine offers."""
     if case.engine == JAX:
         return ()
     return tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))

@@ -17,12 +17,12 @@ MODES = ("value", "finite_difference", "analytic")
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return as text why NumPy cannot run a case (a configuration of a study), or None if it can."""
+    """Return the reason why NumPy cannot run a case (a configuration of a study), or None if it can."""
     return _seeds.why_not_offered(case, workload, sizes, MODES)
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a `Prepared` object whose `call` computes the derivative; nothing is compiled."""
+    """Return a `Prepared` object whose `call` computes the derivative. Nothing is compiled."""
     from scipy.special import gammaln
 
     batch = _seeds.make_batch(case, workload, sizes, arrays, np, gammaln)
@@ -35,7 +35,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _finite_differences(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return (f(x + h e) - f(x)) / h for each unit vector e, with the same step h at all points."""
+    """Return (f(x + h e) - f(x)) / h for each unit vector e, as (vectors, points, outputs) per input."""
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 
@@ -57,7 +57,10 @@ def _analytic(case: Case, workload: Any, inputs: dict[str, np.ndarray]) -> np.nd
 
 
 def _rbf(variant: str | None, is_summed: bool, x: np.ndarray, support: np.ndarray) -> np.ndarray:
-    """Return the derivative of `rbf`: (points, m, d), without m if summed, without d unless `squared`."""
+    """Return the derivative of `rbf` with respect to x, an array (points, m, d).
+
+    The axis m is omitted if the outputs are summed, and the axis d if the variant is not `squared`.
+    """
     if variant == "squared":
         value = np.exp(-0.5 * np.sum((x[:, None, :] - support) ** 2, axis=-1))
         if is_summed:
@@ -69,19 +72,18 @@ def _rbf(variant: str | None, is_summed: bool, x: np.ndarray, support: np.ndarra
 
 
 def _linear(X: np.ndarray, W: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the derivative of the sum of X @ W over its outputs, as a dict from input name to array.
+    """Return the derivatives of (X @ W).sum(axis=1), as a dict from input name to array (points, inputs).
 
-    The derivative with respect to W[i, j] is X[:, i], and the derivative with respect to X is the sum of each
-    row of W. The arrays have the shape (points, inputs).
+    With respect to W[i, j], the derivative is X[:, i], and with respect to X[:, i] it is the sum of W[i, :].
     """
     return {"W": np.repeat(X, W.shape[1], axis=1), "X": np.tile(W.sum(axis=1), (len(X), 1))}
 
 
 def _residual(variant: str | None, d: np.ndarray, m: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the derivative of rs = d - a f as a dict from input name to array.
+    """Return the derivative of rs = d - a f as a dict from input name to array (points, 21, inputs).
 
     Here f = exp(-1.5 (x - m)^2) and a = sum(d f) / sum(f f). The variant `scalar` is the derivative of
-    sum(rs^2), where rs is orthogonal to f.
+    sum(rs^2), where rs is orthogonal to f, with arrays (points, inputs).
     """
     offset = np.arange(-10.0, 11.0).astype(d.dtype) - m[:, None]
     f = np.exp(-1.5 * offset**2)

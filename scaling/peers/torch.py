@@ -38,7 +38,7 @@ LinearMap = Callable[[Arrays], Arrays]
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return as text why PyTorch cannot run a case (a configuration of a study), or None if it can."""
+    """Return the reason why PyTorch cannot run a case (a configuration of a study), or None if it can."""
     functions = f"torch implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
     has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
@@ -147,9 +147,9 @@ def _make_derivative(
 ) -> Callable[..., Arrays]:
     """Return a function from x to a tuple of tensors with the columns or rows of the derivative.
 
-    The tuple has one tensor, or one for each input: (seeds, points, ...), or (points, ...) for a single seed.
-    The seeds are created outside the function, because creating them in a compiled derivative takes up to
-    thirty times as long.
+    The tuple has a single tensor or one for each input. Their shape is (seeds, points, ...), or (points, ...)
+    if there is a single seed. The seeds are created outside the function, because creating them in a compiled
+    derivative takes up to thirty times as long.
     """
     f = _make_function(torch, case, workload, sizes, tensors)
     is_common = case.batch == "vmap"  # all points have the same seed
@@ -171,10 +171,7 @@ def _make_derivative(
 def _make_function(
     torch: Any, case: Case, workload: Any, sizes: Any, tensors: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Return the batched function of the inputs to differentiate with respect to.
-
-    It returns (points, outputs) or (points,), or a scalar if the outputs of the batch are summed.
-    """
+    """Return the function from the differentiated inputs of a batch to its outputs, or to their total sum."""
     dtype = getattr(torch, case.dtype)
     log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 gammaln of integers is float32
     formula = formulas.function(case, torch, log_gamma if case.ad_mode.is_value else None)
@@ -220,7 +217,7 @@ def _map_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) -> 
 def _columns(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, tangents: Arrays
 ) -> Arrays:
-    """Return the columns of the Jacobian, computed with one JVP per seed.
+    """Compute the columns of the Jacobian with one JVP per seed.
 
     A single seed without `jit` uses dual tensors, which take 0.7 of the time of torch.func.
     """
@@ -238,9 +235,9 @@ def _columns(
 def _rows(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, cotangents: Arrays
 ) -> Arrays:
-    """Return the rows of the Jacobian, computed with one VJP per seed and a single forward pass.
+    """Compute the rows of the Jacobian with one VJP per seed and a single forward pass.
 
-    If the case is reduced, the rows are summed over the outputs of each point.
+    If the workload reduces the Jacobian, the rows are summed over the outputs of each point.
     """
     rows = _map_seeds(torch, case, _pullback(torch, case, lambda *z: (f(*z),), x), cotangents)
     if not workload.reduce or len(cotangents[0]) == 1:
@@ -259,7 +256,7 @@ def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> Li
 
 
 def _make_hvp(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> LinearMap:
-    """Return the linear map from a tangent v to the Hessian-vector product H v of each point.
+    """Return the linear map from a tangent v to H v, where H is the Hessian of each point.
 
     The map returns one tensor, or one for each input. Forward mode uses all unit tangents of x.
     """

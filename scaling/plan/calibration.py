@@ -1,4 +1,4 @@
-"""Calibration of the CPU model: rates of this CPU from its measured peaks and dispatch latencies.
+"""Convert the measured peaks and dispatch latencies of a CPU to the rates of its hardware model.
 
 The run times of cases are not used. options/machine_peaks.py measures the peaks, and time_model.py predicts
 run times from the rates.
@@ -24,7 +24,8 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
     """Return the CPU hardware with rates from measured peaks, one set of rates per device count.
 
     Args:
-        bound_only: Whether peaks of a process that is not bound to one core per device are ignored.
+        timings: Measured times, of which only those of peaks and latencies are used.
+        bound_only: If true, peaks of a process that is not bound to one core per device are ignored.
     Raises:
         Refusal: If no rates are measured.
     """
@@ -98,7 +99,7 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
 
 
 def _network(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
-    """Model the cores as one network level, whose ring all-reduce takes as long as the measured one."""
+    """Return the cores as one network level that reproduces the measured all-reduce, or () if unknown."""
     if devices < 2 or speed is None or collective is None:
         return ()
     steps = 2 * math.ceil(math.log2(devices))

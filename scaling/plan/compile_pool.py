@@ -1,4 +1,4 @@
-"""Pool of compile workers: compile cases in parallel processes, and compile each distinct program once.
+"""Parent of the compile workers of `scaling plan`: queue the cases, and compile each program only once.
 
 compile_worker.py compiles a case and reads its cost from the program. plan_study.py writes the records.
 """
@@ -40,7 +40,7 @@ class CompilePool:
     seconds: float
 
     def compile_all(self, cases: Iterable[Case], report: Report, begin: Callable[[Case], None]) -> None:
-        """Compile all cases, those with the most devices first.
+        """Compile all cases, starting with those on the most devices.
 
         Args:
             report: Called with each case that ends and the fields of its record (result).
@@ -106,9 +106,9 @@ class _SharedState:
     """The state that the threads of a pool share: the queue, and the programs that are or were compiled.
 
     Attributes:
-        claimed: Program digest -> the case that is being compiled, followed by the cases that wait for it.
-        compiled: Program digest -> the compiled case and the fields of its record.
-        programs: Case -> digest of its program.
+        claimed: Dict from program digest to the case that is being compiled and the cases that wait for it.
+        compiled: Dict from program digest to the compiled case and the fields of its record.
+        programs: Dict from case to the digest of its program.
         failure: Exception of a thread, which stops all others.
     """
 
@@ -121,15 +121,15 @@ class _SharedState:
     failure: BaseException | None = None
 
     def take(self) -> Case | None:
-        """Remove and return the next case, or None if the queue is empty or another thread failed."""
+        """Remove and return the next case of the queue, or return None if it is empty or a thread failed."""
         with contextlib.suppress(queue.Empty):
             return self.queued_cases.get_nowait() if self.failure is None else None
         return None
 
     def claim(self, case: Case, program: str | None) -> bool:
-        """Return whether this case is the first one with its program, and therefore must be compiled.
+        """Return whether a case is the first one with its program digest, and therefore must be compiled.
 
-        Otherwise this case is reported when the program has been compiled.
+        Otherwise the case is reported as soon as the program has been compiled.
         """
         if program is None:
             return True
@@ -160,5 +160,4 @@ class _SharedState:
                 self._report_equal(follower, case, fields)
 
     def _report_equal(self, case: Case, compiled: Case, fields: RecordFields) -> None:
-        """Report a case with the record fields of a compiled case that has the same program."""
         self.report(case, fields | {"compiled_as": compiled.key, "program": self.programs[compiled]})

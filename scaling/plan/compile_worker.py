@@ -1,4 +1,4 @@
-"""Compile worker process: compile cases for absent devices, and read the cost of the programs.
+"""Child process of `scaling plan`: trace and compile cases for absent devices, and read the program costs.
 
 `python -m scaling.plan.compile_worker` reads a header and then requests from standard input, one JSON object
 per line:
@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def describe_failure(error: Exception) -> RecordFields:
-    """Return the status, the reason and the text of a case that raised an exception, as record fields."""
+    """Return the record fields of a case that raised an exception: a dict with status, reason and text."""
     if isinstance(error, shape.TooLarge):
         needs = error.needs | {"peak_bytes": memory.bytes_while_running(error.needs)} if error.needs else {}
         return needs | {"status": "skipped", "reason": "too_large", "text": str(error)}
@@ -139,7 +139,7 @@ class TracedCase:
         return f"needs {format_bytes(needed)}, a device has {format_bytes(limit)}"
 
     def compile(self) -> RecordFields:
-        """Compile the case, and return a dict with the memory, cost and messages of the program."""
+        """Compile the case, and return its record fields: status, memory, operations and collectives."""
         coloring = self.sizes.coloring
         fields = run_case.coloring_fields(coloring) if coloring else {}
         fields |= {"capacity_bytes": int(self.header["memory"])} if self.header["memory"] else {}
@@ -171,9 +171,9 @@ class TracedCase:
     def _compile_stages(
         self, program: layout.Program, options: dict[str, Any] | None = None
     ) -> timing.Stages:
-        """Compile a program, and return the compiled stages.
+        """Compile a program, and return the executable with the time of each compilation stage.
 
-        If the compiler reports that it does not fit into memory, the result contains a `_RejectedProgram`.
+        If the program does not fit into memory, the executable is a `_RejectedProgram`.
         """
         try:
             return timing.compile_stages(program.function, list(program.arguments.values()), options)
@@ -210,7 +210,6 @@ def _rejected_program(program: layout.Program, devices: int, message: str) -> _R
     """Return the memory, in bytes per device, of a program that the compiler rejected as too large."""
 
     def size(array: Any, shape: tuple[int, ...]) -> int:
-        """Return the size in bytes of a shard with this shape."""
         return math.prod(shape) * array.dtype.itemsize
 
     arguments, used = list(program.arguments.values()), _USED.search(message)
@@ -279,7 +278,7 @@ def _device_jaxpr(jaxpr: Any) -> Any:
 def _optimized_work(cost: hlo_cost.ProgramCost, steps: int) -> RecordFields:
     """Return the kernels and operation counts of the optimized program as a dict of record fields.
 
-    Equal kernels are merged, and `times` contains their total count.
+    A call runs the program `steps` times. Equal kernels are merged, and `times` contains their total count.
     """
     counts: Counter[hlo_cost.Kernel] = Counter()
     for kernel in cost.kernels:

@@ -26,7 +26,7 @@ class Level:
     Attributes:
         shape: Topology: torus, switch, or tree.
         devices: Number of devices that the level connects, or None for any number.
-        bandwidth: Bytes per second in one direction, per link of a torus or else per device.
+        bandwidth: Bytes per second in one direction, per link of a torus and otherwise per device.
         latency: Seconds per hop or step.
         wraps: An axis of a torus is a ring if its length is a multiple of this number, and otherwise a line.
     """
@@ -43,12 +43,12 @@ class Rates:
     """Rates and latencies of one device while `devices` devices work at the same time.
 
     Attributes:
-        bandwidth: Memory bandwidth as (bytes of a kernel, bytes per second), in ascending order of bytes.
+        bandwidth: Pairs (bytes that a kernel moves, memory bytes per second), smallest kernel first.
         products: Matrix product operations per second, by dtype and precision.
         arithmetic: Other operations per second, by dtype. The next three rates are by dtype too.
         turned: Bytes per second of transposed arrays, in which the fastest axis changes.
         kernel_seconds: Launch latency of a kernel.
-        call_seconds: Dispatch latency of an empty call by distribution API, with "" as the default.
+        call_seconds: Dispatch latency of a call of an empty function by API, with "" as the default.
         network: Levels of the network, innermost first.
     """
 
@@ -65,7 +65,7 @@ class Rates:
     network: tuple[Level, ...]
 
     def empty_call(self, api: str) -> float:
-        """Return the dispatch latency in seconds of an empty call with an API, such as "pmap"."""
+        """Return the dispatch latency in seconds of an empty function with an API, such as "pmap"."""
         return self.call_seconds.get(api, self.call_seconds[""])
 
 
@@ -75,11 +75,11 @@ class Hardware:
 
     Attributes:
         memory: Bytes per device, or None for a share of the memory of this host.
-        rates: Rates by number of working devices, ascending. Those of a CPU are measured.
-        attained: Range of the share of the rates that programs reach, log-uniformly distributed.
-        asking: Range of a factor on the call and kernel latencies, log-uniformly distributed.
-        jitter: Standard deviation of the time of one device, as a share of the time.
-        stragglers: Share of devices that are slower, and their slowdown.
+        rates: One set of rates per number of working devices, ascending. The rates of a CPU are measured.
+        attained: Bounds of the fraction of the rates that programs reach, log-uniformly distributed.
+        asking: Bounds of a factor on the call and kernel latencies, log-uniformly distributed.
+        jitter: Standard deviation of the time of one device, as a fraction of the time.
+        stragglers: Fraction of devices that are slower (`share`), and the factor on their time (`slowdown`).
         slices: Available torus shapes in chips, beginning with one chip. If empty, whole hosts are available.
         most: Largest device count to compile for.
         price: Price per device and hour, or None.
@@ -113,7 +113,7 @@ class Hardware:
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates for the largest number of working devices in `rates` that is at most `devices`."""
+        """Return the rates in `rates` for the largest number of working devices that is at most `devices`."""
         smaller = [rates for rates in self.rates if rates.devices <= devices]
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
@@ -214,7 +214,6 @@ def _are_stragglers(value: Any) -> bool:
 
 
 def _are_slices(value: Any) -> bool:
-    """Return whether a value is a list of torus shapes that begins with a single chip."""
     shapes = isinstance(value, list) and all(
         isinstance(s, list) and s and all(map(_is_count, s)) for s in value
     )
@@ -231,7 +230,6 @@ def _is_level(value: Any) -> bool:
 
 
 def _is_network(value: Any) -> bool:
-    """Return whether a value is a list of network levels, the last of which connects all devices."""
     return (
         isinstance(value, list)
         and value != []

@@ -9,11 +9,13 @@ _BUILD_SECONDS = 2.0  # to build and check a case, including its share of the st
 
 
 def seconds(record: Record, settings: RunSettings, end: str = "high") -> float | None:
-    """Return the predicted seconds to measure one replicate of a case, or None without a prediction.
+    """Return the predicted wall time in seconds to measure a case once, or None if it is not predicted.
 
     Sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it. Each
-    compilation is sampled separately. The compile time is that of this host. `end` selects the end of the
-    prediction interval of the call time, "low" or "high".
+    compilation is sampled separately. The compile time is the measured one of this host.
+
+    Args:
+        end: The end of the prediction interval of the call time to use, "low" or "high".
     """
     if record.predicted is None:
         return None
@@ -24,7 +26,7 @@ def seconds(record: Record, settings: RunSettings, end: str = "high") -> float |
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings) -> tuple[float, float, int]:
-    """Return the predicted device-hours to measure all replicates of some cases.
+    """Return bounds of the predicted device-hours to measure all cases in all replicates (repetitions).
 
     Returns:
         (lower bound, upper bound, number of cases without a prediction).

@@ -41,7 +41,7 @@ def collective(
         kind: HLO name of the collective, such as all-reduce.
         size: Bytes of the input or the output per device, whichever is larger.
         levels: Levels of the network, innermost first.
-        shape: Shape of the torus in chips.
+        shape: Shape of the torus in chips, or () if there is no torus.
     """
     if devices < 2 or not levels:
         return _FREE

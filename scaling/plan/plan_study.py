@@ -1,6 +1,6 @@
-"""The command `plan`: compile a study for other hardware, predict its run times, and record both.
+"""The command `scaling plan`: read a study, have its cases compiled, predict run times, and write records.
 
-compile_worker.py compiles the cases, and time_model.py predicts the times.
+compile_pool.py compiles the cases in child processes, and time_model.py predicts the times.
 """
 
 import contextlib
@@ -81,9 +81,8 @@ class PlanSchedule:
     """The cases of a planned study that are to be compiled, and those that cannot be.
 
     Attributes:
-        compiled_as: Case -> the case that is compiled for it, which is a smaller one beyond the largest
-            machine.
-        environments: Environments by `PreflightResult.environment_key`.
+        compiled_as: Dict from case to the case to compile, which is smaller if the machine is too small.
+        environments: Dict from `PreflightResult.environment_key` to the hardware and software to record.
         rejected: Cases that cannot be planned, each with reason and text of its record.
         done: Number of cases that are already planned.
         keys: Keys of all cases of the study.
@@ -131,7 +130,6 @@ def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    """Return the model of this CPU with measured rates and with the free memory of the host per core."""
     timings = curves.pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = memory.available_bytes()
     share = None if free is None else free / len(cores.usable_cores())
@@ -139,7 +137,7 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 
 
 def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
-    """Return the cases of the study, with devices=all replaced by every count that divides the points."""
+    """Return the cases of a study, with devices=all replaced by each device count that divides the points."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     study, fields = _fill_in_devices(config["study"], hardware), _fill_in_devices(overrides, hardware)
     cells = grid.expand_study(study, fields, max_cases)
@@ -165,7 +163,7 @@ def _fill_in_devices(value: Any, hardware: Hardware) -> Any:
 def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total: None) -> PlanSchedule:
     """Check the cases of a study, and return the schedule of those that are not planned yet.
 
-    The progress callback `note` is that of `preflight.examine_cells`.
+    `note` is called several times a second with the numbers of checked and of all cases.
     """
     compiler = find_compiler(study.hardware)
     results = preflight.examine_cells(study.cells, study.settings.case_seconds, note)
@@ -202,7 +200,6 @@ def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total:
 
 
 def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
-    """Return the (reason, text) to record for a case that cannot be planned, or None if it can be."""
     if outcome := result.failure or result.inapplicable:
         return outcome
     if result.case.engine != "jax":
@@ -216,7 +213,7 @@ def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
 
 
 def smaller_case(case: Case, hardware: Hardware) -> Case | None:
-    """Return a smaller case whose devices each do the same work as those of a larger case, or None.
+    """Return a smaller case in which each device does the same work as in `case`, or None if there is none.
 
     The smaller case has fewer devices along the point axis of the mesh and fewer points (batch elements). The
     same number of devices partition the seeds of a point.
@@ -249,7 +246,6 @@ def find_compiler(hardware: Hardware) -> tuple[str, str]:
 
 
 def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
-    """Return (package, version) of the first of these packages that is installed, or None."""
     for name in names:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return name, importlib.metadata.version(name)
@@ -267,7 +263,10 @@ def _environment(study: PlannedStudy, compiler: tuple[str, str], result: Preflig
 
 
 def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
-    """Compile the cases, predict their times, and write a record of each case as it ends."""
+    """Compile the cases, predict their times, and write a record of each case as it ends.
+
+    `listener` is called with an event, which is a dict, when a case begins or ends.
+    """
     study, by_program = schedule.study, dict[Case, list[PreflightResult]]()
     for result in schedule.cases:
         by_program.setdefault(schedule.compiled_as[result.case], []).append(result)
@@ -311,7 +310,7 @@ def _compile_pool(study: PlannedStudy, cases: Mapping[Case, Any]) -> CompilePool
 
 
 def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
-    """Return the settings of a compile worker for these device counts, see compile_worker.py."""
+    """Return the header of a compile worker: a dict with the hardware and device counts to compile for."""
     return {
         "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
         "memory": hardware.memory, "most": max(counts),
@@ -320,10 +319,11 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
 
 
 def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
-    """Return the record fields of a compiled case with the predicted time of a call, if it has one.
+    """Return the record fields of a compiled case, with the predicted time of a call added.
 
-    Beyond the largest machine, a smaller case is compiled in place of the planned `case`. Each device does
-    the same work in both, and the messages connect all devices of the larger case.
+    If the time cannot be predicted, the field `text` states the reason. Beyond the largest machine, the
+    smaller case `compiled` is compiled in place of `case`. Each device does the same work in both, and the
+    messages connect all devices of the larger case.
     """
     if fields["status"] != "planned":
         return fields
@@ -363,7 +363,7 @@ def _manifest(study: PlannedStudy) -> dict[str, Any]:
 
 
 def describe_work(schedule: PlanSchedule) -> str:
-    """Return one line of text with the numbers of cases to compile, done before, skipped and failed."""
+    """Return one line of text with the numbers of cases to compile, already planned, skipped and failed."""
     failed = sum(result.failure is not None for result, *_ in schedule.rejected)
     parts = [
         f"{len(schedule.cases)} cases to compile",

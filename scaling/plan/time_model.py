@@ -1,10 +1,10 @@
 """Time model: predict the time of a call from the kernels and messages of its compiled program.
 
 A kernel takes the longer of the times for its bytes and for its operations at the rates of the machine (the
-roofline model). Kernels and messages do not overlap, and all devices wait for the slowest. Each draw is a
-random machine: the attained shares of the memory, arithmetic, and network rates and a factor on the latencies
-are log-uniform, devices differ by a lognormal factor, and a small share of stragglers is slower by a fixed
-factor. Caches are ignored beyond the table of bandwidths.
+roofline model). Kernels and messages do not overlap, and all devices wait for the slowest. The uncertainty
+comes from random machines: the fractions of the memory, arithmetic, and network rates that a program reaches
+and a factor on the latencies are log-uniform, devices differ by a lognormal factor, and a small fraction of
+stragglers is slower by a fixed factor. Caches are ignored beyond the table of bandwidths.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
 """
@@ -21,7 +21,7 @@ from scaling.plan.hardware import Hardware, Rates
 from scaling.plan.network import CollectiveCost, collective
 
 DRAWS = 2000  # random machines
-_KEPT = 100  # draws that are recorded
+_KEPT = 100  # random machines whose times are recorded
 _SEED = 0
 _PERCENTILES = (2.5, 50, 97.5)
 
@@ -31,14 +31,13 @@ Work = dict[str, float]
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """Predicted time of a call in seconds, with its 95 % interval and the medians of its parts.
+    """Predicted time of a call in seconds: median, 95 % interval, and the medians of its parts.
 
     Attributes:
         call: Dispatch of the call and launches of the kernels.
         waiting: Waiting time for the slowest device.
         bound: What limits the kernels most: memory, or one of the kinds of operations.
-        draws: Times on the first `_KEPT` random machines, which are the same for every program, to form
-            ratios of programs.
+        draws: Times on `_KEPT` random machines, the same for every program, to form ratios of programs.
     """
 
     seconds: float
@@ -97,7 +96,7 @@ def estimate(
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> TimeParts:
-    """Return the parts of the time of a call on `DRAWS` randomly drawn machines."""
+    """Return the parts of the predicted time of a call on each of `DRAWS` random machines."""
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise _UnknownRate("the number of iterations of a loop is not known at compile time")
     rates = hardware.rates_at(case.devices)
@@ -127,7 +126,7 @@ def _draw_between(ends: tuple[float, float], rng: np.random.Generator) -> np.nda
 
 
 def _with_unvectorized_functions(kernel: Work) -> Work:
-    """Return a kernel with the evaluations of exp that take as long as its unvectorized functions."""
+    """Return a kernel with its unvectorized functions counted as evaluations of exp of the same time."""
     extra = kernel.get("unvectorized", 0)
     return kernel | {"transcendentals": kernel.get("transcendentals", 0) + extra} if extra else kernel
 
@@ -140,8 +139,8 @@ def _kernel_seconds(
     Returns:
         Array (kernels,) with the seconds to move the bytes of each kernel.
         Array (kernels,) with the seconds to execute its operations.
-        Array (kernels,) with the number of times it runs.
-        The bound: memory or the kind of operations with the longest total time, or None without kernels.
+        Array (kernels,) with the number of times that it is executed.
+        The bound: memory or the kind of operations with the longest total time, or None if all are 0.
     """
     dtype, memory_seconds, operation_seconds, times = case.dtype, *np.zeros((3, len(kernels)))
     speeds: dict[str, float | None] = {
@@ -184,7 +183,6 @@ def _bandwidth(size: float, rates: Rates) -> float:
 
 
 def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> CollectiveCost:
-    """Return the latency and transfer time of a collective of the program on the hardware's network."""
     group = int(message["group"])
     shape = hardware.slice_shape(group) if group <= hardware.most else next(iter(hardware.slices[-1:]), None)
     cost = collective(
@@ -196,8 +194,8 @@ def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> Collective
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
     """Return the time of the slowest device divided by the typical time, an array (draws,).
 
-    Devices are independent, so that the distribution function of the maximum of n devices is the n-th power
-    of that of one. `uniform` contains random numbers in [0, 1), an array (draws,).
+    The devices are independent. The distribution function of the slowest of n devices is therefore the n-th
+    power of that of one device. `uniform` contains random numbers in [0, 1), an array (draws,).
     """
     share, shift = hardware.stragglers["share"], math.log(hardware.stragglers["slowdown"]) / hardware.jitter
     grid = np.linspace(-6, shift + 6, 4000)  # standard deviations

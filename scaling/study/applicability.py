@@ -17,8 +17,8 @@ _UNDEFINED = "not_defined"
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
     """Return the (reason, text) to record for a case that cannot run, or None if it can run.
 
-    The reason is a word such as "not_defined", and the text explains it. All defaults of the case are filled
-    in already, see completion.py.
+    The reason is a word such as "not_defined", and the text explains it. The defaults of the case (one
+    configuration to run) must be filled in, see completion.py.
     """
     rules = [
         *_mode_rules(case, workload, sizes), *_reduction_rules(case, workload, sizes),

@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 
 
 def complete(case: Case, make: workload.MakeWorkload = workload.make_user_workload) -> Case:
-    """Return the case with all defaults of its workload filled in and unused fields reset.
+    """Fill in the defaults of a case (one configuration to run), and reset fields that have no effect.
 
-    `make` is the function that builds the workload of a case.
+    Args:
+        make: The function that maps a case to its `Workload`, the function family to differentiate.
     """
     case = _resolve_names(case)
     case = dataclasses.replace(case, **_reset_values(case))
@@ -34,7 +35,7 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
 
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
-    """Return a dict from each field that a study states for a case without effect to the reason."""
+    """Return the fields that a study sets without effect in a case, as a dict from field name to reason."""
     settled, found = _resolve_names(case), dict[str, UnusedField]()
     target = f"with target={settled.target}"
     if settled.mode != case.mode:
@@ -59,9 +60,9 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _resolve_names(case: Case) -> Case:
-    """Return the case with target, mode, variant, formulation, sizes and points resolved.
+    """Fill in the target, mode, variant, formulation, sizes and points of a case from its workload.
 
-    Raise `Refusal` if the workload does not have one of the names.
+    Raise `Refusal` if the case states a name that the workload does not have.
     """
     module = find_module(case.workload)
     mode, target = _resolve_target(case, module)
@@ -89,10 +90,10 @@ def _resolve_names(case: Case) -> Case:
 
 
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return the resolved (mode, target) of a case, such as ("jacfwd", "jacobian").
+    """Return the AD mode and the target of a case with defaults filled in, such as ("jacfwd", "jacobian").
 
-    If the target is the function value, the mode is "value", and vice versa. Raise `Refusal` if the workload
-    does not have the target.
+    If the target is the value of the function, the mode is "value", and vice versa. Raise `Refusal` if the
+    workload does not have the target.
     """
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
@@ -108,9 +109,10 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the value of a field such as `variant`, by default the first of the workload's names.
+    """Return the value of a field of a case, such as `variant`, or the first of `names` if it is not set.
 
-    Raise `Refusal` if the value is in neither `names` nor `others`, which the engine offers.
+    Raise `Refusal` if the value is neither in `names`, which the workload offers, nor in `others`, which the
+    engine (the AD system) offers.
     """
     value = getattr(case, field) or (names[0] if names else None)
     if value is not None and value not in names + others:
@@ -136,7 +138,6 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def _check_mesh(case: Case) -> None:
-    """Raise `Refusal` unless the mesh, such as 2x4, has as many devices as the case."""
     known = [f"{n}x{case.devices // n}" for n in range(case.devices, 0, -1) if case.devices % n == 0]
     if case.mesh not in known:
         given = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
@@ -145,7 +146,7 @@ def _check_mesh(case: Case) -> None:
 
 
 def unused_in_layout(case: Case) -> dict[str, UnusedField]:
-    """Return a dict from each field that the mode, target and layout of a case do not use to the reason."""
+    """Map each field that the mode, target or layout of a case makes irrelevant to the reason."""
     unused: dict[str, UnusedField] = {}
     for name, holds, words, because in _unused_field_rules(case):
         if holds:
@@ -154,10 +155,7 @@ def unused_in_layout(case: Case) -> dict[str, UnusedField]:
 
 
 def _unused_field_rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
-    """Return rules (field, whether it is unused, reason as text, fields that cause it).
-
-    If several rules of a field apply, the first one gives the reason.
-    """
+    """Return rules (field, whether it is unused, reason, fields that cause it), the first of which counts."""
     mode, plain = case.ad_mode, case.api == "jit"
     whole, by_hand = not mode.has_seeds, mode.by_workload
     with_mode, seedless = f"with mode={mode.name}", whole or mode.single_seed or case.target == "hvp"
@@ -193,7 +191,7 @@ def _unused_field_rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
-    """Return the case without a `chunk` or `block` that covers all seeds or all points of a device.
+    """Return the case with `chunk` or `block` removed if it covers all seeds or all points of a device.
 
     `chunk` is the number of seeds (tangents or cotangents) and `block` the number of points (batch elements)
     that are computed at a time. The compiled program is the same without such a field.

@@ -24,9 +24,10 @@ _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|
 
 
 def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> None:
-    """Compose the configuration and call `job(config, study name)`, once per combination of a multirun.
+    """Compose the configuration of a study, and call `job(config, study_name)` with it.
 
-    Raise `Refusal` if the configuration cannot be composed. Exceptions of `job` propagate unchanged.
+    With --multirun, `job` is called for each combination of values. Raise `Refusal` if the configuration
+    cannot be composed. Exceptions of `job` propagate unchanged.
 
     Args:
         words: The command-line words after the subcommand: overrides and options of Hydra.
@@ -73,9 +74,13 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
 
 
 def complete(words: list[str], verbs: list[str]) -> int:
-    """Print the completions of the word at the cursor, or the shell's setup lines; return the exit status.
+    """Print the shell completions of the word at the cursor, or setup code for the shell, and return 0.
 
     Hydra completes the words of `run` and `plan`. Errors are not printed, because the user is still typing.
+
+    Args:
+        words: The words after the subcommand: `query=SHELL` of the shell, or options of Hydra.
+        verbs: The names of all subcommands of `scaling`.
     """
     if not any(word.startswith("query=") for word in words):
         compose(["--shell-completion", *words], lambda *_: None)
@@ -93,7 +98,7 @@ def complete(words: list[str], verbs: list[str]) -> int:
 
 
 def configuration() -> Path:
-    """Return the path of the `conf` folder, in the installed package or in the source checkout."""
+    """Return the path of `conf`, the folder of YAML files, in the installed package or source checkout."""
     package = Path(__file__).resolve().parents[1]
     return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
 
@@ -120,10 +125,7 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any], known: li
 
 
 def _check_cluster(config: Any, conf: Path) -> None:
-    """Raise `Refusal` if the cluster configuration has an unknown or unused key.
-
-    An unknown cluster name is reported later, when the values are parsed.
-    """
+    """Raise `Refusal` if the configuration of a known kind of cluster has an unknown or unused key."""
     if not isinstance(config, Mapping) or config.get("name") not in NAMES:
         return
     used = _read_keys(conf / "cluster" / f"{config['name']}.yaml")
@@ -139,7 +141,7 @@ def _check_cluster(config: Any, conf: Path) -> None:
 
 @contextlib.contextmanager
 def _check_files() -> Iterator[None]:
-    """Make Hydra check every YAML file against size limits before reading it, inside the context."""
+    """Return a context manager in which Hydra checks the size and nesting of YAML files before reading."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
 
     from scaling.study import yaml_files
@@ -177,7 +179,6 @@ def _in_hydra_syntax(word: str) -> str:
 
 
 def _explain_hydra_error(error: Exception, known: list[str], words: list[str]) -> Refusal:
-    """Return a `Refusal` that explains an error of Hydra in one line and lists the alternatives."""
     import yaml
     from hydra.errors import MissingConfigException, OverrideParseException
 
@@ -211,7 +212,6 @@ def _explain_hydra_error(error: Exception, known: list[str], words: list[str]) -
 
 
 def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | None:
-    """Return the `Refusal` for an unknown or invalid key, or None if Hydra's message has another cause."""
     match = re.search(r"full_key: (cluster|hardware)\.(\w+)", text)
     group, key = match.groups() if match else ("", "")
     if f"{group}.{key}" in _CLUSTER:
@@ -235,7 +235,6 @@ def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | Non
 
 
 def _explain_override(word: str) -> Refusal:
-    """Return the `Refusal` for an override that Hydra cannot parse, with an example of how to quote it."""
     word = word.removeprefix("++")
     name, sign, value = word.partition("=")
     if not sign or not name:

@@ -32,7 +32,7 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 
 
 def check(where: Any) -> str | None:
-    """Return the condition as a string, or None if there is no condition.
+    """Return the `where` condition of a study as a string, or None if there is no condition.
 
     `True` and `False` become the conditions "True" and "False". Raise `Refusal` for any other type.
     """
@@ -61,7 +61,6 @@ def holds(where: str, names: Mapping[str, Any]) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _parse(where: str) -> ast.expr:
-    """Return the syntax tree of a condition, or raise `Refusal` if it is too long or invalid."""
     if len(where) > _LONGEST:
         raise Refusal(
             f"where has {len(where)} characters, and at most {_LONGEST} are allowed: {where[:40]!r}..."
@@ -107,7 +106,7 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _compute(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Return `operation(left, right)`, or raise `ValueError` unless all are numbers up to `_LARGEST`."""
+    """Return `operation(left, right)`, or raise `ValueError` unless all are numbers of limited magnitude."""
     for operand in (left, right):
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise ValueError(f"arithmetic takes numbers, not {operand!r}")

@@ -35,7 +35,10 @@ def fill(text: str) -> str:
 
 
 def describe(conf: Path) -> str:
-    """Return the name, meaning, allowed values and default of every field in `conf`/config.yaml as text."""
+    """Return the help text of all configuration fields: name, meaning, allowed values and default.
+
+    The meanings are the comments in config.yaml in the folder `conf`.
+    """
     built_in = {each.name for each in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")])}
     allowed: dict[str, Collection[Any]] = {
         **CHOICES, **OPTIONS, **dict.fromkeys(_FLAGS, (True, False)), "wait": (True, False, None),
@@ -50,7 +53,7 @@ def describe(conf: Path) -> str:
 
 
 def _read_fields(text: str) -> dict[str, tuple[str, str]]:
-    """Parse config.yaml into a dict from key, such as `sampling.seconds`, to (default, comment)."""
+    """Parse config.yaml into a dict from key, such as "sampling.seconds", to (default, comment)."""
     found: dict[str, tuple[str, str]] = {}
     group = name = ""
     for line in text.splitlines():

@@ -28,7 +28,7 @@ _Sources = dict[str, str]  # field -> its source: the command line, the study, o
 
 
 class UnusedField(NamedTuple):
-    """The reason why a field has no effect, as text, and the names of the fields that cause it."""
+    """The reason why a field of a case has no effect, as text, and the names of the fields that cause it."""
 
     words: str
     because: tuple[str, ...]
@@ -36,7 +36,7 @@ class UnusedField(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class GridCell:
-    """A case as the study states it, before its workload completes it and the scaling rule sets its points.
+    """A case as stated in a study, before defaults are filled in and weak scaling multiplies its points.
 
     Attributes:
         scaling: "strong" or "weak".
@@ -48,7 +48,7 @@ class GridCell:
     stated: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)
 
     def scaled(self, completed: Case) -> Case:
-        """Return the completed case, with its points multiplied by its devices for weak scaling."""
+        """Return the completed case, with its points multiplied by its devices if the scaling is weak."""
         if self.scaling == "strong":
             return completed
         return dataclasses.replace(completed, points=completed.points * completed.devices)
@@ -57,16 +57,16 @@ class GridCell:
 def expand_study(
     study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None
 ) -> list[GridCell]:
-    """Return the distinct cases of a study as `GridCell`s, in the order in which it states them.
+    """Return the distinct cases of a study as `GridCell`s, in the order of the study.
 
     A grid's fields take precedence over the shared fields, and overrides over both. A study may contain other
-    studies by name as `parts`; their cells come first. Cases for `ceilings` are not included, see
+    studies by name as `parts`, whose cells come first. Cases for `ceilings` are not included, see
     options/machine_peaks.py. Raise `Refusal` if the study is invalid or has no cells.
 
     Args:
         study: The fields, grids and parts of the study.
-        overrides: A mapping from field to value on the command line; None means that the field is not given.
-        most: The largest number of cells before `where`; more raise `Refusal` before any cell is created.
+        overrides: A mapping from field to value on the command line, where None means not given.
+        most: The maximum number of cells before `where` excludes any. `Refusal` is raised if there are more.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
     grids = list(_expand_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))
@@ -89,7 +89,7 @@ def expand_study(
 def _expand_grids(
     study: Mapping[str, Any], given: Mapping[str, Any], place: str, sources: _Sources
 ) -> Iterator[tuple[_Fields, _Sources]]:
-    """Yield (fields, sources of the fields) for each grid of a study, starting with those of its parts.
+    """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
 
     Args:
         given: The fields on the command line.
@@ -133,8 +133,8 @@ def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
 def _without_aliases(grid: _Fields, given: Mapping[str, Any]) -> _Fields:
     """Return a grid with plain AD modes in place of modes that imply a value of `batch`.
 
-    A grid is returned unchanged unless the command line sets `batch`. Raise `Refusal` if the mode on the
-    command line itself implies a batching.
+    If the command line does not set `batch`, the grid is returned unchanged. Raise `Refusal` if the mode on
+    the command line itself implies a value of `batch`.
     """
     if "batch" not in given:
         return grid
@@ -152,7 +152,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
-    """Return a dict from field to its list of values in a grid, with sizes under names like `sizes.p`."""
+    """Return a dict from field to the list of its values in a grid, with sizes under names like `sizes.p`."""
     sizes = fields.get("sizes", {})
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
@@ -162,7 +162,6 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
 
 
 def _expand_cells(fields: _Fields) -> Iterator[GridCell]:
-    """Yield a `GridCell` for each combination of the values in a grid, unless `where` excludes it."""
     where, axes = conditions.check(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*axes.values()):
         for chosen in _expand_meshes(dict(zip(axes, values, strict=True))):
@@ -172,7 +171,7 @@ def _expand_cells(fields: _Fields) -> Iterator[GridCell]:
 
 
 def _expand_meshes(fields: _Fields) -> Iterator[_Fields]:
-    """Yield the fields of a case, once for each mesh of its devices, such as 2x4, if `mesh` is `all`."""
+    """Yield the fields of a case. If `mesh` is "all", yield them once for each mesh shape, such as 2x4."""
     devices = fields.get("devices", 1)
     if fields.get("mesh") != EVERY or not isinstance(devices, int) or devices < 1:
         yield fields
@@ -183,7 +182,6 @@ def _expand_meshes(fields: _Fields) -> Iterator[_Fields]:
 
 
 def _make_cell(fields: _Fields) -> GridCell:
-    """Return the cell with these single-valued fields, or raise `Refusal` if a value is invalid."""
     if (scaling := fields.pop("scaling", "strong")) not in SCALINGS:
         raise unknown_name("scaling", scaling, SCALINGS)
     if "workload" not in fields:
@@ -225,12 +223,12 @@ def _condition_names(cell: GridCell) -> dict[str, Any]:
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Raise `Refusal` if a field has a stated value that has no effect in any of its cells (cases).
+    """Raise `Refusal` if a study states a value of a field that has no effect in any case with this value.
 
     A value from a file is accepted if it has no effect only because the command line replaces another field.
 
     Args:
-        cells: The cells of the study.
+        cells: The cells of the study (cases as stated).
         unused: For each cell, a mapping from field without effect to the reason.
     """
     reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}

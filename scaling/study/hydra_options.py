@@ -61,7 +61,6 @@ def check(words: Sequence[str], fields: Sequence[str]) -> None:
 
 
 def _unknown_option(word: str, fields: Sequence[str], options: Sequence[str]) -> Refusal:
-    """Return the `Refusal` for an unknown option, with the override that was meant if it names a field."""
     name, sign, value = word.lstrip("-").partition("=")
     near = difflib.get_close_matches(name.replace("-", "_").lower(), fields, n=1)
     if near and word.startswith("--"):

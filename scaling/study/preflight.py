@@ -1,9 +1,9 @@
-"""Check in child processes whether each case of a study can run, before it starts; cache the results.
+"""Preflight, parent process: check cases before a study starts, in child processes, and cache the answers.
 
 The child processes (preflight_process.py) import JAX and the user's modules: one process for each set of user
 modules, and one for everything built in. A module that crashes or hangs therefore affects only its own cases.
-The results for built-in workloads are cached in the results folder, so that an unchanged study starts
-without JAX. This module does not import JAX.
+The results for built-in workloads are cached in the results folder, so that an unchanged study starts without
+JAX. This module does not import JAX.
 """
 
 import contextlib
@@ -43,9 +43,9 @@ Note = Callable[[int, int], None]
 
 
 class _Unanswered(Exception):
-    """Raised if a child process exits, hangs or reports a failure instead of an answer.
+    """Raised if a child process exits, hangs or reports a failure instead of an answer about a case.
 
-    `importing` is true if it failed before the first question, so that no question can be answered.
+    `importing` is true if that happened while modules were imported, so that no case can be checked.
     """
 
     def __init__(self, reason: str, text: str, importing: bool) -> None:
@@ -56,25 +56,24 @@ class _Unanswered(Exception):
 def examine_cells(
     cells: Sequence[GridCell], seconds: float = 600.0, note: Note = lambda done, total: None
 ) -> list[PreflightResult]:
-    """Check the cells of a study (cases as stated), and return one result for each distinct case.
+    """Check the cases of a study, and return one `PreflightResult` for each distinct case.
 
     Raise the first `Refusal` if any case is invalid.
 
     Args:
-        seconds: The timeout of the check of one cell.
-        note: A callback of (checked, total) cells, called several times a second.
+        cells: The cases as stated in the study.
+        seconds: The timeout of the check of one case.
+        note: A function that is called with the numbers of checked and of all cells, several times a second.
     """
     return judge_answers(cells, ask_cells(cells, seconds, note))
 
 
 def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Answer]:
-    """Check the cells of a study in child processes, and return one answer for each cell, in order.
+    """Check the cells of a study (cases as stated) in child processes, and return their answers in order.
 
-    At most as many processes run at a time as there are usable cores.
-
-    Args:
-        seconds: The timeout of the check of one cell.
-        note: A callback of (checked, total) cells, called several times a second.
+    An answer is a JSON object of the child process, or {"failure": (reason, text)} if the check itself
+    failed. At most as many processes run at a time as there are usable cores. The arguments are those of
+    `examine_cells`.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, cell in enumerate(cells):
@@ -96,7 +95,7 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
 
 
 def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
-    """Convert the answers of `ask_cells` into one result for each distinct completed case.
+    """Convert the answers of `ask_cells` into one result for each distinct case with its defaults filled in.
 
     Raise the first `Refusal` if any case is invalid or a stated field has no effect.
     """
@@ -134,7 +133,7 @@ def _problem_key(case: Case) -> tuple[Any, ...]:
 
 @dataclass
 class _Examination:
-    """The progress of the checks: the cells of a study, and the answers so far by index of the cell."""
+    """The state of the checks of a study: its cells (cases as stated), and a dict from index to answer."""
 
     cells: Sequence[GridCell]
     seconds: float
@@ -142,7 +141,7 @@ class _Examination:
     stopped: bool = False
 
     def examine(self, modules: tuple[str, ...], numbers: Sequence[int]) -> None:
-        """Check the cells with these indices in child processes, restarted after each crash or hang.
+        """Check the cells with these indices in child processes, and start a new one after a crash or hang.
 
         Cells that differ only in their layout are checked consecutively, and a failure applies to all of
         them. After several failures in a row, or a failure at import, all remaining cells fail.
@@ -210,10 +209,7 @@ class _Examination:
                 self.answers[remaining.pop(0)] = answer
 
     def _next_event(self, process: "ChildProcess", seconds: float, when: str, importing: bool) -> "Event":
-        """Return the next event of a child process.
-
-        Raise `_Unanswered` if the process reports a failure, exits, or sends nothing for `seconds`.
-        """
+        """Return the next event of a child process, or raise `_Unanswered` if it fails, exits or hangs."""
         deadline = time.monotonic() + seconds
         while (event := process.receive(_POLL_SECONDS)) is None:
             if self.stopped or time.monotonic() > deadline:
@@ -229,7 +225,7 @@ class _Examination:
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return a digest of everything that determines whether and how the given cells can run.
+    """Return a hash of everything that the answers about the given cells (cases as stated) depend on.
 
     Return None if the answers cannot be cached, because a cell uses a user's module or an engine other than
     JAX.
@@ -243,7 +239,7 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
-    """Return the preflight answers cached in a results folder under a key, or None if there are none."""
+    """Return the preflight answers that a results folder caches under a key, or None if there are none."""
     cached = store.read_json(folder / _FILE)
     if key is None or not isinstance(cached, dict) or cached.get("key") != key:
         return None
@@ -253,8 +249,8 @@ def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
     """Cache the answers about the cells of a study in its results folder.
 
-    Nothing is cached if the key is None or an answer may change. Errors of writing, such as a full disk, are
-    ignored.
+    Nothing is cached if the key is None, or if a case is invalid, failed or is too large for this machine.
+    Errors of writing, such as a full disk, are ignored.
     """
     # Whether a case is too large depends on the machine, so that answer is not cached.
     is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)

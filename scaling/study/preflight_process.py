@@ -1,15 +1,15 @@
-"""Child process that imports user workloads and completes their cases before a study starts.
+"""Preflight, child process: import user workloads, and complete and check each case before a study starts.
 
-preflight.py starts `python -m scaling.study.preflight_process` with a job on standard input: cells of a
-study, and the user's modules that they need. The process imports JAX and these modules, and writes one JSON
-event per line:
+preflight.py starts `python -m scaling.study.preflight_process` with a job on standard input: cells of a study
+(cases as stated), and the user's modules that they need. The process imports JAX and these modules, and
+writes one JSON event per line:
 
     {"event": "ready"}                       JAX is imported
     {"event": "imported"}                    the user's modules are imported
     {"event": "answer", ...}                 for the next cell: fields of the completed case, or a refusal
     {"event": "failure", "reason", "text", "fix"}   in place of an answer; the parent then ends the process
 
-A user's module may crash or hang this process; preflight.py handles both.
+A user's module may crash or hang this process. preflight.py handles both.
 """
 
 import functools
@@ -61,7 +61,6 @@ def main() -> None:
 
 
 def _import_modules(case: Case) -> dict[str, Any]:
-    """Import the modules of the workload and the engine of a case, and return the `imported` event."""
     find_module(case.workload)
     if case.engine != interface.JAX:
         interface.module(case.engine)
@@ -69,9 +68,10 @@ def _import_modules(case: Case) -> dict[str, Any]:
 
 
 def answer(cell: GridCell) -> dict[str, Any]:
-    """Return the `answer` event for a cell: the completed case, and the reason if the case cannot run.
+    """Check a cell (a case as stated in a study), and return the `answer` event with the completed case.
 
-    Raise `Refusal` if the case is invalid, for example if its points do not divide evenly over its devices.
+    Its field `unfit` is (reason, text) if the case cannot run, and otherwise None. Raise `Refusal` if the
+    case is invalid, for example if its points do not divide evenly over its devices.
     """
     completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:
@@ -92,7 +92,6 @@ def answer(cell: GridCell) -> dict[str, Any]:
 
 
 def _find_unused_fields(stated: Case, completed: Case, built: workload.Workload) -> dict[str, UnusedField]:
-    """Return a dict from each field that a study states for a case without effect to the reason."""
     unused = unused_fields(stated)
     lower = completed.engine == interface.JAX and completed.precision != "highest"
     if lower and not multiplies(completed, built):
@@ -102,7 +101,7 @@ def _find_unused_fields(stated: Case, completed: Case, built: workload.Workload)
 
 
 def multiplies(case: Case, built: workload.Workload) -> bool:
-    """Return whether the function of a case, or its reduction, may multiply matrices.
+    """Return whether the function of a case may multiply matrices, or the reduction of its Jacobian may.
 
     Return True if this cannot be ruled out, for example for derivatives written by hand.
     """
@@ -127,7 +126,7 @@ def _may_multiply(jaxpr: Any) -> bool:
 
 
 def _why_indivisible(case: Case) -> tuple[str, str] | None:
-    """Return (reason, text) if a case has a single point that cannot be partitioned, otherwise None.
+    """Return (reason, text) if a case has only one point, which cannot be partitioned, and otherwise None.
 
     Raise `Refusal` if the case has several points that do not divide evenly over its devices.
     """

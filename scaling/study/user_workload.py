@@ -1,6 +1,6 @@
-"""Validate the name of a user's workload and the `Workload` that it returns, before a study starts.
+"""Import the module that `workload=NAME` of a study names, and check the `Workload` that it returns.
 
-Mistakes raise `Refusal` with the value, the alternatives and a fix.
+Mistakes of users raise `Refusal` with the value, the alternatives and a fix.
 """
 
 import os
@@ -46,10 +46,7 @@ def _import_hint(name: str) -> str:
 
 
 def _check_not_shadowed(name: str) -> None:
-    """Raise `Refusal` if a workload file of the user has the name of a built-in workload.
-
-    The working directory and the folders in `PYTHONPATH` are searched.
-    """
+    """Raise `Refusal` if a file in the working directory or `PYTHONPATH` shadows a built-in workload."""
     folder_of_package = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
@@ -62,9 +59,9 @@ def _check_not_shadowed(name: str) -> None:
 
 
 def check_workload(name: str, made: Any) -> Workload:
-    """Return the result of `workload(case)`, or raise `Refusal` if it or a field of it has a wrong type.
+    """Return `made`, the result of a user's `workload(case)`, after checking it and its fields.
 
-    The inputs of the workload are checked later, when they are flattened.
+    Raise `Refusal` if a type is wrong. The inputs of the workload are checked later, when they are flattened.
     """
     if not isinstance(made, Workload):
         words = f"must return a scaling.workload.Workload, not {type(made).__name__}"

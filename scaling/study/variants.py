@@ -1,6 +1,6 @@
-"""Prepare the other side of `versus=KIND:WHAT`: another git revision, JAX version, interpreter or XLA flags.
+"""Prepare the baseline of `versus=KIND:WHAT`: another git revision, JAX version, interpreter or XLA flags.
 
-The baseline may also be another Python interpreter, or this program itself.
+With `versus=self`, the baseline is this program itself.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ _PACKAGE = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """Yield the software variant that `versus` names, such as "jax:0.10.0", ready to start workers.
+    """Context manager that prepares and yields the software that `text` names, such as "jax:0.10.0".
 
-    Temporary files are removed when the context exits. Raise `Refusal` if the value is unknown or the variant
-    cannot be prepared.
+    Temporary files are removed when the context exits. Raise `Refusal` if the value is unknown or the
+    software cannot be prepared.
     """
     kind, _, what = text.partition(":")
     if (kind, bool(what)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
@@ -51,10 +51,9 @@ def open_variant(text: str) -> Iterator[Variant]:
 
 
 def _check_out_revision(revision: str, folder: Path) -> Variant:
-    """Check out a git revision into `folder`, and return it as a software variant to measure.
+    """Check out a git revision of the repository of the working directory into `folder`, to measure it.
 
-    The repository is that of the working directory: this project's or a user's. Raise `Refusal` if there is
-    no repository or no such revision.
+    Raise `Refusal` if there is no repository or no such revision.
     """
     versus = f"versus=commit:{revision}"
     repository = git("rev-parse", "--show-toplevel")

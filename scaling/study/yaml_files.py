@@ -39,7 +39,7 @@ def check(path: Path) -> None:
 
 
 def describe(error: yaml.YAMLError, path: Path | None = None) -> str:
-    """Return one sentence that says what is wrong with a YAML text, and on which line."""
+    """Return a YAML error as one sentence that contains the file, the line and the problem."""
     mark = getattr(error, "problem_mark", None)
     file = path or (Path(mark.name) if mark is not None else None)
     place = _format_path(file) if file else "a configuration file"
@@ -93,7 +93,6 @@ def _check_events(path: Path, text: str) -> None:
 
 
 def _check_root(line: str, event: yaml.NodeEvent) -> None:
-    """Raise `Refusal` if the root of a file is neither a mapping nor null."""
     scalar = isinstance(event, yaml.ScalarEvent)
     null = scalar and event.implicit[0] and event.value in ("", "~", "null", "Null", "NULL")
     if not isinstance(event, yaml.MappingStartEvent) and not null:

@@ -1,7 +1,7 @@
-"""Run wandb in a child process that reads a job from standard input and prints events as lines of JSON.
+"""Start a child process that runs wandb, send it a job, and receive its events as lines of JSON.
 
-wandb can hang, print, and change signal handlers and the environment, and none of this may affect a study.
-An event about a W&B run contains its digest as `run` and its `state`. Any event may contain a `reason` for a
+wandb can hang, print, and change signal handlers and the environment, and none of this may affect a study. An
+event about a W&B run contains its digest as `run` and its `state`. Any event may contain a `reason` for a
 failure, and the last event contains `end`.
 """
 
@@ -59,7 +59,7 @@ def run_job(folder: Path, job: PublishJob, lock: int, seconds: float = math.inf)
     Args:
         folder: The results folder, which is the working directory of the process.
         lock: The file descriptor of the folder's lock file, which the process inherits.
-        seconds: The time limit of the process.
+        seconds: The maximum duration of the process.
     """
     paths = [os.path.abspath(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     environ = os.environ | _ENVIRON

@@ -44,7 +44,7 @@ class Outcome:
 
 
 def publish(folder: Path, settings: TrackingSettings, workloads: frozenset[str] | None = None) -> Outcome:
-    """Upload the results of a folder that W&B does not have yet, and return the outcome, including any error.
+    """Upload the results in a folder that W&B lacks, and return the outcome, which contains any errors.
 
     Args:
         workloads: The names of the workloads that a running study has finished, which are sent within
@@ -147,7 +147,7 @@ class LivePublisher:
 
 
 def finished_workloads(folder: Path, replicates: int) -> frozenset[str]:
-    """Return the names of the workloads whose cases have all run in `replicates` processes or been skipped."""
+    """Return the names of the workloads of which every case has `replicates` records or has been skipped."""
     study = store.read_json(folder / "study.json")
     cells = study.get("cases", ()) if isinstance(study, dict) else ()
     records = store.latest(store.load(folder).records)

@@ -78,7 +78,7 @@ def do_job(job: PublishJob, send_event: Report) -> None:
 
 
 def _keep_offline_copy(job: PublishJob, run: TrackedRun, there: set[str], report: Report) -> None:
-    """Write an offline copy of a W&B run, unless the server has it or a complete copy exists.
+    """Write an offline copy of a W&B run, unless the server has the run or a complete copy exists.
 
     An incomplete copy is removed if writing fails.
     """
@@ -100,7 +100,7 @@ def _remove_copies(digest: str) -> None:
 
 
 def _publish_online(api: wandb.Api, job: PublishJob, report: Report, send_event: Report) -> None:
-    """Upload the runs that the server lacks or has differently, verify them, and tag those superseded."""
+    """Upload runs that are missing or different on the server, verify them, and tag superseded runs."""
     listed = _list_runs(api, job)
     current: dict[str, str] = {}  # series -> ID of its correct run on the server
     sent: dict[str, tuple[TrackedRun, Sizes]] = {}  # run ID on the server -> (run, sizes of its files)
@@ -258,7 +258,6 @@ def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> b
 
 
 def _save_dashboard(job: PublishJob, current: dict[str, str]) -> dict[str, str]:
-    """Save the W&B workspace and report, and return an event with their URLs or the reason for a failure."""
     try:
         from scaling.wandb import dashboard  # imports wandb_workspaces, which is optional
 

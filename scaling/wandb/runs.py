@@ -77,8 +77,6 @@ def _make_run(
         series: The identifier that stays the same when results are added.
         study: The name of the study, which is the group of the run.
         kind: The job type of the run.
-        tags: Further tags.
-        config: Further fields of the config.
         rows: A dict from sort key to row of the history.
         **media: The fields `tables`, `images` and `lines` of the run.
     """

@@ -65,7 +65,7 @@ _NANOSECOND = 1e-9
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return as text why Julia cannot run a case (a configuration of a study), or None if it can."""
+    """Return the reason why Julia cannot run a case (a configuration of a study), or None if it can."""
     system = case.engine.partition("/")[2]
     offered = (*MODES[system], "finite_difference", "value")
     has_tape = case.mode == "jacrev" and system in ("ReverseDiff", "DifferentiationInterface")
@@ -180,7 +180,7 @@ def prepare(
 
 
 class _Julia:
-    """A Julia process that replies to JSON requests; it is killed when this object is deleted."""
+    """A Julia process that replies to JSON requests. It is killed when this object is deleted."""
 
     def __init__(self, system: str, threads: int) -> None:
         folder = tempfile.TemporaryDirectory(prefix="scaling-julia-")
