@@ -67,7 +67,14 @@ class ScalingFit:
 
 
 class _LinearLaw(NamedTuple):
-    """A scaling law: log(time) = log(time on one device) + sign * log(1 + columns @ parts) + shift."""
+    """A scaling law: log(time) = log(time on one device) + sign * log(1 + columns @ parameters) + shift.
+
+    Attributes:
+        parts: the names of the parameters that are fitted.
+        columns: the factors of the parameters, as functions of the device count.
+        sign: -1 if the law divides the time, else 1.
+        shift: a term that is known, (device counts,) or a scalar.
+    """
 
     name: str
     parts: tuple[str, ...]
@@ -162,7 +169,7 @@ def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
 def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
     """Return the residuals of log(time), shape (..., device counts), for parameters of shape (..., parts).
 
-    The time on one device has its least-squares value.
+    The time on one device is not a parameter: it is set to the value with the least sum of squares.
     """
     left = target - np.log1p(parts @ form.columns.T)
     return left - left.mean(-1, keepdims=True)

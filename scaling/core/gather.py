@@ -128,7 +128,10 @@ def _join_rows(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
 
 
 def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Join the reduced columns of all devices along the seeds: (points, elements of a column, seeds)."""
+    """Concatenate the columns that all devices computed, after the reduction of each, along the seed axis.
+
+    The result is (points, elements of a column, seeds).
+    """
     point_devices, seed_devices = case.axes
     seeds = ceil_div(part.seeds, seed_devices)
     x = x.reshape(point_devices, seed_devices, x.shape[2], -1, seeds)

@@ -104,7 +104,7 @@ class Reduction:
 
     @property
     def products(self) -> bool:
-        """Whether a device combines several columns or rows of J in one operation."""
+        """Whether the result is J^T J, a matrix product of several columns or rows of J."""
         return self.columns.products or self.rows.products
 
 

@@ -190,7 +190,10 @@ def ceil_div(count: int, divisor: int) -> int:
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the fraction of points x seeds that is padding, or None unless split=both or seeds=colored."""
+    """Return the fraction of the computed (point, seed) pairs that are padding.
+
+    Return None if the case has neither split=both nor seeds=colored.
+    """
     if case.split != "both" and sizes.coloring is None:
         return None
     point_devices, seed_devices = case.axes

@@ -168,7 +168,7 @@ def _format_efficiency(point: CurvePoint) -> str:
 
 
 def _describe_requested_hours(curve: Curve) -> list[str]:
-    """Return sentences with the device-hours and node-hours of CALLS calls, and how they are computed."""
+    """Return sentences on the device-hours and node-hours that a million calls need, with the calculation."""
     best = min(curve.points, key=lambda point: point.seconds)
     timing = curve.timings[curve.points.index(best)]
     unit = "core" if timing.records[0].environment.get("platform") == "cpu" else "device"

@@ -101,9 +101,9 @@ def _find_unused_fields(stated: Case, completed: Case, built: workload.Workload)
 
 
 def multiplies(case: Case, built: workload.Workload) -> bool:
-    """Return whether the function of a case may multiply matrices, or the reduction of its Jacobian may.
+    """Return whether a case may multiply matrices, in its function or in the reduction of the Jacobian.
 
-    Return True if this cannot be ruled out, for example for derivatives written by hand.
+    Return True if a product of matrices cannot be ruled out, for example if the derivative is written by hand.
     """
     if built.reduction.products or case.ad_mode.by_workload:
         return True  # a derivative written by hand is not traced here

@@ -96,7 +96,10 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _shape_derivatives(numpy, d, m):
-    """Return the Gaussian f, df/dm and d^2f/dm^2 for a batch of n points: (n, 21) each."""
+    """Return f = exp(-1.5 (g - m)^2), df/dm and d^2f/dm^2 on the grid g of 21 numbers, (n, 21) each.
+
+    m is (n,), one number for each of n points.
+    """
     offset = numpy.asarray(_GRID, d.dtype) - m[:, None]
     f = numpy.exp(-1.5 * offset**2)
     return f, 3 * offset * f, (9 * offset**2 - 3) * f

@@ -136,7 +136,10 @@ def _padded_size(array: tuple[str, ...]) -> int:
 
 
 def _first_array(shape: str) -> tuple[tuple[int, ...], str, int | None]:
-    """Return the dimensions, dtype and minor-most axis longer than one of the first array of a shape."""
+    """Return the dimensions and the dtype of the first array in an HLO shape, and its minor-most axis.
+
+    Axes of length one are ignored. The axis is None if no longer one exists.
+    """
     match = _ARRAY.search(shape)
     if match is None:
         return (), "", None

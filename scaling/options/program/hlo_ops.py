@@ -52,7 +52,10 @@ _DIVISIONS = {"divide", "remainder"}
 
 
 def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
-    """Return the kind, a field of `hlo_cost.Kernel`, and the amount of work, or ("", 0) for data movement."""
+    """Return the kind of work that an HLO instruction does, and its amount.
+
+    The kind is the name of a field of `hlo_cost.Kernel`. Return ("", 0) if the instruction only moves data.
+    """
     operands = [lines[x] for x in line.operands if x in lines]
     kind = line.opcode
     if kind in ("transpose", "copy"):
