@@ -36,11 +36,17 @@ def test_bad_words_are_explained_in_one_line(words, explanation, capsys, monkeyp
     assert explanation in error and "\n" not in error
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Return the environment variable of a cache folder, so that the peaks of this machine are measured once."""
+    return {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}
+
+
 @pytest.mark.process
-def test_a_function_of_a_file_is_advised_on(scaling_command, tmp_path):
+def test_a_function_of_a_file_is_advised_on(scaling_command, cache, tmp_path):
     (tmp_path / "spring.py").write_text(SPRING)
     words = ["advise", "spring.py:force", "--points", "x=64,5", "--shared", "stiffness=4", "budget=1"]
-    done = scaling_command(words, env={"XDG_CACHE_HOME": str(tmp_path)}, fresh=True)
+    done = scaling_command(words, env=cache, fresh=True)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[0].startswith("spring.py:force on this machine (cpu), devices=[1]: measured for 1 s")
@@ -50,9 +56,9 @@ def test_a_function_of_a_file_is_advised_on(scaling_command, tmp_path):
 
 
 @pytest.mark.process
-def test_a_workload_is_advised_on_and_the_command_that_runs_it_is_named(scaling_command, tmp_path):
+def test_a_workload_is_advised_on_and_the_command_that_runs_it_is_named(scaling_command, cache, tmp_path):
     words = ["advise", "workload=linear", "sizes.p=16", "sizes.o=3", "points=8", "devices=[1,2]", "budget=0"]
-    done = scaling_command(words, env={"XDG_CACHE_HOME": str(tmp_path)}, fresh=True)
+    done = scaling_command(words, env=cache, fresh=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert (
         done.stdout.count("scaling run study=function") == 2 and "Times relative to the least" in done.stdout
