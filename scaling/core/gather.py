@@ -32,8 +32,9 @@ def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result
         for part, arrays in zip(sizes.parts, result, strict=True)
     ]
     if workload.reduction.sums_points:
-        return [_gather_point_sums(case, part, arrays) for part, arrays in parts]
-    gathered = [_gather_part(case, workload, sizes, part, arrays) for part, arrays in parts]
+        gathered = [_gather_point_sums(case, workload, part, arrays) for part, arrays in parts]
+    else:
+        gathered = [_gather_part(case, workload, sizes, part, arrays) for part, arrays in parts]
     if len(gathered) == 1:
         return gathered[0]
     if not workload.reduction.linear_in_inputs:  # each part contributes to the same elements
@@ -65,14 +66,19 @@ def _sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
 
 
-def _gather_point_sums(case: Case, part: LinearMapPart, arrays: list[np.ndarray]) -> np.ndarray:
-    """Return the derivative of a sum over the points, (copies, 1, inputs). There is one unless split=data."""
+def _gather_point_sums(
+    case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the derivative of a sum over the points by each input of a linear map, (copies, 1, inputs) each.
+
+    There is one copy unless split=data.
+    """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
         x = x.reshape(x.shape[0], 1, -1)[:, :, : part.seeds]
-        return _sum_over_point_devices(case, x)[:, None]
+        return _split_inputs(workload, part, _sum_over_point_devices(case, x)[:, None])
     sums = [_sum_over_point_devices(case, x) for x in arrays]
-    return np.concatenate([x.reshape(len(x), 1, -1) for x in sums], axis=2)
+    return [x.reshape(len(x), 1, -1) for x in sums]
 
 
 def _gather_part(

@@ -51,7 +51,8 @@ def fingerprint(value: Any) -> Hashable:
         return array.shape, str(array.dtype), hashlib.sha256(array.tobytes()).hexdigest()
     if code := getattr(value, "__code__", None):
         cells = [cell.cell_contents for cell in value.__closure__ or ()]
-        return code, fingerprint((value.__defaults__, value.__kwdefaults__, cells))
+        bound_to = getattr(value, "__self__", None)  # of a method
+        return code, fingerprint((value.__defaults__, value.__kwdefaults__, cells, bound_to))
     try:
         hash(value)
     except TypeError:

@@ -242,6 +242,16 @@ def test_the_derivative_with_respect_to_a_pytree_passes_the_check(tree_and_flat_
     assert record.case.wrt == (None if mode == "value" else "params")
 
 
+@pytest.mark.parametrize("layout", ["jit", "points", "data"])
+@pytest.mark.parametrize("forward", ["w", "b", "t", "w+s"])
+def test_mixed_mode_of_a_sum_over_points_keeps_the_order_of_the_inputs(
+    tree_and_flat_workloads, forward, layout
+):
+    fields = {"mode": "mixed", "wrt": "w+b+s+t", "forward": forward, "reduce": "points"}
+    record = measure(workload="flat", **LAYOUTS[layout] | fields)
+    assert record.status == "ok", record.text
+
+
 def test_mixed_mode_uses_forward_mode_for_all_leaves_of_a_named_pytree(tree_and_flat_workloads):
     case, built = complete_case(workload="tree", mode="mixed", wrt="x+params", forward="params", api="jit")
     parts = shape.derivative_shape(case, built).parts

@@ -1,0 +1,26 @@
+"""Cache keys of functions: equal code and captured values have equal keys."""
+
+from scaling.core.process_cache import fingerprint
+
+
+class Closed:
+    def __init__(self, scale):
+        self.scale = scale
+
+    def form(self, x):
+        return self.scale * x
+
+
+def make(scale):
+    return lambda x: scale * x
+
+
+def test_functions_with_equal_captured_values_have_equal_keys():
+    assert fingerprint(make(2)) == fingerprint(make(2))
+    assert fingerprint(make(2)) != fingerprint(make(3))
+
+
+def test_methods_of_different_objects_have_different_keys():
+    one, other = Closed(2), Closed(3)
+    assert fingerprint(one.form) == fingerprint(one.form)
+    assert fingerprint(one.form) != fingerprint(other.form)
