@@ -1,6 +1,6 @@
 """Define `Case` (the settings of one run), its valid values, hash and text label, and the error `Refusal`.
 
-Depends on the tables of AD modes and reductions only. Imports neither JAX nor a workload.
+Imports neither JAX nor a workload.
 """
 
 import dataclasses

@@ -1,11 +1,11 @@
-"""Compare a result with its reference, at every point (batch element), before any time is recorded.
+"""Compare a result with its reference, at every point (batch element), before its run time is sampled.
 
 Each entry of a result may differ from the expected one by tolerance * scale, where the scale is the magnitude
 of the terms of its sum (tolerances.py). Hence a small output is not compared with a large one, and a sum that
 cancels is compared with the size of its terms. A sum over points is one result, and every copy of it, one per
 device, is checked. With colored seeds the result consists of the nonzeros of a detected sparsity pattern. An
 entry outside of it counts as zero, so that a pattern that lacks a nonzero entry is reported as a wrong
-answer.
+answer. If the reference of all entries takes too long, a sample of them is compared at every point.
 
 An entry over its tolerance is a suspect: options/reference/reevaluate.py evaluates it again at inputs that
 are perturbed by a rounding, and decides whether rounding explains the difference.

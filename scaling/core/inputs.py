@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # The number of elements that share a generator. It determines the values, so it must never change.
 _GROUP_SIZE = 2**12
-_SMALLEST = 2.0**-24  # excludes the lower end of the interval after rounding to float32 and bfloat16
+_SMALLEST = 2.0**-24  # excludes 0 after rounding to float32 and bfloat16, which matters for low=0
 
 
 @dataclass(frozen=True)

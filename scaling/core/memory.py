@@ -52,7 +52,8 @@ def describe_shortage(
     Args:
         device_bytes: the bytes that each device needs, or None if unknown.
         limit: the bytes that each device may use, or None for all of its memory.
-        host_bytes: the bytes that the host needs in addition. CPU devices share the memory of the host.
+        host_bytes: the bytes that the host needs in addition. They count for CPU devices only, which share its
+            memory.
     """
     if device_bytes is None:
         return None

@@ -1,10 +1,9 @@
 """Import optional modules by name, such as sparse Jacobians, when a case needs them.
 
-This is the only module in which the core names such a module. For every case:
+This is the only module in which the core names such a module. For every case of JAX:
 
     program_stats        measure_work; the FLOPs, bytes and collectives of the compiled program
     host_monitor         read_host, start_meter, find_disturbances, MARKS; other load on the host
-    reevaluate           reevaluate_failures; whether rounding explains an error of the result
 
 For some cases:
 
@@ -16,6 +15,7 @@ For some cases:
     finite_step          result_bounds, input_bounds; for `mode=finite_difference`
     pytrees              flatten_inputs, concatenate_leaves, concatenate_blocks; for pytrees of arrays
     computed_reference   examine, with_reference, session; for a function without a closed form
+    reevaluate           reevaluate_failures; whether rounding explains an error over its tolerance
     sampled_reference    compare_samples, sum_over_outputs, compared_shares; if all entries take too long
     peers                module, formulations, collected; for `engine`
 """

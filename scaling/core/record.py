@@ -78,7 +78,7 @@ class Record:
     before: dict[str, Any] | None = None  # the state of the host before sampling; see host_monitor.py
     after: dict[str, Any] | None = None
     stop_reason: str | None = None
-    error: float | None = None  # the largest relative error of the result
+    error: float | None = None  # the largest relative error of the result that was compared last
     tolerance: float | None = None
     # Fractions: of the entries compared one by one, and of the points of which all entries were.
     checked: dict[str, float] | None = None
@@ -93,7 +93,9 @@ class Record:
     collective_bytes: int | None = None  # per device: of each collective the larger of its input and output
     collectives: dict[str, int] | None = None  # kind -> number in the compiled program
     blocks: dict[str, Any] | None = None  # with chunk=auto: block, chunk, storage, limit_bytes, probes
-    padding: float | None = None  # with split=both: the share of points x seeds that is padding
+    padding: float | None = (
+        None  # with split=both or seeds=colored: the share of (point, seed) pairs that are padding
+    )
     detect_seconds: float | None = None  # with seeds=colored: to detect the sparsity pattern
     color_seconds: float | None = None  # with seeds=colored: to color its columns or rows
     colors: dict[str, int | None] | None = None  # the number of colors of columns and of rows

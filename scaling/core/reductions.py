@@ -1,7 +1,7 @@
 """Define the reductions of the Jacobian J of each point (batch element), such as sums, norm and J^T J.
 
 A case names one value of `REDUCTIONS`. A device applies `columns` (in forward mode) or `rows` (in reverse
-mode) to each slice (column or row) of J as it is computed, so that the whole J is never stored.
+mode) to each slice (column or row) of J as it is computed, so that it need not store the whole J.
 `of_jacobians` reduces a J that the workload returns as a whole. `reference` computes the expected result for
 the correctness check, with the two magnitudes from which tolerances.py computes a tolerance. To add a
 reduction, add one value to `REDUCTIONS`. JAX and NumPy are imported on the first call only, since modules

@@ -105,8 +105,9 @@ def load(folder: Path) -> Loaded:
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return one record per case, environment and replicate: the last ok, else skipped, else failed one.
 
-    If a peer (another AD system) ran in several versions, the record of the version that ran last counts. A
-    record of a peer that is not installed counts only if the peer was never installed.
+    The environment is the `setting` of the record, without the version of a peer (another AD system). If a
+    peer ran in several versions, the record of the version that ran last counts. A record of a peer that is
+    not installed counts only if the peer was never installed.
     """
     kept: dict[tuple[str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
@@ -122,17 +123,9 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
-    """Map each (case key, replicate) to its status, such as "failed", in the environment where it ran last.
-
-    If several records of that environment count, the worst status is returned.
-    """
-    last: dict[tuple[str, int], tuple[str, str]] = {}  # (key, replicate) -> (environment, status)
-    for record in sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt)):
-        replicate, status = (record.key, record.replicate), record.status
-        if last.get(replicate, ("", ""))[0] == record.setting:
-            status = min(last[replicate][1], status, key=_RANK.__getitem__)
-        last[replicate] = record.setting, status
-    return {replicate: status for replicate, (_, status) in last.items()}
+    """Map each (case key, replicate) to its status, such as "failed", in the environment where it ran last."""
+    by_start = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
+    return {(record.key, record.replicate): record.status for record in by_start}
 
 
 def replicates_of(cell: Mapping[str, Any]) -> int:

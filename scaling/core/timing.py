@@ -121,7 +121,7 @@ def require_addressable(jaxpr: Any) -> None:
         for variable in equation.outvars:
             shape, dtype = getattr(variable.aval, "shape", ()), getattr(variable.aval, "dtype", None)
             if math.prod(shape) * getattr(dtype, "itemsize", 1) >= 2**63:
-                raise OverflowError(f"an array of the shape {tuple(shape)} has more than 2**63 bytes")
+                raise OverflowError(f"an array of the shape {tuple(shape)} has 2**63 bytes or more")
         for inner in jaxprs_in_params(equation.params):
             require_addressable(inner)
 

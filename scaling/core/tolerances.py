@@ -5,19 +5,21 @@ and grows with sqrt(N). The scale is the magnitude of the terms of the sum. Roun
 a Jacobian J in two ways:
 
 - Each entry of J is a sum of `terms` numbers with an error of tolerance(terms) * s, where s is the size of
-  the entries of the point: the largest |J|, or the largest term of the sum that computes an entry. The
-  influence is the resulting change of the result, divided by tolerance(terms).
+  the entry: |J|, or the largest term of the sum that computes it if that is known and larger. The influence
+  is the resulting change of the result, divided by tolerance(terms).
 - The result is a sum of `added` entries of J, which is rounded in proportion to the sum of their magnitudes.
 
     reduction                 influence                     magnitude
-    outputs, inputs, vector   largest sum of |J| |x|        largest sum of |J| |x|   x = 1 except for J x
-    points                    largest sum of |J|            largest sum of |J|       also summed over points
-    norm                      2 s sum |J| + e k s^2         sum of J^2               k entries
-    J^T J, entry (a, b)       s (c_a + c_b) + e k s^2       sum of |J_a| |J_b|       k outputs, c = sum |J|
+    whole                     largest s of the row          largest s of the row
+    outputs                   largest sum of s              largest sum of |J|       over all inputs
+    inputs, vector            sum of s |x|                  sum of |J| |x|           x = 1 except for J x
+    points                    sum of s                      sum of |J|               also summed over points
+    norm                      2 S sum |J| + e k S^2         sum of J^2               k entries
+    J^T J, entry (a, b)       S (c_a + c_b) + e k S^2       sum of |J_a| |J_b|       k outputs, c = sum |J|
 
-Here e = tolerance(terms). The second-order term e k s^2 covers the rounding of a column of zeros. N is the
-larger of `terms` and `added`, hence the scale is the larger of influence * sqrt(terms / N) and magnitude *
-sqrt(added / N).
+Here e = tolerance(terms), and S is the largest s of the point. The second-order term e k S^2 covers the
+rounding of a column of zeros. N is the larger of `terms` and `added`, hence the scale is the larger of
+influence * sqrt(terms / N) and magnitude * sqrt(added / N).
 
 Example: reduce=outputs in float32, where J has 4 outputs and each entry is a sum of 16 numbers. Then terms =
 16, added = 4, N = 16, and tolerance(16) = 8 * 2**-24 * sqrt(16) = 1.9e-6. Let the column sums of |J| be 3 and
