@@ -45,14 +45,14 @@ def marks_of(timing: "Timing") -> list[str]:
 
 
 def doubts(fast: "Timing", slow: "Timing") -> tuple[str, ...]:
-    """Return the reasons to doubt that one case is faster than another, such as 'one process', or ()."""
+    """Return the reasons to doubt that one case is faster than another, such as 'measured in one process', or ()."""
     floor = max(map(dispatch_floor, (fast, slow)))
     reasons = []
     if fast.median < FLOORS * floor:
-        reasons.append("under ten empty calls")
+        reasons.append("shorter than ten empty calls")
     elif slow.median - fast.median < FLOORS * floor:
         reasons.append("they differ by less than ten empty calls")
     if min(fast.replicates, slow.replicates) < 2:
-        reasons.append("one process")
+        reasons.append("measured in one process")
     disturbed = [timing for timing in (fast, slow) if disturbed_share(timing) > DISTURBED]
     return (*reasons, *dict.fromkeys(mark for timing in disturbed for mark in marks_of(timing)))

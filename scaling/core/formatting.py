@@ -11,8 +11,11 @@ _WIDEST_SHARE = 0.5  # width of the interval of a share, which lies between 0 an
 
 
 def format_number(value: float) -> str:
-    """Format a number with about three digits, without an exponent between 0.0001 and a million: '12.3'."""
-    if value == 0 or not 0.1 <= abs(value) < 1e6:
+    """Format a number with three digits but at most two decimals, such as '12.3' or '0.07'.
+
+    Numbers below 0.01 or from a million have an exponent and three digits.
+    """
+    if value == 0 or not 0.01 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
     return f"{value:.{max(0, min(2, 2 - exponent))}f}"

@@ -18,8 +18,9 @@ from scaling.core.formatting import count_of, format_duration, format_percentage
 from scaling.report.text_table import Table, make_table
 
 NOTE = (
-    "On the number of devices where it takes least. Time: median of one call with its 95 % interval. Ratio: "
-    "time of the runner-up, the fastest of the other modes on as many devices, over that of the fastest."
+    "The automatic mode that takes least, on its best number of devices. Time: median of one call. Ratio: time "
+    "of the runner-up, the fastest of the other modes on as many devices, over that of the fastest, from pairs "
+    "of calls where they alternated. Intervals are at 95 %. Certainty is about the mode, not the devices."
 )
 
 
@@ -27,6 +28,7 @@ class Card(NamedTuple):
     """The texts of a summary card: the fastest AD method for the largest problem of one function."""
 
     family: str
+    sizes: str
     mode: str
     where: str
     time: str
@@ -42,9 +44,9 @@ def describe_certainty(row: FastestMethod) -> str:
         return f"not distinguishable from an empty call ({format_duration(dispatch_floor(row.first))})"
     if row.second is None:
         return f"no other {'automatic ' if row.others else ''}mode was measured"
-    if not row.distinguished:
-        return "not distinguished from the runner-up"
-    return "sure" if row.sure else f"not sure: {', '.join(row.doubts)}"
+    if row.distinguished:
+        return "sure" if row.sure else f"not sure: {', '.join(row.doubts)}"
+    return "; ".join(filter(None, ["not distinguished from the runner-up", ", ".join(row.doubts)]))
 
 
 def format_ratio_of(row: FastestMethod) -> str:
@@ -97,22 +99,39 @@ def _fastest_mode_table(
 def make_cards(findings: Findings) -> list[Card]:
     """Return one summary card per differentiated function, with predictions if nothing was measured."""
     if findings.timings:
-        return [_measured_card(findings, head[0]) for _, head in largest_problems(findings)]
+        return [_measured_card(findings, rows, head[0]) for rows, head in largest_problems(findings)]
     return [card for forecast in findings.forecasts for card in _planned_cards(forecast)]
 
 
-def _measured_card(findings: Findings, row: FastestMethod) -> Card:
-    factor = _describe_second(method_of(row.second.case).name, row) if row.second else ""
+def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: FastestMethod) -> Card:
+    """Return the card of a function, whose fastest methods are `rows`, for the problem of `row`."""
+    mode, ratio = name_with_blocks(row.first), ""
+    if row.second is not None:
+        second = method_of(row.second.case).name
+        mode += "" if row.distinguished or second == mode else f" or {second}"
+        ratio = _describe_second(second, row)
     return Card(
         problem_name(findings, row),
-        name_with_blocks(row.first),
+        _describe_other_sizes(rows, row),
+        mode,
         f"{count_of(row.first.case.devices, 'device')}, {describe_call(row.first.case)}",
         format_time(row.first),
-        factor,
+        ratio,
         describe_certainty(row),
         row.sure,
         _describe_speedup(findings, row),
     )
+
+
+def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> str:
+    """Return text such as 'one of 5 sizes; fastest at others: jacfwd (vmap)', or '' if there is one size."""
+    problems = group_by(rows, lambda each: problem(each.first.case)).values()
+    best = [min(each, key=lambda each: each.first.median) for each in problems]
+    names = dict.fromkeys(name_with_blocks(each.first) for each in best if each.distinguished)
+    others = [name for name in names if name != name_with_blocks(row.first)]
+    if len(best) < 2:
+        return ""
+    return f"one of {len(best)} sizes" + (f"; fastest at others: {', '.join(others)}" if others else "")
 
 
 def _describe_second(name: str, row: FastestMethod) -> str:
@@ -147,6 +166,7 @@ def _planned_card(forecast: Forecast, points: Sequence[PredictedPoint]) -> Card:
     seconds, second = min(rivals, default=(0.0, ""))
     return Card(
         f"{family_name(case)} {size_name(case)}, planned for {forecast.title}",
+        "",
         name,
         f"{count_of(best.devices, 'device')}, {describe_call(case)}",
         format_duration(best.seconds, *best.interval),

@@ -58,8 +58,9 @@ class Page(NamedTuple):
 
 
 def table_section(table: Table, opened: bool = False) -> Section:
-    """Return a page section that shows a table, summarized by the first sentence of the table's note."""
-    tells = ", ".join(word for word in (table.size, table.note.partition(". ")[0].rstrip(".")) if word)
+    """Return a page section that shows a table. If it is folded, the first sentence of the note is shown."""
+    summary = "" if opened else table.note.partition(". ")[0].rstrip(".")
+    tells = ", ".join(filter(None, (table.size, summary)))
     return Section(table.anchor, table.title, tells, table.note, table=table, opened=opened)
 
 
@@ -84,6 +85,8 @@ def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) 
     counts = Counter(store.states(findings.records).values()) + Counter(missing=len(findings.missing))
     counts["planned"] = sum(r.status == "planned" for each in findings.forecasts for r in each.records)
     badges = [(status, f"{counts[status]:,} {status}") for status in (*STATUSES, "missing") if counts[status]]
+    if counts["ok"] and not (counts["failed"] or counts["skipped"]):
+        badges[0] = ("ok", f"{counts['ok']:,} ok, none failed")
     badges.append(("review", f"reviewed: {verdict(lint_findings(findings))}"))
     return Page(
         title,

@@ -138,7 +138,7 @@ def _make_remark_function(findings: Findings, timings: Iterable[Timing]) -> Any:
         calls = break_even_calls(timing, other) if other else None
         return join_words(
             describe_environment(findings, timing.environment, timing.honest).strip(" []"),
-            floor and f"under ten floors: {format_duration(floor)}",
+            floor and f"shorter than ten empty calls: {format_duration(floor)}",
             calls and f"compiling pays after {count_of(calls, 'call')}",
             auto and f"takes {auto}",
             padded and f"{format_percentage(padded)} padding",
@@ -302,7 +302,7 @@ def _format_estimate(estimate: Estimate | None) -> str:
 
 
 def _growth_table(findings: Findings) -> Table:
-    note = "Time grows with the size to the power of the exponent. Left out: sizes under ten empty calls."
+    note = "Time grows with the size to the power of the exponent. Left out: sizes that take less than ten empty calls."
     return make_table("growth", "Growth with size", note, findings.size_exponents, {
         "problem": lambda g: join_words(
             family_name(g.sweep.case), describe_panel(g.sweep.case, g.sweep.held, g.sweep.honest)

@@ -25,9 +25,8 @@ FIGURES = {  # file in docs/ -> study, and the name of its figure
     "poisson": ("poisson", "size"),
     "plan": ("plan", "plan-v5p"),
     "speedup": ("speedup", "scaling-strong"),
-    "report": ("example", "devices"),
+    "report": ("speedup", "devices"),
 }
-STUDIES = {"example": "speedup"}  # where the folder is not named after its study
 
 
 def digest(study: str) -> str:
@@ -45,7 +44,7 @@ def measure(study: str) -> None:
     """Measure a study into docs/data, in place of what is there."""
     verb = ["plan", "hardware=v5p"] if study == "plan" else ["run"]
     shutil.rmtree(DATA / study, ignore_errors=True)
-    words = [*verb, f"study={STUDIES.get(study, study)}", f"results={DATA / study}"]
+    words = [*verb, f"study={study}", f"results={DATA / study}"]
     subprocess.run([Path(sys.executable).parent / "scaling", *words], cwd=TOP, check=True)
     shutil.rmtree(DATA / study / "report", ignore_errors=True)
     (DATA / study / ".examined.json").unlink(missing_ok=True)

@@ -136,7 +136,7 @@ def test_indistinguishable_times_have_no_crossover(ask):
 def test_crossover_of_one_process_is_not_sure(ask):
     rows = [(mode, 1, n, n if mode == "jacfwd" else 64) for mode in ("jacfwd", "jacrev") for n in (16, 256)]
     sentence = next(line for line in ask(*rows) if line.startswith("Crossover"))
-    assert sentence.endswith("; not sure: one process.")
+    assert sentence.endswith("; not sure: measured in one process.")
 
 
 def test_poor_fit_of_a_law_is_reported_and_weak_laws_name_the_points_per_device(ask):
@@ -185,7 +185,9 @@ def test_no_mode_is_called_fastest_if_its_time_is_below_an_empty_call(ask):
 
 def test_reasons_for_uncertainty_are_reported(ask):
     (first, *_) = ask(("jacfwd", 1, 64, 1), ("jacrev", 1, 64, 5), floor_seconds=2e-4)
-    assert "is fastest" in first and "; not sure: under ten empty calls, one process" in first
+    assert (
+        "is fastest" in first and "; not sure: shorter than ten empty calls, measured in one process" in first
+    )
 
 
 def test_ratio_with_a_wide_interval_is_reported_as_not_determined(ask):

@@ -56,7 +56,7 @@ def test_indistinguishable_times_have_no_crossover(two_modes):
 def test_indistinguishable_sizes_lie_within_the_crossover_around_them(two_modes):
     (result,) = maps_of(two_modes(spread=0.1, points=(16, 60, 68, 256), devices=(1,), processes=1))
     assert [(crossover.below, crossover.above, crossover.doubts) for crossover in result.crossovers] == [
-        (16, 256, ("one process",))
+        (16, 256, ("measured in one process",))
     ]
 
 

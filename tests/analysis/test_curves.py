@@ -187,7 +187,7 @@ def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
 
 
 @pytest.mark.parametrize("fields, doubt", [
-    ({"floor_seconds": 0.21}, "under ten empty calls"),
+    ({"floor_seconds": 0.21}, "shorter than ten empty calls"),
     ({"floor_seconds": 0.11}, "they differ by less than ten empty calls"),
     ({"marked": {"foreign_load": [0]}}, "foreign load"),
     ({"marked": {"throttled": [0]}}, "throttled"),
@@ -199,7 +199,7 @@ def test_fastest_method_is_not_sure_if_lint_would_object(fields, doubt):
 
 def test_fastest_method_is_not_sure_with_one_process():
     fastest = only(curves.fastest_methods([record(seconds=2.0), record(seconds=3.0, mode="jacrev")]))
-    assert fastest.distinguished and not fastest.sure and fastest.doubts == ("one process",)
+    assert fastest.distinguished and not fastest.sure and fastest.doubts == ("measured in one process",)
 
 
 def test_time_below_an_empty_call_makes_no_method_the_fastest():

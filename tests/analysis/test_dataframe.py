@@ -54,7 +54,7 @@ def test_only_the_fastest_method_has_a_certainty(folder, tmp_path):
     one_process = write_study(
         record(seconds=2.0), record(seconds=3.0, mode="jacrev"), folder=tmp_path / "alone"
     )
-    assert scaling.load(one_process).certainty.dropna().tolist() == ["not sure: one process"]
+    assert scaling.load(one_process).certainty.dropna().tolist() == ["not sure: measured in one process"]
 
 
 def test_table_of_samples_has_the_columns_of_the_case(folder):

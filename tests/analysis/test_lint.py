@@ -91,7 +91,7 @@ FAULTS = [  # rule, severity, study with that fault from (study, clean), words o
     ("no baseline: the same", "error", lambda s, _: [r for r in s() if r.case.devices == 2 or r.case.api == "jit"], "jacfwd"),
     ("too few samples", "error", lambda s, _: change(s(), 1, seconds=[1e-3] * 6, turns=[6]), ": 6"),
     ("failed cases", "warning", lambda s, g: [*s(), g(status="failed", reason="timeout", points=9, text="600 s")], "out: 600 s"),
-    ("times under ten floors", "warning", lambda s, _: change(s(), 2, floor_seconds=2e-4), "1.00 ms, an empty call 200 µs"),
+    ("times shorter than ten empty calls", "warning", lambda s, _: change(s(), 2, floor_seconds=2e-4), "an empty call 200 µs"),
     ("intervals wider", "warning", lambda s, _: change(s(), 2, seconds=[2e-3] * 30, stop_reason="most"), "stopped by most"),
     ("foreign load", "warning", lambda s, _: change(s(), 2, marked={"foreign_load": [0, 1], "throttled": [1]}),
      "22 % of its samples, foreign load and throttled"),
@@ -167,7 +167,9 @@ def test_compilations_with_too_few_samples_each_have_no_interval(study, remarks_
 def test_single_process_is_reported_and_checked_for_autocorrelation(study, remarks_on):
     one_process = [record for record in study() if not record.replicate]
     remarks = remarks_on(one_process)
-    assert [(r.rule, r.severity, r.count) for r in remarks.values()] == [("one process only", "warning", 4)]
+    assert [(r.rule, r.severity, r.count) for r in remarks.values()] == [
+        ("measured in one process", "warning", 4)
+    ]
     remarks = remarks_on(change(one_process, 0, seconds=WALK, turns=[60]))
     assert any(rule.startswith("autocorrelation") for rule in remarks)
     # The interval over several processes does not depend on it.

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from scaling.analysis import findings
 from scaling.cli import report
-from scaling.report import summary
+from scaling.report import answer_tables, summary
 from tests.support import made_up
 from tests.support.records import STEADY, processes, record
 
@@ -44,7 +44,7 @@ def test_answer_comes_first_then_the_warnings_then_the_next_commands(tmp_path):
     )
     text = " ".join(" ".join(lines).split())
     assert "jacfwd (vmap) is fastest 2.00 s (2.00 to 2.00) on 1 device; jacrev (vmap) takes 1.50x" in text
-    assert "not sure: one process." in text
+    assert "not sure: measured in one process." in text
     heads = [
         " ".join(line.split()[:2]) for line in lines if line.startswith(("error: ", "warning: ", "scaling "))
     ]
@@ -90,3 +90,16 @@ def test_closing_report_fits_a_screen_of_80_columns(tmp_path, monkeypatch, name)
     assert len(lines) <= 25 and all(len(line) <= 80 or name in line for line in lines)
     assert re.search(r"report: .*index\.html$", lines[-1])
     assert any("other environments" in line for line in lines)
+
+
+def test_a_card_names_both_modes_of_a_tie_and_the_fastest_mode_of_other_sizes(tmp_path):
+    small = processes(("jacfwd", 1.0), ("jacrev", 2.0), points=8)
+    large = [
+        record(seconds=level + noise, mode=mode, replicate=process, points=16, turns=[STEADY])
+        for mode, level in (("jacrev", 4.0), ("jacfwd", 4.01))
+        for process, noise in enumerate((0.0, 0.3, -0.3) if mode == "jacrev" else (0.3, -0.3, 0.0))
+    ]
+    (card,) = answer_tables.make_cards(read_study(tmp_path, [*small, *large]))
+    assert card.mode == "jacrev (vmap) or jacfwd (vmap)" and not card.sure
+    assert card.certainty.startswith("not distinguished from the runner-up")
+    assert card.sizes == "one of 2 sizes; fastest at others: jacfwd (vmap)"

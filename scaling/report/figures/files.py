@@ -3,7 +3,7 @@
 import json
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
 def describe_provenance(findings: Findings) -> str:
     """Return the study, devices, dates and git commits of the results as text, separated by ' · '."""
     records = findings.records or [record for forecast in findings.forecasts for record in forecast.records]
-    machines = sorted({str(record.environment.get("device_kind") or "unknown machine") for record in records})
+    machines = sorted({_describe_machine(record.environment) for record in records})
     commits = sorted({str(record.environment.get("commit") or "unknown")[:12] for record in records})
     dates = sorted({(record.started_at or "")[:10] for record in records} - {""})
     when = " to ".join(dict.fromkeys((dates[0], dates[-1]))) if dates else "unknown date"
@@ -136,6 +136,13 @@ def describe_provenance(findings: Findings) -> str:
         f"commit {list_first(commits, 2) or 'unknown'}",
     )
     return " · ".join(parts)
+
+
+def _describe_machine(environment: Mapping[str, Any]) -> str:
+    """Return the kind of the devices as text, such as 'AMD EPYC (a device is one core)'."""
+    kind = str(environment.get("device_kind") or "unknown machine")
+    is_bound = environment.get("platform") == "cpu" and environment.get("bound")
+    return f"{kind} (a device is one core)" if is_bound else kind
 
 
 def javascript_library() -> str:

@@ -42,7 +42,7 @@ _UNDETERMINED = "Bars are 95 % intervals; of a ratio that is not determined the 
 _RATIOS = {
     "speedup": "speed-up",
     "efficiency": "efficiency",
-    "against_jit": "speed-up over the best one-device program",
+    "against_jit": "speed-up over the best automatic program on one device",
 }
 _LIMITED = " Of the many layouts of a mode the one that is fastest on the most devices is drawn."
 AnyCurve = TypeVar("AnyCurve", Curve, PredictedCurve)
@@ -86,7 +86,7 @@ def draw_times(findings: Findings) -> Figure | None:
         rows = _measurement_rows(group)
         panels.append(Panel(_title(findings, group[0]), _draw_seconds(group, rows, styles)))
         if any(row["against_jit_low"] is not None for row in rows):
-            title = _title(findings, group[0], "speed-up over the best one-device program")
+            title = _title(findings, group[0], "speed-up over the best automatic program on one device")
             panels.append(Panel(title, _draw_ratios(group, rows, styles, "against_jit", "speed-up")))
     if not panels:
         return None
