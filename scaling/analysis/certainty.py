@@ -45,7 +45,7 @@ def marks_of(timing: "Timing") -> list[str]:
 
 
 def doubts(fast: "Timing", slow: "Timing") -> tuple[str, ...]:
-    """Return the reasons to doubt that one case is faster than another, such as 'measured in one process', or ()."""
+    """Return the reasons to doubt that one case is faster than another, such as 'foreign load', or ()."""
     floor = max(map(dispatch_floor, (fast, slow)))
     reasons = []
     if fast.median < FLOORS * floor:

@@ -160,7 +160,7 @@ class FastestMethod:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Return the reasons to doubt that `first` is the fastest method, such as 'measured in one process'."""
+        """Return the reasons to doubt that `first` is the fastest method, such as 'foreign load'."""
         if self.second is None:
             return ()
         determined = is_ratio_determined(self.ratio_low, self.ratio_high)

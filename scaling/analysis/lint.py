@@ -280,7 +280,10 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
      "fix the cause, then the same command with retry=true"),
     (WARNING, "cases without a record", lambda f: f.missing, "the same command runs them"),
     (WARNING, "damaged lines", lambda f: f.damaged, "the same command runs their cases again"),
-    (WARNING, "times shorter than ten empty calls", _check_each(_under_floors), "larger sizes, or more points"),
+    (
+        WARNING, "times shorter than ten empty calls", _check_each(_under_floors),
+        "larger sizes, or more points",
+    ),
     (WARNING, _WIDER, _check_each(_wide_interval),
      f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_FRESH}"),
     (WARNING, "measured in one process", _check_each(_one_process), "replicates=3 adds to what is there"),

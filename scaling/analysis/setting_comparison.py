@@ -36,7 +36,7 @@ class SettingComparison:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Return the reasons to doubt that the first setting is the fastest, such as 'measured in one process'."""
+        """Return the reasons to doubt that the first setting is the fastest, such as 'foreign load'."""
         return certainty.doubts(self.rows[0][0], self.rows[1][0])
 
 

@@ -49,8 +49,8 @@ class KnownCases:
 
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Print the logs of the case that the arguments name, or of failed cases, and return exit status 0."""
-    known = look(store.folder_of(args.folder))
-    for number, part in enumerate(show(known, select(known, " ".join(args.key)), args.all)):
+    known = load_cases(store.folder_of(args.folder))
+    for number, part in enumerate(iterate_logs(known, select_keys(known, " ".join(args.key)), args.all)):
         if number:
             console.print()
         console.print(f"[bold]{escape(part.title)}[/]", soft_wrap=True, highlight=False)
@@ -58,7 +58,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     return OK
 
 
-def look(results: Path) -> KnownCases:
+def load_cases(results: Path) -> KnownCases:
     """Return the cases, records and cluster tasks of a results folder.
 
     If the scheduler does not answer, the task states are those of the last query or of the task journals.
@@ -76,7 +76,7 @@ def look(results: Path) -> KnownCases:
     return KnownCases(results, records, tasks, keys, cases, lost_cases.find_unrecorded(tasks, records))
 
 
-def select(known: KnownCases, given: str) -> list[str]:
+def select_keys(known: KnownCases, given: str) -> list[str]:
     """Return the keys of the cases whose logs are to be printed, most recent first.
 
     `given` is the label or the beginning of the key (hash) of one case, the name of a workload, or "". For a
@@ -85,7 +85,7 @@ def select(known: KnownCases, given: str) -> list[str]:
     """
     of_workload = [key for key, case in known.cases.items() if case.workload == given]
     if given and not of_workload:
-        return [find(known, given)]
+        return [find_key(known, given)]
     records = sorted(
         [*store.latest(known.records), *known.lost], key=lambda r: r.started_at or "", reverse=True
     )
@@ -96,17 +96,17 @@ def select(known: KnownCases, given: str) -> list[str]:
     elif not keys:
         begun = [attempt for task in known.tasks for attempt in task.journal.attempts]
         keys = [attempt.key for attempt in sorted(begun, key=lambda a: a.began_at or "")[-1:]]
-    return list(dict.fromkeys(key for key in keys if key in known.cases)) or [find(known, given)]
+    return list(dict.fromkeys(key for key in keys if key in known.cases)) or [find_key(known, given)]
 
 
-def show(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
+def iterate_logs(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
     """Yield the log sections of several cases. A file that several cases share is yielded once.
 
     If `every` is true, yield all cases and all lines, instead of the first 3 cases and the end of each file.
     """
     shown: set[str] = set()
     for key in keys if every else keys[:_MOST_SHOWN]:
-        for part in parts(known, key, every):
+        for part in logs_of_case(known, key, every):
             if part.title not in shown:
                 yield part
             shown.add(part.title)
@@ -114,7 +114,7 @@ def show(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterato
         yield LogPart(f"{len(keys) - _MOST_SHOWN} more", "give a key to see another one, or --all")
 
 
-def find(known: KnownCases, given: str) -> str:
+def find_key(known: KnownCases, given: str) -> str:
     """Return the key of the only case whose label is `given` or whose key begins with `given`.
 
     Several words also match the only label that begins with them. Raise `Refusal` for no or several matches.
@@ -147,7 +147,7 @@ def _list_keys(keys: Sequence[str], labels: Mapping[str, str]) -> str:
     return list_first([f"{key} ({labels[key]})" for key in keys], _MOST_NAMED)
 
 
-def parts(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:
+def logs_of_case(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:
     """Yield the log sections of one case: its attempts, its worker logs and its scheduler logs.
 
     If `every` is true, yield all lines of each file instead of the last 1000.
@@ -158,7 +158,7 @@ def parts(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]
     lines = [*map(_describe_record, extra), *(line for task in tasks for line in _describe_task(task, key))]
     text = environment.hide_secrets("\n".join(lines))
     yield LogPart(f"{key}  {label(known.cases[key])}", text or "it has no record, and no task is to run it")
-    files = [file for task in tasks for file in _worker_logs(task, key)]
+    files = [file for task in tasks for file in _list_worker_logs(task, key)]
     files += [(path, "") for task in tasks for path in _nonempty_scheduler_logs(task)]
     for path, shared in files:
         yield LogPart(f"{path.relative_to(known.results)}{shared}", _read_last_lines(path, every))
@@ -215,7 +215,7 @@ def _describe_outcome(task: TaskState, attempt: TaskAttempt) -> str:
     return f"no end, {ended[0]}: {ended[1]}" if ended else "no end, though its task has ended"
 
 
-def _worker_logs(task: TaskState, key: str) -> list[tuple[Path, str]]:
+def _list_worker_logs(task: TaskState, key: str) -> list[tuple[Path, str]]:
     """Return (path, note) for each log of the workers that ran a case, with notes like " (of 3 cases)"."""
     folder, name = task.entry.folder, task.entry.name
     workers = {(attempt.run, worker): "" for attempt in _attempts(task, key) for worker in attempt.workers}

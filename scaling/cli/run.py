@@ -38,16 +38,16 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
     If tracking is configured, curves are published to Weights & Biases during and after the run.
     """
     job = run_study.read_study(config, name)
-    tracking = between = None
+    tracking = between_groups = None
     if config["tracking"]["name"] != "none":
         from scaling.wandb.publish import LivePublisher
         from scaling.wandb.settings import TrackingSettings
 
         tracking = TrackingSettings.from_config(config["tracking"])
-        between = LivePublisher(
+        between_groups = LivePublisher(
             job.folder, tracking, job.settings.replicates, lambda line: print_lines(console, [line])
         )
-    ran = run_study.run(job, config["versus"], config["dry_run"], console, between)
+    ran = run_study.run(job, config["versus"], config["dry_run"], console, between_groups)
     if ran.submitted:
         return FAILED if ran.failed else OK
     from scaling.cli import report

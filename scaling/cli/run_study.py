@@ -144,14 +144,18 @@ def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 
 
 def run(
-    job: StudyRun, named: Any, dry_run: bool, console: Console, between: Callable[[], None] | None = None
+    job: StudyRun,
+    named: Any,
+    dry_run: bool,
+    console: Console,
+    between_groups: Callable[[], None] | None = None,
 ) -> RunOutcome:
     """Run the cases of a study that have no result yet on this machine, or submit them to its cluster.
 
     Args:
         named: The value of `versus`, which names the variant to compare with, or None.
         dry_run: Whether to only print what would run.
-        between: A callback that is called while nothing is being measured on this machine.
+        between_groups: A callback that is called while nothing is being measured on this machine.
     """
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
@@ -176,18 +180,22 @@ def run(
             results_folder.create_results(each)
         preflight.save_answers(job.folder, key, reports)
         if job.cluster.submits and (submit := _import_submit(job)):
-            made, loaded, submitted = submit.submit_and_wait(job, answers, console, between)
+            made, loaded, submitted = submit.submit_and_wait(job, answers, console, between_groups)
         else:
-            made, loaded = _run_here(job, answers, folders, baseline, console, between)
+            made, loaded = _run_here(job, answers, folders, baseline, console, between_groups)
     settings = schedule.comparable_settings(loaded.records, made.environments.values())
     keys = frozenset(answer.case.key for answer in answers)
     return RunOutcome(keys, settings, baseline[1] if baseline else None, submitted, loaded=loaded)
 
 
 def _run_here(
-    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], baseline: Any, console: Console,
-    between: Callable[[], None] | None,
-) -> tuple[Schedule, store.Loaded]:  # fmt: skip
+    job: StudyRun,
+    answers: Sequence[PreflightResult],
+    folders: Sequence[Path],
+    baseline: Any,
+    console: Console,
+    between_groups: Callable[[], None] | None,
+) -> tuple[Schedule, store.Loaded]:
     """Run the missing cases without submitting them, and return (their schedule, all records)."""
     with store.locked(job.folder) as lock:
         made, loaded = plan_run(job, answers, folders, console)
@@ -204,7 +212,9 @@ def _run_here(
         names = {answer.case.key: label(answer.case) for answer in answers}
         recorded = len(made.skips) + len(made.failures)
         with progress.display(console, names, made.missing, recorded) as (listen, _):
-            supervise.run_schedule(made, job.settings, job.folder, lock, listen, baseline, site, between)
+            supervise.run_schedule(
+                made, job.settings, job.folder, lock, listen, baseline, site, between_groups
+            )
     return made, store.load(job.folder)
 
 

@@ -83,26 +83,26 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     folder = store.folder_of(args.folder)
     if args.watch:
         streams.stop_with_reader()
-        status = watch(folder, console, args.all)
+        status = watch_status(folder, console, args.all)
     else:
-        status = look(folder)
-        show(status, console, args.all)
+        status = load_status(folder)
+        print_status(status, console, args.all)
     if status is None:
         return INTERRUPTED
     return FAILED if status.failed else OK
 
 
-def look(folder: Path) -> StudyStatus:
+def load_status(folder: Path) -> StudyStatus:
     """Return the states of all cases and cluster tasks of a results folder.
 
     If the scheduler does not answer, the task states come from the files of the folder.
     """
     tasks, problem = job_state.try_find_tasks(folder)
     note = f"{problem}; what jobs do now is not known, this is what they have reported"
-    return read(folder, tasks, [note] if problem else [])
+    return summarize_status(folder, tasks, [note] if problem else [])
 
 
-def read(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
+def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
     """Return the status of a results folder, computed from its records and the given task states."""
     loaded = store.load(folder)
     known = [*loaded.records, *lost_cases.find_unrecorded(tasks, loaded.records)]
@@ -210,7 +210,7 @@ def _format_nodes(nodes: Iterable[str]) -> str:
     return f"on {names}, " if names else ""
 
 
-def tables(status: StudyStatus, every: bool = False) -> list[Table]:
+def task_tables(status: StudyStatus, every: bool = False) -> list[Table]:
     """Return the table of cluster tasks, if there are any, and the table of case counts by workload."""
     states = STATES if status.tasks else _WITHOUT_JOBS
     title = escape(str(status.folder)) + (", each replicate counted" if status.replicated else "")
@@ -236,13 +236,13 @@ def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
     return table
 
 
-def lines(status: StudyStatus, every: bool = False) -> list[Text]:
+def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
     """Return a line for each failed, running, skipped or missing case, followed by the notes.
 
     If `every` is true, queued cases are included, and more than 20 cases per state.
     """
     texts: list[str] = []
-    length = shortest(status.keys)
+    length = shortest_prefix(status.keys)
     for state in (*_LISTED, *(["queued"] if every else [])):
         listed = [line for line in status.lines if line.state == state]
         if not every:
@@ -276,7 +276,7 @@ def _format_line(line: StatusLine, length: int, name: str = "") -> str:
     return f"{line.state:7} {line.key[:length]}  {name}  {line.words}".rstrip()
 
 
-def shortest(keys: Iterable[str]) -> int:
+def shortest_prefix(keys: Iterable[str]) -> int:
     """Return the smallest number of leading characters, at least 6, that distinguishes all keys."""
     length = _SHORTEST
     for key, next_key in itertools.pairwise(sorted(keys)):
@@ -285,15 +285,15 @@ def shortest(keys: Iterable[str]) -> int:
     return length
 
 
-def show(status: StudyStatus, console: Console, every: bool = False) -> None:
+def print_status(status: StudyStatus, console: Console, every: bool = False) -> None:
     """Print the tables of tasks and case counts, and a line for each case that is not ok."""
-    for table in tables(status, every):
+    for table in task_tables(status, every):
         console.print(table)
-    for line in lines(status, every):
+    for line in case_lines(status, every):
         console.print(line, soft_wrap=True, highlight=False)
 
 
-def watch(folder: Path, console: Console, every: bool = False) -> StudyStatus | None:
+def watch_status(folder: Path, console: Console, every: bool = False) -> StudyStatus | None:
     """Show the status until no task is pending or running, and return the last status.
 
     On a terminal the output is updated in place; otherwise it is printed again after every change. Return
@@ -303,11 +303,11 @@ def watch(folder: Path, console: Console, every: bool = False) -> StudyStatus | 
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
         live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
         for tasks in wait.poll(folder):
-            status = read(folder, tasks)
+            status = summarize_status(folder, tasks)
             if live:
-                live.update(Group(*tables(status, every), *lines(status, every)), refresh=True)
+                live.update(Group(*task_tables(status, every), *case_lines(status, every)), refresh=True)
             elif status.progress != before:
-                show(status, console, every)
+                print_status(status, console, every)
             before = status.progress
         return status
     return None

@@ -21,7 +21,10 @@ from scaling.workers.preflight_result import PreflightResult
 
 
 def submit_and_wait(
-    job: StudyRun, answers: Sequence[PreflightResult], console: Console, between: Callable[[], None] | None
+    job: StudyRun,
+    answers: Sequence[PreflightResult],
+    console: Console,
+    between_groups: Callable[[], None] | None,
 ) -> tuple[schedule.Schedule, store.Loaded, bool]:
     """Submit the missing cases. If requested, wait for them, and resubmit cases with transient failures.
 
@@ -30,7 +33,7 @@ def submit_and_wait(
         The records of the results folder.
         Whether tasks are still in the queue.
     """
-    away = between if job.cluster.name == SLURM else None  # other clusters may run on this machine
+    away = between_groups if job.cluster.name == SLURM else None  # other clusters may run on this machine
     for again in range(job.cluster.attempts or 1):
         job = dataclasses.replace(job, retry=job.retry and not again)  # retry only in the first round
         with store.locked(job.folder):

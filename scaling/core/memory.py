@@ -52,8 +52,7 @@ def describe_shortage(
     Args:
         device_bytes: the bytes that each device needs, or None if unknown.
         limit: the bytes that each device may use, or None for all of its memory.
-        host_bytes: the bytes that the host needs in addition. They count for CPU devices only, which share its
-            memory.
+        host_bytes: the bytes that the host needs in addition, which count only for CPU devices.
     """
     if device_bytes is None:
         return None

@@ -123,7 +123,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
-    """Map each (case key, replicate) to its status, such as "failed", in the environment where it ran last."""
+    """Map each (case key, replicate) to its status, such as "failed", where it ran last."""
     by_start = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
     return {(record.key, record.replicate): record.status for record in by_start}
 

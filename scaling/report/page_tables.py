@@ -302,7 +302,8 @@ def _format_estimate(estimate: Estimate | None) -> str:
 
 
 def _growth_table(findings: Findings) -> Table:
-    note = "Time grows with the size to the power of the exponent. Left out: sizes that take less than ten empty calls."
+    note = "Time grows with the size to the power of the exponent. "
+    note += "Left out: sizes that take less than ten empty calls."
     return make_table("growth", "Growth with size", note, findings.size_exponents, {
         "problem": lambda g: join_words(
             family_name(g.sweep.case), describe_panel(g.sweep.case, g.sweep.held, g.sweep.honest)

@@ -46,7 +46,8 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
         try:
             if not stopped:
                 choices = HydraConfig.get().runtime.choices
-                plain = {str(k): v for k, v in OmegaConf.to_container(config, resolve=True).items()}  # type: ignore[union-attr]
+                container: Any = OmegaConf.to_container(config, resolve=True)
+                plain = {str(name): value for name, value in container.items()}
                 _check_keys(plain, choices, known)
                 _check_cluster(plain["cluster"], conf)
                 job(plain, choices["study"])

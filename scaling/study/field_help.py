@@ -77,9 +77,13 @@ def _format_field(name: str, default: str, meaning: str, allowed: Collection[Any
     values = f" Values: {', '.join(map(_in_yaml, allowed))}." if allowed else ""
     first = f"  {name}".ljust(_NAME)
     return textwrap.fill(
-        f"{sentence}{values} Default: {default or 'none'}.".strip(), _WIDTH, break_long_words=False, break_on_hyphens=False,
-        initial_indent=first if len(first) <= _NAME else f"{first} ", subsequent_indent=" " * _NAME,
-    )  # fmt: skip
+        f"{sentence}{values} Default: {default or 'none'}.".strip(),
+        _WIDTH,
+        break_long_words=False,
+        break_on_hyphens=False,
+        initial_indent=first if len(first) <= _NAME else f"{first} ",
+        subsequent_indent=" " * _NAME,
+    )
 
 
 def _in_yaml(value: Any) -> str:

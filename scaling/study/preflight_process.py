@@ -103,7 +103,7 @@ def _find_unused_fields(stated: Case, completed: Case, built: workload.Workload)
 def multiplies(case: Case, built: workload.Workload) -> bool:
     """Return whether a case may multiply matrices, in its function or in the reduction of the Jacobian.
 
-    Return True if a product of matrices cannot be ruled out, for example if the derivative is written by hand.
+    Return True if a matrix product cannot be ruled out, for example if the derivative is written by hand.
     """
     if built.reduction.products or case.ad_mode.by_workload:
         return True  # a derivative written by hand is not traced here

@@ -20,7 +20,7 @@ _MAX_LINES = 100  # lines in a panel
 _MAX_PLOTS = 12  # plots in a section
 _PLOTS = {  # kind of plot -> title of its section
     "strong": "Strong scaling: the same work on more devices",
-    "weak": "Weak scaling: as many points for each device; the counted work per device is constant within 1 %",
+    "weak": "Weak scaling: as many points for each device; counted work per device constant within 1 %",
     "size": "Time against size",
 }
 _TABLES = {"fastest": "The fastest mode of each problem", "failures": "Failed and skipped cases"}
@@ -97,7 +97,7 @@ def _make_sections(job: PublishJob, current: Mapping[str, str]) -> list[Section]
 
 
 def _make_line_plot(plot: Plot, bounds: list[str]) -> Any:
-    """Return a W&B line plot, in which interval bounds are dotted and a speed-up has lines of ideal scaling."""
+    """Return a W&B line plot with dotted interval bounds, and with lines of ideal scaling for a speed-up."""
     low, high = f"{plot.metric}_low", f"{plot.metric}_high"
     return wr.LinePlot(
         title=f"{'Speed-up' if plot.baselines else 'Time'}: {plot.title}", x=plot.x, title_x=plot.x_title,

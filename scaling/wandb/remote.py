@@ -195,7 +195,7 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
 
 
 def _records_artifact(run: TrackedRun) -> wandb.Artifact:
-    """Return a W&B artifact with the records of a study as lines of JSON. Equal lines give the same version."""
+    """Return a W&B artifact with the records of a study as JSON lines. Equal lines give the same version."""
     artifact = wandb.Artifact(f"{_ARTIFACT}-{run.series}", _ARTIFACT, "every record, as JSON lines")
     with artifact.new_file("records.jsonl", mode="w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in run.lines)
@@ -203,7 +203,7 @@ def _records_artifact(run: TrackedRun) -> wandb.Artifact:
 
 
 def _is_complete(log: Path) -> bool:
-    """Return whether a wandb log contains the end of its run. `finish` reports no error if the disk is full."""
+    """Return whether a wandb log contains the end of its run; `finish` does not report a full disk."""
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

@@ -171,7 +171,7 @@ def _encode_fields(fields: Fields) -> Fields:
 
 
 def _encode(value: Any) -> Any:
-    """Return a value as W&B stores it: a rounded float, None for NaN and infinity, JSON text if not scalar."""
+    """Return a value as W&B stores it: a rounded float, None for NaN or infinity, JSON text if no scalar."""
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):

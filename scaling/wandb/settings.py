@@ -25,7 +25,8 @@ def _is_duration(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # field, whether a value is valid, valid values
+# (field, whether a value is valid, valid values)
+_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("project", lambda value: _is_text(value) and not set(value) & set("/\\#?%:"),
      "a name of 1 to 64 characters without / \\ # ? % :"),
     ("entity", lambda value: value is None or _is_text(value), "a name or null"),
@@ -39,7 +40,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (  # field, whether
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """The W&B destination, mode, time limits and tags. wandb reads the API key from WANDB_API_KEY or netrc."""
+    """The W&B destination, mode, time limits and tags. wandb itself reads the API key."""
 
     project: str = "ad-scaling"
     entity: str | None = None  # None for the default entity of the API key

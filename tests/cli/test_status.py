@@ -126,7 +126,7 @@ def count(summary):
 
 
 def status_lines(summary, every=False):
-    return [line.plain for line in status.lines(summary, every)]
+    return [line.plain for line in status.case_lines(summary, every)]
 
 
 def run_command(arguments, capsys):
@@ -141,7 +141,7 @@ def test_every_requested_case_is_in_exactly_one_state(make_study, make_record):
         0, 1, make_record, "failed", reason="wrong_answer", text="point 3 is wrong"
     )
     study.log(1, "begin", 2).finish(4, 8, make_record).log(4, "begin", 9)
-    summary = status.read(
+    summary = status.summarize_status(
         study.folder, study.states("COMPLETED", "RUNNING", "PENDING", "CANCELLED", "TIMEOUT", "RUNNING")
     )
     # tasks of two cases: both done; one running, one queued; both queued; none begun; one interrupted; both queued
@@ -155,7 +155,7 @@ def test_failed_and_running_cases_are_shown_with_key_node_attempt_and_reason(mak
         0, 1, make_record, "failed", reason="error", text="RuntimeError: [bold]luck[/]", attempt=2
     )
     study.log(1, "begin", 2, attempt=3)
-    shown = status_lines(status.read(study.folder, study.states("COMPLETED", "RUNNING")))
+    shown = status_lines(status.summarize_status(study.folder, study.states("COMPLETED", "RUNNING")))
     assert len(shown) == 2
     assert re.match(
         rf"failed  {study.key(1)[:6]}  poisson .*  on n1, attempt 2  error: RuntimeError: \[bold\]luck\[/\]$",
@@ -175,9 +175,9 @@ def test_status_shows_lost_cases_exactly_as_the_next_run_records_them(state, beg
     if begun:
         study.start(0).finish(0, 0, make_record).log(0, "begin", 1)
     states = study.save_states(JobState(state)).states(state)
-    before = status.read(study.folder, states)
+    before = status.summarize_status(study.folder, states)
     lost_cases.record_lost_cases(study.folder, states)
-    later = status.read(study.folder, states)
+    later = status.summarize_status(study.folder, states)
     assert count(before) == count(later) and before.failed == later.failed
     assert [line.replace("on n1, ", "") for line in status_lines(before)] == [
         line.replace("on n1, ", "") for line in status_lines(later)
@@ -186,16 +186,16 @@ def test_status_shows_lost_cases_exactly_as_the_next_run_records_them(state, beg
 
 def test_a_requeued_task_has_no_running_case_until_it_restarts(make_study):
     study = make_study(2).start(0).log(0, "begin", 0)
-    assert count(status.read(study.folder, study.states("RUNNING")))["running"] == 1
+    assert count(status.summarize_status(study.folder, study.states("RUNNING")))["running"] == 1
     for waiting_state in ("PENDING", "REQUEUED"):
-        summary = status.read(study.folder, study.states(waiting_state))
+        summary = status.summarize_status(study.folder, study.states(waiting_state))
         [row], _ = status_table.task_rows(summary.tasks)
         assert count(summary)["queued"] == 2 and row.cells[3:6] == (waiting_state.lower(), "", "")
     study.start(0, "n2")
-    summary = status.read(study.folder, study.states("RUNNING"))
+    summary = status.summarize_status(study.folder, study.states("RUNNING"))
     assert count(summary)["queued"] == 2 and summary.tasks[0].journal.runs == 2
     study.log(0, "begin", 0, attempt=2)
-    summary = status.read(study.folder, study.states("RUNNING"))
+    summary = status.summarize_status(study.folder, study.states("RUNNING"))
     assert (count(summary)["running"], count(summary)["queued"]) == (1, 1)
     assert "on n2, attempt 2" in status_lines(summary)[0]
     [row], _ = status_table.task_rows(summary.tasks)
@@ -213,15 +213,15 @@ def test_cases_that_a_restarted_task_will_not_retry_are_not_queued(
         "failed", reason=reason, text="", attempt=attempt, started_at="2099-11-21T20:00:00.000+00:00"
     )
     store.Writer(study.folder).append(dataclasses.replace(record, case=study.cases[0]))
-    counts = count(status.read(study.folder, study.states("RUNNING")))
+    counts = count(status.summarize_status(study.folder, study.states("RUNNING")))
     assert counts["queued"] == 1 + (state == "queued") and counts["failed"] == (state == "failed")
 
 
 def test_logs_of_a_begun_case_are_found_without_the_task_file(make_study):
     study = make_study(2).start(0).log(0, "begin", 0).save_states(JobState("FAILED"))
     study.submission.entries[0].path.unlink()
-    logged = logs.look(study.folder)
-    assert "attempt 1, task 20261121T201500-3f2a/0001" in next(logs.parts(logged, study.key(0))).text
+    logged = logs.load_cases(study.folder)
+    assert "attempt 1, task 20261121T201500-3f2a/0001" in next(logs.logs_of_case(logged, study.key(0))).text
 
 
 def submitted_tasks(make_study, states, cases):
@@ -276,7 +276,7 @@ def test_long_lists_are_shortened_and_name_the_option_all(make_study, make_recor
     for case in range(60):
         if case % 2:
             study.finish(0, case, make_record, "failed", reason="error", text=f"number {case}.")
-    summary = status.read(study.folder, study.states(*["CANCELLED"] * 30))
+    summary = status.summarize_status(study.folder, study.states(*["CANCELLED"] * 30))
     shortened = status_lines(summary)
     assert (
         len(shortened) == 40
@@ -291,7 +291,7 @@ def test_long_lists_are_shortened_and_name_the_option_all(make_study, make_recor
 
 def test_queued_cases_are_listed_with_the_option_all(make_study):
     study = make_study(4)
-    summary = status.read(study.folder, study.states("PENDING", "PENDING"))
+    summary = status.summarize_status(study.folder, study.states("PENDING", "PENDING"))
     assert status_lines(summary) == []
     assert [line.split("  ")[-1] for line in status_lines(summary, every=True)] == ["task 0001"] * 2 + [
         "task 0002"
@@ -299,9 +299,9 @@ def test_queued_cases_are_listed_with_the_option_all(make_study):
 
 
 def test_keys_are_shortened_to_the_shortest_unique_prefix():
-    assert status.shortest([]) == status.shortest(["ab" * 8]) == 6
-    assert status.shortest(["0" * 16, "1" * 16]) == 6
-    assert status.shortest(["00000000" + "1" * 8, "00000001" + "1" * 8, "f" * 16]) == 8
+    assert status.shortest_prefix([]) == status.shortest_prefix(["ab" * 8]) == 6
+    assert status.shortest_prefix(["0" * 16, "1" * 16]) == 6
+    assert status.shortest_prefix(["00000000" + "1" * 8, "00000001" + "1" * 8, "f" * 16]) == 8
 
 
 def test_status_of_a_folder_without_jobs_shows_counts_and_failures(make_record, tmp_path, capsys):
@@ -335,10 +335,10 @@ def test_a_rejected_submission_is_reported_with_its_reason_while_cases_are_missi
     monkeypatch.setattr(sbatch, "_copy_package", reject)
     with pytest.raises(Refusal):
         sbatch.submit(tmp_path, ClusterSettings(name="local"), task_of_one, RunSettings(), plan, False)
-    (note,) = status.look(tmp_path).notes
+    (note,) = status.load_status(tmp_path).notes
     assert "rejected" in note and "gpuu" in note
     store.Writer(tmp_path).append(make_record())
-    assert status.look(tmp_path).notes == []
+    assert status.load_status(tmp_path).notes == []
 
 
 def test_states_that_the_scheduler_has_forgotten_are_still_shown(make_study, make_record, capsys):
@@ -480,11 +480,11 @@ def test_logs_of_a_case_that_has_not_begun_name_its_task(make_study):
         JobState("RUNNING"),
         JobState("FAILED", reason="exit code 1:0"),
     )
-    logged = logs.look(study.folder)
+    logged = logs.load_cases(study.folder)
     for case, expected in enumerate(("waits in", "is to run in", "did not begin in")):
-        text = next(logs.parts(logged, study.key(2 * case))).text
+        text = next(logs.logs_of_case(logged, study.key(2 * case))).text
         assert text.startswith(f"{expected} task 20261121T201500-3f2a/000{case + 1}, job 7_{case}: ")
-    assert next(logs.parts(logged, study.key(0))).text.endswith("pending (Priority)")
+    assert next(logs.logs_of_case(logged, study.key(0))).text.endswith("pending (Priority)")
 
 
 def test_a_short_unknown_or_ambiguous_key_is_rejected_with_similar_keys(make_study, capsys):
@@ -498,10 +498,12 @@ def test_a_short_unknown_or_ambiguous_key_is_rejected_with_similar_keys(make_stu
     ):
         code, out, err = run_command(["logs", study.folder, key_prefix], capsys)
         assert (code, out) == (2, "") and re.search(message, err) and len(err.splitlines()) == 1
-    logged = dataclasses.replace(logs.look(study.folder), cases={key: study.cases[0], other: study.cases[1]})
-    assert logs.find(logged, key[:10]) == key
+    logged = dataclasses.replace(
+        logs.load_cases(study.folder), cases={key: study.cases[0], other: study.cases[1]}
+    )
+    assert logs.find_key(logged, key[:10]) == key
     with pytest.raises(logs.Refusal, match=f"begins 2 keys, give more of it: {key} .*{other} "):
-        logs.find(logged, key[:9])
+        logs.find_key(logged, key[:9])
 
 
 def test_logs_of_a_case_without_a_job_show_its_record(make_record, tmp_path, capsys):
@@ -607,7 +609,7 @@ def test_status_terminal_and_page_count_the_same_cases(tmp_path, make_record, sc
     (folder / "a.jsonl").write_text("".join(to_line(record) + "\n" for record in records))
     cases = [{"key": record.key, "case": to_dict(record.case)} for record in records[:7]]
     store.write_json(folder / "study.json", {"study": "mine", "cases": cases})
-    summary = status.look(folder)
+    summary = status.load_status(folder)
     total = sum(summary.counts.values(), Counter())
     assert (total["ok"], total["skipped"], total["failed"]) == (7, 1, 1) and total.total() == 9
     assert read_counts(scaling_command(["report", "here"]).stdout) == (7, 1, 1)
@@ -647,7 +649,7 @@ def test_logs_of_a_case_that_no_worker_began_show_why_workers_did_not_start(make
     )
     study.save_states(JobState("FAILED", reason="exit code 1:0"))
     monkeypatch.setattr("scaling.cluster.slurm.run_command", lambda *_: "")
-    parts = list(logs.parts(logs.look(study.folder), study.key(0)))
+    parts = list(logs.logs_of_case(logs.load_cases(study.folder), study.key(0)))
     assert "the process ended with status 2" in parts[0].text
     assert any("execve(): python: No such file" in part.text for part in parts)
 
@@ -663,10 +665,10 @@ def test_each_replicate_without_a_record_is_missing_in_status_report_and_lint(
     study.start(0).finish(0, 0, make_record).log(0, "begin", 0, 1)
     study.journals[0].write("end", key=study.key(0), replicate=0, attempt=1, status="ok", seconds=[])
     study.journals[0].write("begin", key=study.key(0), replicate=1, attempt=1, seat=1)
-    counts = count(status.read(study.folder, study.states("RUNNING")))
+    counts = count(status.summarize_status(study.folder, study.states("RUNNING")))
     assert (counts["ok"], counts["running"], counts["missing"]) == (1, 1, 1) and counts["queued"] == 1
     shutil.rmtree(study.folder / "jobs")
-    summary = status.look(study.folder)
+    summary = status.load_status(study.folder)
     assert (count(summary)["ok"], count(summary)["missing"]) == (1, 3)
     assert any(line.startswith("missing") and line.endswith("replicate 2") for line in status_lines(summary))
     assert "3 cases of the study have no record yet" in scaling_command(["report", "here"]).stdout
@@ -683,7 +685,7 @@ def test_report_and_lint_count_lost_cases_like_status_and_write_no_record(
         .log(0, "begin", 1)
         .save_states(JobState("TIMEOUT"), JobState("FAILED"))
     )
-    assert count(status.look(study.folder))["failed"] == 3
+    assert count(status.load_status(study.folder))["failed"] == 3
     assert read_counts(scaling_command(["report", "here"]).stdout) == (1, 0, 3)
     assert "failed cases (3)" in scaling_command(["lint", "here"]).stdout
     assert len(store.load(study.folder).records) == 1
@@ -695,32 +697,32 @@ def test_logs_without_a_key_show_the_latest_failures_and_each_file_once(make_stu
         study.finish(0, case, make_record, "failed", reason="error", text=f"number {case}.")
     (study.journals[0].folder / "worker-1.log").write_text("from /home/me/project/model.py\n")
     study.save_states(JobState("COMPLETED"), *[JobState("CANCELLED")] * 3)
-    logged = logs.look(study.folder)
-    parts = list(logs.show(logged, logs.select(logged, "")))
+    logged = logs.load_cases(study.folder)
+    parts = list(logs.iterate_logs(logged, logs.select_keys(logged, "")))
     assert sum("number" in part.text for part in parts) == 3 and parts[-1].title == "2 more"
     assert len({part.title for part in parts}) == len(parts)
     assert any("from /home/me/project/model.py" in part.text for part in parts)  # paths in logs are kept
-    assert logs.select(logged, "poisson") == logs.select(logged, "")
+    assert logs.select_keys(logged, "poisson") == logs.select_keys(logged, "")
 
 
 def test_logs_without_a_key_or_failure_show_the_case_that_began_last(make_study, make_record):
     study = make_study(2).start(0).finish(0, 0, make_record).save_states(JobState("COMPLETED"))
-    assert logs.select(logs.look(study.folder), "") == [study.key(0)]
+    assert logs.select_keys(logs.load_cases(study.folder), "") == [study.key(0)]
 
 
 def test_status_and_logs_show_that_a_task_waits_for_cores(make_study, monkeypatch, capsys):
     study = make_study(2).start(0)
     text = "waits for cores: another study on this host holds them (process 12)"
     study.journals[0].write("waiting", text=text)
-    summary = status.read(study.folder, study.states("RUNNING"))
+    summary = status.summarize_status(study.folder, study.states("RUNNING"))
     [row], _ = status_table.task_rows(summary.tasks)
     assert row.cells[-1] == text
     monkeypatch.setattr(
         job_state, "find_tasks", lambda results, query_scheduler=True: study.states("RUNNING")
     )
-    assert text in next(logs.parts(logs.look(study.folder), study.key(0))).text
+    assert text in next(logs.logs_of_case(logs.load_cases(study.folder), study.key(0))).text
     study.log(0, "begin", 0)
-    [row], _ = status_table.task_rows(status.read(study.folder, study.states("RUNNING")).tasks)
+    [row], _ = status_table.task_rows(status.summarize_status(study.folder, study.states("RUNNING")).tasks)
     assert row.cells[-1] == ""
 
 
@@ -747,7 +749,7 @@ def test_an_exception_is_recorded_with_its_line_and_logged_with_its_traceback(
 
 def test_cases_of_a_job_that_began_none_are_shown_as_one_line_with_a_count(make_study):
     study = make_study(6).save_states(JobState("FAILED"), JobState("CANCELLED"), JobState("CANCELLED"))
-    summary = status.look(study.folder)
+    summary = status.load_status(study.folder)
     assert [
         line
         for line in status_lines(summary)

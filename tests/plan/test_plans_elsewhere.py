@@ -19,7 +19,7 @@ def test_a_folder_of_plans_is_not_publishable_and_status_lists_planned_cases(tmp
     assert [(remark.rule, remark.severity) for remark in remarks] == [
         ("nothing measured, only planned", "warning")
     ]
-    status = statuses.look(tmp_path / "alone")
+    status = statuses.load_status(tmp_path / "alone")
     assert status.counts == {} and status.notes == ["for mine, compiled and not run: 2 planned"]
 
 

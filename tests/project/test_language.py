@@ -46,3 +46,13 @@ def test_names_and_docstrings_of_a_module_contain_no_dialect(name):
 def test_the_check_finds_dialect_in_names_and_in_docstrings():
     module = ast.parse('def of_one(seat):\n    """How many of so many one has in vain."""\n    told = seat\n')
     assert sorted(find_dialect(module)) == ["in vain", "of_one", "seat", "seat", "so many", "told"]
+
+
+def test_lines_of_the_package_are_at_most_110_characters_wide():
+    wide = [
+        f"{path.relative_to(PACKAGE)}:{number}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if len(line) > 110
+    ]
+    assert wide == []

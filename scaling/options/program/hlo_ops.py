@@ -20,27 +20,29 @@ COLLECTIVES = (
     "collective-broadcast",
 )
 _ANNOTATIONS = {  # custom calls without work
-    "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost", "MoveToDevice", "Pin", "Unpin",
-    "ConcatBitcast", "AssumeGatherIndicesInBound", "annotate_device_placement", "LayoutConstraint", "PrepareAsyncCallStart",
-    "PrepareAsyncCallDone",
+    "AllocateBuffer", "Sharding", "SPMDFullToShardShape", "SPMDShardToFullShape", "MoveToHost",
+    "MoveToDevice", "Pin", "Unpin", "ConcatBitcast", "AssumeGatherIndicesInBound",
+    "annotate_device_placement", "LayoutConstraint", "PrepareAsyncCallStart", "PrepareAsyncCallDone",
 }  # fmt: skip
 _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
 _LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{size=([\dx]+)")
 _WINDOW_DEFAULTS = (("pad", 0), ("stride", 1), ("lhs_dilate", 1), ("rhs_dilate", 1))
 NO_KERNEL = {
-    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier", "partition-id", "replica-id",
+    "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "opt-barrier",
+    "partition-id", "replica-id",
 }  # fmt: skip
 SLICES = {"slice", "dynamic-slice", "gather"}  # read only the bytes of their result from their first operand
 # Opcode -> index of the operand that is written into operand 0, in place if operand 0 is a parameter.
 UPDATES = {"dynamic-update-slice": 1, "scatter": 2}
 _DATA_MOVEMENT = NO_KERNEL | SLICES | {
-    "broadcast", "iota", "reshape", "pad", "concatenate", "reverse", "transpose", "copy", "dynamic-update-slice", "fusion",
-    "rng-bit-generator", "sort", "domain", "infeed", "outfeed", "send", "recv",
+    "broadcast", "iota", "reshape", "pad", "concatenate", "reverse", "transpose", "copy",
+    "dynamic-update-slice", "fusion", "rng-bit-generator", "sort", "domain", "infeed", "outfeed",
+    "send", "recv",
 }  # fmt: skip
 _TRANSCENDENTAL = {
-    "exponential", "exponential-minus-one", "log", "log-plus-one", "power", "tanh", "sine", "cosine", "tan", "sqrt", "rsqrt",
-    "cbrt", "logistic", "erf", "atan2",
+    "exponential", "exponential-minus-one", "log", "log-plus-one", "power", "tanh", "sine", "cosine",
+    "tan", "sqrt", "rsqrt", "cbrt", "logistic", "erf", "atan2",
 }  # fmt: skip
 # Functions that XLA on a CPU computes one element at a time -> their time divided by that of exp, which is
 # vectorized. Medians over 262,144 elements in float32 on one core of an AMD EPYC, jaxlib 0.10.2.

@@ -25,15 +25,20 @@ class OperationCounts:
 
 
 _PRIMITIVES = {  # name of a counting rule -> the JAX primitives it applies to
-    "free": """all_gather all_gather_invariant all_to_all axis_index bitcast_convert_type broadcast_in_dim concatenate
-        convert_element_type copy copy_p debug_callback debug_print device_put dynamic_slice dynamic_update_slice empty eq eq_to
-        gather ge get gt iota is_finite le le_to lt lt_to mesh_cast name ne optimization_barrier pad pbroadcast pmax pmin ppermute
-        psum psum_invariant pvary reduce_precision reduce_scatter reshape reshard rev scatter select_n sharding_constraint slice
-        sort split squeeze stack stop_gradient swap tile top_k transpose unstack zeros_like""",
+    "free": """
+        all_gather all_gather_invariant all_to_all axis_index bitcast_convert_type broadcast_in_dim
+        concatenate convert_element_type copy copy_p debug_callback debug_print device_put dynamic_slice
+        dynamic_update_slice empty eq eq_to gather ge get gt iota is_finite le le_to lt lt_to mesh_cast
+        name ne optimization_barrier pad pbroadcast pmax pmin ppermute psum psum_invariant pvary
+        reduce_precision reduce_scatter reshape reshard rev scatter select_n sharding_constraint slice
+        sort split squeeze stack stop_gradient swap tile top_k transpose unstack zeros_like
+    """,
     "per_result": "abs add add_any ceil clamp div floor max min mul neg nextafter rem round sign square sub",
-    "transcendental": """acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cos cosh digamma erf erf_inv erfc exp
-        exp2 expm1 igamma igamma_grad_a igammac lgamma log log1p log2 logistic polygamma pow regularized_incomplete_beta rsqrt sin
-        sinh sqrt tan tanh zeta""",
+    "transcendental": """
+        acos acosh asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt cos cosh digamma erf erf_inv
+        erfc exp exp2 expm1 igamma igamma_grad_a igammac lgamma log log1p log2 logistic polygamma pow
+        regularized_incomplete_beta rsqrt sin sinh sqrt tan tanh zeta
+    """,
     "per_operand": "argmax argmin cummax cummin cumprod cumsum reduce_max reduce_min reduce_prod reduce_sum",
     "per_update": "scatter-add scatter-max scatter-min scatter-mul scatter-sub",
 }

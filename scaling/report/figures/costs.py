@@ -37,7 +37,7 @@ _LEAST_SHARE = 0.001
 
 
 def draw_losses(findings: Findings) -> Figure | None:
-    """Return a bar chart that divides device time into work and causes of lost efficiency, or None if unknown.
+    """Return a bar chart of device time by work and causes of lost efficiency, or None if unknown.
 
     It shows the fastest scaling curve of the largest problem of each function.
     """
@@ -74,12 +74,12 @@ def draw_losses(findings: Findings) -> Figure | None:
 
 
 def _curve_rank(curve: Curve) -> tuple[bool, int, float]:
-    """Return a sort key that increases with device count and speed, and is lowest for handwritten derivatives."""
+    """Return a sort key that increases with devices and speed, and is least for handwritten derivatives."""
     return not curve.case.ad_mode.closed_form, curve.points[-1].devices, -curve.points[-1].seconds
 
 
 def _segment_rows(curve: Curve, parts: Sequence[EfficiencyBreakdown]) -> list[Row]:
-    """Return the segments of the stacked bars (one bar per device count) as figure data, from bottom to top."""
+    """Return the segments of the stacked bars, one bar per device count, as rows from bottom to top."""
     efficiency = {point.devices: point.efficiency for point in curve.points}
     rows = []
     for part in parts:

@@ -20,7 +20,7 @@ _ISOLATED = "!isolated || indexof(datum.line, isolated) == 0 || indexof(isolated
 
 @dataclass(frozen=True)
 class Axis:
-    """A figure axis: the field of the rows that it shows, Vega-Lite channel options, and its range of values."""
+    """A figure axis: the field of the rows that it shows, its Vega-Lite options and its range of values."""
 
     field: str
     options: Mapping[str, Any]
@@ -28,7 +28,7 @@ class Axis:
     linear: bool = False
 
     def channel(self, field: str | None = None, **more: Any) -> Spec:
-        """Return the Vega-Lite encoding channel that shows a field (by default, `self.field`) on this axis."""
+        """Return the Vega-Lite channel that shows a field (by default, `self.field`) on this axis."""
         return {"field": field or self.field, "type": "quantitative", **self.options, **more}
 
     def fraction(self, value: float) -> float:
@@ -128,7 +128,7 @@ def _line_channel(styles: Sequence[LineStyle], values: Iterable[Any]) -> Spec:
 
 
 def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
-    """Return Vega-Lite encoding channels for color, tooltip, and opacity, which dims all but an isolated line."""
+    """Return Vega-Lite channels for color, tooltip, and opacity, which dims all but an isolated line."""
     return {
         "color": _line_channel(styles, (style.colour for style in styles)),
         "opacity": {"condition": {"test": _ISOLATED, "value": 1}, "value": 0.08},
@@ -226,7 +226,7 @@ def _spread_labels(rows: Iterable[Row], y: Axis) -> Iterator[tuple[Row, float]]:
 def draw_guide(
     points: Iterable[tuple[float, float]], x: Axis, y: Axis, text: str = "", **mark: Any
 ) -> list[Spec]:
-    """Return Vega-Lite layers of a gray dotted line through (x, y) pairs and of an optional label at its end."""
+    """Return Vega-Lite layers of a gray dotted line through (x, y) pairs, with a label at its end."""
     rows = [{x.field: at, y.field: value} for at, value in points]
     options = {"color": MUTED, "strokeDash": [2, 3], "strokeWidth": 1.2} | mark
     line = draw_layer(rows, "line", options, x=x.channel(), y=y.channel())

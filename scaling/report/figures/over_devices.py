@@ -217,7 +217,8 @@ def _describe_selection(drawable: Iterable[Curve], rows: Iterable[Sequence[Curve
     if all(problem_size(row[0].case) == largest[_family(row[0])] for row in rows):
         return "The largest problem of each workload is drawn."
     return (
-        f"The largest problem of each workload that was measured on {curve_selection.ENOUGH_COUNTS} numbers of "
+        f"The largest problem of each workload that was measured on {curve_selection.ENOUGH_COUNTS} "
+        "numbers of "
         "devices or more is drawn; larger ones were measured on fewer."
     )
 

@@ -65,7 +65,7 @@ def _family(of: SizeSweep | FastestModeMap) -> tuple:
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
-    """Return a figure with maps of the fastest AD mode over sizes and device counts, or None without a map."""
+    """Return maps of the fastest AD mode over sizes and device counts, or None if there are none."""
     filled = sorted((each for each in findings.fastest_mode_maps if each.cells), key=lambda m: -len(m.cells))
     shown = interleave_groups(filled, _family)[: marks.MOST_PANELS]
     if not shown:

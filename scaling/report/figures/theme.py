@@ -33,7 +33,8 @@ _DARK = {
 SHAPES = {  # SVG paths in the square from -1 to 1
     "circle": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z", "square": "M-.9,-.9H.9V.9H-.9Z",
     "up": "M0,-1L1,.8H-1Z", "down": "M0,1L-1,-.8H1Z", "left": "M-1,0L.8,-1V1Z", "right": "M1,0L-.8,-1V1Z",
-    "diamond": "M0,-1.1L1.1,0L0,1.1L-1.1,0Z", "plus": "M-1,0H1M0,-1V1", "cross": "M-.8,-.8L.8,.8M.8,-.8L-.8,.8",
+    "diamond": "M0,-1.1L1.1,0L0,1.1L-1.1,0Z", "plus": "M-1,0H1M0,-1V1",
+    "cross": "M-.8,-.8L.8,.8M.8,-.8L-.8,.8",
     "star": "M0,-1.1L.35,-.35L1.1,0L.35,.35L0,1.1L-.35,.35L-1.1,0L-.35,-.35Z",
 }  # fmt: skip
 CONFIG: dict[str, Any] = {
@@ -62,14 +63,14 @@ class LineStyle(NamedTuple):
 
 
 def method_colour(method: Method) -> str:
-    """Return the hexadecimal color of an AD mode of JAX, or of the other library that computes the derivative."""
+    """Return the hexadecimal color of an AD mode of JAX, or of the other library of the derivative."""
     if method.engine == "jax":
         return _MODES.get(method.mode, (SKY, ""))[0]
     return _ENGINE_COLOURS.get(method.engine.split("/")[0], OLIVE)
 
 
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
-    """Return the style of each named line: color and shape by AD mode, and a dash that distinguishes others."""
+    """Return the style of each named line: color and shape by AD mode, dash by the other settings."""
     styles, variants = [], Counter[str]()
     for name, case in sorted(cases.items()):
         colour, shape = method_colour(method_of(case)), _MODES.get(case.mode, ("", "cross"))[1]
