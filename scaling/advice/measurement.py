@@ -102,8 +102,7 @@ def describe_certainty(best: Record, others: Sequence[Record]) -> str:
     """Return as text how certain it is that a candidate is the fastest of those that were measured."""
     rivals = [other for other in others if _may_be_as_fast(other, best)]
     if not rivals:
-        return (
-            f"it is the fastest of the {len(others) + 1} candidates that were measured, with 95 % confidence"
-        )
+        count = f"{len(others) + 1} candidates that were measured"
+        return f"it is the fastest of the {count}; the others are slower at 95 % confidence, or twice as slow"
     how = "are within 3 % of it" if all(_is_close(rival, best) for rival in rivals) else "may be as fast"
     return f"{len(rivals)} of the {len(others)} others that were measured {how}"
