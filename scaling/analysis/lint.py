@@ -218,7 +218,10 @@ def _not_weak(findings: Findings) -> list[str]:
 
 
 def _curves_without_one_device(findings: Findings) -> list[str]:
-    """Return the names of curves without a time on one device, unless memory was too small for it."""
+    """Return the names of the scaling curves that were not measured on a single device.
+
+    Curves whose problem does not fit into the memory of a single device are omitted.
+    """
     return [
         curve.name
         for curve in _scaled_curves(findings)

@@ -167,9 +167,9 @@ def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
 
 
 def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
-    """Return the residuals of log(time), shape (..., device counts), for parameters of shape (..., parts).
+    """Return the residuals of log(time), (..., device counts), for parameter values, (..., parameters).
 
-    The time on one device is not a parameter: it is set to the value with the least sum of squares.
+    The time on one device is not a parameter: it is set to the value that minimizes the sum of squares.
     """
     left = target - np.log1p(parts @ form.columns.T)
     return left - left.mean(-1, keepdims=True)

@@ -180,7 +180,11 @@ def _describe_law(curve: Curve, law: ScalingFit) -> str:
 
 
 def describe_variants(findings: Findings) -> list[str]:
-    """Return sentences on memory settings, meshes, forward inputs, overlapped communication and coloring."""
+    """Return sentences that compare settings of the same problem.
+
+    The settings are chunks and storage, device meshes, the inputs that mixed mode differentiates in forward
+    mode, overlapped communication, and colored seeds.
+    """
     memory = _describe_largest(
         findings,
         findings.pareto_fronts,

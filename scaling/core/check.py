@@ -48,8 +48,8 @@ class Verdict(NamedTuple):
         error: the largest relative error, or None if no entry was compared.
         tolerance: the largest relative error that was allowed.
         reason: a key of `record.REASONS`, such as "wrong_answer", or None if the result is correct.
-        checked: a dict with two fractions: "entries", those that were compared one by one, and "points",
-            those of which every entry was compared.
+        checked: a dict with two fractions: "entries" is the fraction of entries that were compared one by
+            one, and "points" the fraction of points of which every entry was compared.
     """
 
     error: float | None

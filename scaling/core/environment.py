@@ -159,9 +159,9 @@ def processor() -> str:
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the CPU frequency governor of cores, such as "performance", or None if it is unknown.
+    """Return the CPU frequency governor of the given cores, such as "performance", or None if unknown.
 
-    Different governors are joined by "+". If `bound_to` is None, the cores are all that this process may use.
+    If `bound_to` is None, all cores that this process may use are read. Several governors are joined by "+".
     """
     cores = bound_to or sorted(os.sched_getaffinity(0))
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}

@@ -51,20 +51,20 @@ class SliceStep:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A function of the Jacobian J of a point, (outputs, inputs), such as the sum of its rows.
+    """A function of the Jacobian J at a point, (outputs, inputs), such as the sum over its rows.
 
     Attributes:
         axes: the axes of the result: OUTPUTS, INPUTS, or None for an axis of length 1.
-        columns, rows: the operation on a column of J in forward mode and on a row of J in reverse mode.
+        columns, rows: what is applied to each column of J in forward mode, and to each row in reverse mode.
         of_jacobians: the JAX function (J, x) -> result for all points. J is (points, outputs, inputs), x
             is (points, inputs).
         entries: returns the number of entries of J whose sum is one element of the result.
         reference: the NumPy function that computes the expected result and its sensitivity to rounding.
-        step_bound: (J, bound) -> the largest change of the result, (points,), if each entry of J changes by
-            at most the bound of its input, (points, inputs).
+        step_bound: the NumPy function (J, bound) -> change. It returns the largest change of the result,
+            (points,), if each entry J[p, o, i] changes by at most bound[p, i].
         degree: the degree of the result as a polynomial in J.
         sampling: how the check compares a sample if the whole reference takes too long: "entries" of J,
-            "products" of J and a vector, or "columns" of J^T J. None if it cannot.
+            "products" of J and a vector, or "columns" of J^T J. None if a sample cannot be compared.
         along_point: whether forward mode needs one tangent only, the point x itself.
         sums_points: whether the result is summed over the points too.
     """

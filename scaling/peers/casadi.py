@@ -170,7 +170,7 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
 
 
 def _jacobian(ca: Any, y: Any, x: Any, weight: int) -> tuple[Any, int]:
-    """Return the Jacobian dy/dx and its number of sweeps, which are forward (`weight` 0) or reverse (1)."""
+    """Return the Jacobian dy/dx and its number of sweeps: forward if `weight` is 0, reverse if it is 1."""
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": weight, "ad_weight_sp": weight}})
     pattern = jacobian.sparsity()
     colors = pattern.T.uni_coloring(pattern) if weight else pattern.uni_coloring(pattern.T)

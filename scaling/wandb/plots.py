@@ -52,7 +52,7 @@ class Plot:
 
 
 def make_plots(found: Findings) -> list[Plot]:
-    """Return all line plots of a study, with unique metric names, those with the most lines first."""
+    """Return all line plots of a study in decreasing order of lines. Each has a metric name of its own."""
     used: Counter[str] = Counter()
     plots = []
     for plot in (*_plots_over_devices(found.curves), *_plots_against_size(found.size_sweeps)):

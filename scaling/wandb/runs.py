@@ -49,9 +49,9 @@ class TrackedRun:
 def study_runs(
     folder: Path, found: Findings, plots: Sequence[Plot], records: Sequence[Record]
 ) -> list[TrackedRun]:
-    """Return the content of the W&B runs of a results folder. The last run represents the whole study.
+    """Return the W&B runs to publish for a results folder. The last one summarizes the whole study.
 
-    Raise `OSError` if a figure cannot be read.
+    Raise `OSError` if the image file of a figure cannot be read.
     """
     groups = group_by(
         (record for record in found.records if record.case.kind == "case"),

@@ -183,7 +183,7 @@ class _Run:
     def _claim_cores(
         self, session: Sequence[ScheduledCase]
     ) -> contextlib.AbstractContextManager[list[int] | None]:
-        """Return a context manager that yields claimed cores of this host, or None if it claims none."""
+        """Return a context manager that reserves cores of this host and yields them, or None."""
         if self.schedule.machine.platform != "cpu" or not self.settings.bind or self.options.transport:
             return contextlib.nullcontext()
         return cores.claim_cores(session[0].case.devices, self.owner, self._report_wait)
