@@ -16,7 +16,7 @@ echo "$(basename "$0")" "$@" >> called
 """
 TWO_WORKERS = "-m pytest -n 2 --dist loadfile --no-loadscope-reorder -m"
 THREE_WORKERS = TWO_WORKERS.replace("2", "3")
-WAITING_TESTS = "not process"
+WAITING_TESTS = "(contract or wandb) and not process"
 ANY_TIER = " or ".join(TIERS)
 
 
@@ -68,10 +68,10 @@ def test_tiers_run_by_name_and_the_tier_quiet_runs_alone(clone):
     ]
 
 
-def test_tests_that_start_no_studies_run_while_slurm_jobs_wait(clone):
+def test_the_tiers_contract_and_wandb_run_while_slurm_jobs_wait(clone):
     first, *others = run_script(clone, "slurm", "contract")[0][3:]
     assert first == (
-        f"python {THREE_WORKERS} (slurm or contract) and not (slurm or quiet or {WAITING_TESTS})"
+        f"python {THREE_WORKERS} (slurm or contract) and not (slurm or quiet or ({WAITING_TESTS}))"
     )
     assert sorted(others) == [
         "python -m pytest -m (slurm or contract) and slurm and not quiet",
