@@ -100,6 +100,8 @@ def _is_close(record: Record, best: Record) -> bool:
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
     """Return as text how certain it is that a candidate is the fastest of those that were measured."""
+    if not others:
+        return "no other candidate was measured"
     rivals = [other for other in others if _may_be_as_fast(other, best)]
     if not rivals:
         count = f"{len(others) + 1} candidates that were measured"

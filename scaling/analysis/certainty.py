@@ -6,6 +6,8 @@ if TYPE_CHECKING:
     from scaling.analysis.curves import Timing
 
 FLOORS = 10  # a time shorter than this many empty calls is mostly dispatch latency
+# Labels of doubts, which are the same in tables, sentences and warnings.
+SHORT, ONE_PROCESS = "shorter than ten empty calls", "measured in one process"
 DISTURBED = 0.2  # a time with a larger fraction of disturbed samples is doubtful
 
 
@@ -49,10 +51,10 @@ def doubts(fast: "Timing", slow: "Timing") -> tuple[str, ...]:
     floor = max(map(dispatch_floor, (fast, slow)))
     reasons = []
     if fast.median < FLOORS * floor:
-        reasons.append("shorter than ten empty calls")
+        reasons.append(SHORT)
     elif slow.median - fast.median < FLOORS * floor:
         reasons.append("they differ by less than ten empty calls")
     if min(fast.replicates, slow.replicates) < 2:
-        reasons.append("measured in one process")
+        reasons.append(ONE_PROCESS)
     disturbed = [timing for timing in (fast, slow) if disturbed_share(timing) > DISTURBED]
     return (*reasons, *dict.fromkeys(mark for timing in disturbed for mark in marks_of(timing)))

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from scaling.analysis import autocorrelation
-from scaling.analysis.certainty import DISTURBED, disturbed_share, marks_of, near_floor
+from scaling.analysis.certainty import (
+    DISTURBED,
+    ONE_PROCESS,
+    SHORT,
+    disturbed_share,
+    marks_of,
+    near_floor,
+)
 from scaling.analysis.curves import Curve, Timing, family_name, size_name
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.ratios import samples_by_compilation
@@ -283,13 +290,10 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
      "fix the cause, then the same command with retry=true"),
     (WARNING, "cases without a record", lambda f: f.missing, "the same command runs them"),
     (WARNING, "damaged lines", lambda f: f.damaged, "the same command runs their cases again"),
-    (
-        WARNING, "times shorter than ten empty calls", _check_each(_under_floors),
-        "larger sizes, or more points",
-    ),
+    (WARNING, f"times {SHORT}", _check_each(_under_floors), "larger sizes, or more points"),
     (WARNING, _WIDER, _check_each(_wide_interval),
      f"sampling.seconds=5, sampling.most=1000, replicates=5 or more; {_FRESH}"),
-    (WARNING, "measured in one process", _check_each(_one_process), "replicates=3 adds to what is there"),
+    (WARNING, ONE_PROCESS, _check_each(_one_process), "replicates=3 adds to what is there"),
     (WARNING, "foreign load or throttling", _check_each(_disturbed), f"stop what else runs there; {_FRESH}"),
     (WARNING, "trend within a process", _check_each(_trend),
      f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),

@@ -49,7 +49,7 @@ class Verdict(NamedTuple):
         tolerance: the largest relative error that was allowed.
         reason: a key of `record.REASONS`, such as "wrong_answer", or None if the result is correct.
         checked: a dict with two fractions: "entries" is the fraction of entries that were compared one by
-            one, and "points" the fraction of points of which every entry was compared.
+            one, and "points" the fraction of points whose entries were all compared.
     """
 
     error: float | None

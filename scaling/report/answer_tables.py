@@ -11,7 +11,7 @@ from scaling.analysis.certainty import dispatch_floor
 from scaling.analysis.curves import FastestMethod, baseline_name, family_key, family_name, size_name
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, PredictedPoint
-from scaling.analysis.grouping import group_by
+from scaling.analysis.grouping import group_by, least_by
 from scaling.analysis.methods import describe_call, method_of
 from scaling.core.case import problem
 from scaling.core.formatting import count_of, format_duration, format_percentage, format_ratio, format_seconds
@@ -64,11 +64,14 @@ def problem_name(findings: Findings, row: FastestMethod) -> str:
 
 def answer_table(findings: Findings) -> Table:
     """Return a table of the fastest AD mode of each problem, on the device count with the least time."""
-    problems = group_by(
-        findings.fastest, lambda row: (row.first.environment, row.first.honest, problem(row.first.case))
-    )
-    best = [min(rows, key=lambda row: row.first.median) for rows in problems.values()]
+    best = _keep_best_device_counts(findings.fastest)
     return _fastest_mode_table(findings, "fastest", "Fastest mode of each problem", NOTE, best)
+
+
+def _keep_best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
+    """Return the fastest method of each problem and environment on the device count with the least time."""
+    key = lambda row: (row.first.environment, row.first.honest, problem(row.first.case))  # noqa: E731
+    return list(least_by(rows, key, lambda row: row.first.median).values())
 
 
 def device_table(findings: Findings) -> Table:
@@ -126,12 +129,11 @@ def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: Faste
 
 def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> str:
     """Return text such as 'one of 5 sizes; fastest at others: jacfwd (vmap)', or '' if there is one size."""
-    problems = group_by(rows, lambda each: problem(each.first.case)).values()
-    best = [min(each, key=lambda each: each.first.median) for each in problems]
-    names = dict.fromkeys(name_with_blocks(each.first) for each in best if each.distinguished)
-    others = [name for name in names if name != name_with_blocks(row.first)]
+    best = _keep_best_device_counts(rows)
     if len(best) < 2:
         return ""
+    names = dict.fromkeys(name_with_blocks(each.first) for each in best if each.distinguished)
+    others = [name for name in names if name != name_with_blocks(row.first)]
     return f"one of {len(best)} sizes" + (f"; fastest at others: {', '.join(others)}" if others else "")
 
 

@@ -84,9 +84,12 @@ def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) 
         sections = [part._replace(opened=part.opened or bool(part.sentences)) for part in sections]
     counts = Counter(store.states(findings.records).values()) + Counter(missing=len(findings.missing))
     counts["planned"] = sum(r.status == "planned" for each in findings.forecasts for r in each.records)
-    badges = [(status, f"{counts[status]:,} {status}") for status in (*STATUSES, "missing") if counts[status]]
-    if counts["ok"] and not (counts["failed"] or counts["skipped"]):
-        badges[0] = ("ok", f"{counts['ok']:,} ok, none failed")
+    suffix = {} if counts["failed"] or counts["skipped"] else {"ok": ", none failed"}
+    badges = [
+        (status, f"{counts[status]:,} {status}{suffix.get(status, '')}")
+        for status in (*STATUSES, "missing")
+        if counts[status]
+    ]
     badges.append(("review", f"reviewed: {verdict(lint_findings(findings))}"))
     return Page(
         title,

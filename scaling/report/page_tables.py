@@ -5,7 +5,7 @@ from typing import Any
 
 from scaling.analysis import lint, published_results
 from scaling.analysis.answer import PEER_COLUMNS, format_time, peer_rows
-from scaling.analysis.certainty import near_floor
+from scaling.analysis.certainty import SHORT, near_floor
 from scaling.analysis.curves import CurvePoint, Timing, family_name, relative_to
 from scaling.analysis.dataframe import environment_columns
 from scaling.analysis.findings import Findings, describe_environment
@@ -138,7 +138,7 @@ def _make_remark_function(findings: Findings, timings: Iterable[Timing]) -> Any:
         calls = break_even_calls(timing, other) if other else None
         return join_words(
             describe_environment(findings, timing.environment, timing.honest).strip(" []"),
-            floor and f"shorter than ten empty calls: {format_duration(floor)}",
+            floor and f"{SHORT}: {format_duration(floor)}",
             calls and f"compiling pays after {count_of(calls, 'call')}",
             auto and f"takes {auto}",
             padded and f"{format_percentage(padded)} padding",

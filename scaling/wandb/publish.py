@@ -147,7 +147,7 @@ class LivePublisher:
 
 
 def finished_workloads(folder: Path, replicates: int) -> frozenset[str]:
-    """Return the names of the workloads of which every case has `replicates` records or has been skipped."""
+    """Return the names of the workloads whose cases all have `replicates` records or have been skipped."""
     study = store.read_json(folder / "study.json")
     cells = study.get("cases", ()) if isinstance(study, dict) else ()
     records = store.latest(store.load(folder).records)

@@ -27,7 +27,7 @@ class Kernel:
 
     Attributes:
         bytes: the bytes that are read and written.
-        turned: those of these bytes that belong to arrays whose minor-most axis changes (transposes).
+        turned: the part of these bytes in arrays whose minor-most axis changes (transposes).
         products: the operations of matrix products. A multiplication and an addition count as two.
         arithmetic: other operations on elements, including comparisons, selections and conversions.
         divisions: floating-point divisions.

@@ -86,7 +86,7 @@ def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np
 
 
 def _count_complete_points(spec: ReferenceSpec) -> int:
-    """Return the number of points of which every entry can be compared in half of the time budget."""
+    """Return the number of points whose entries can all be compared in half of the time budget."""
     assert spec.computed is not None
     if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
         return 0
