@@ -15,7 +15,7 @@ FAKE_TOOL = """#!/bin/sh
 echo "$(basename "$0")" "$@" >> called
 """
 TWO_WORKERS = "-m pytest -n 2 --dist loadfile --no-loadscope-reorder -m"
-THREE_WORKERS = TWO_WORKERS.replace("2", "3")
+FOUR_WORKERS = TWO_WORKERS.replace("2", "4")
 WAITING_TESTS = "(contract or wandb) and not process"
 ANY_TIER = " or ".join(TIERS)
 
@@ -63,7 +63,7 @@ def test_untracked_files_are_not_linted_and_do_not_stop_the_tests(clone):
 
 def test_tiers_run_by_name_and_the_tier_quiet_runs_alone(clone):
     assert run_script(clone, "process", "quiet", "-x")[0][3:] == [
-        f"python {THREE_WORKERS} (process or quiet) and not (slurm or quiet) -x",
+        f"python {FOUR_WORKERS} (process or quiet) and not (slurm or quiet) -x",
         "python -m pytest -m (process or quiet) and quiet -x",
     ]
 
@@ -71,21 +71,31 @@ def test_tiers_run_by_name_and_the_tier_quiet_runs_alone(clone):
 def test_the_tiers_contract_and_wandb_run_while_slurm_jobs_wait(clone):
     first, *others = run_script(clone, "slurm", "contract")[0][3:]
     assert first == (
-        f"python {THREE_WORKERS} (slurm or contract) and not (slurm or quiet or ({WAITING_TESTS}))"
+        f"python {FOUR_WORKERS} (slurm or contract) and not (slurm or quiet or ({WAITING_TESTS}))"
     )
     assert sorted(others) == [
         "python -m pytest -m (slurm or contract) and slurm and not quiet",
-        f"python {THREE_WORKERS} (slurm or contract) and {WAITING_TESTS} and not (slurm or quiet)",
+        f"python {FOUR_WORKERS} (slurm or contract) and {WAITING_TESTS} and not (slurm or quiet)",
     ]
 
 
 def test_all_runs_the_possible_tiers_and_names_the_others(clone):
     commands, printed = run_script(clone, "--all")
     assert commands[3:] == [
-        f"python {THREE_WORKERS} (not (slurm or none)) and not (slurm or quiet)",
+        f"python {FOUR_WORKERS} (not (slurm or none)) and not (slurm or quiet)",
         "python -m pytest -m (not (slurm or none)) and quiet",
     ]
     assert "slurm: none answers" in printed
+
+
+def test_the_tests_of_the_default_run_can_be_left_out(clone):
+    assert run_script(clone, "--not-default", "process")[0][3:] == [
+        f"python {FOUR_WORKERS} ((process) and not default) and not (slurm or quiet)"
+    ]
+    commands, _ = run_script(clone, "--not-default")
+    assert commands[3] == (
+        f"python {FOUR_WORKERS} ((not (slurm or none)) and not default) and not (slurm or quiet)"
+    )
 
 
 def test_tests_of_a_path_run_whatever_their_tier(clone):
