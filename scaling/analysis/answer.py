@@ -19,6 +19,12 @@ from scaling.analysis.curves import (
     size_name,
     time_ratio,
 )
+from scaling.analysis.estimate_text import (
+    format_percentage,
+    format_ratio,
+    format_time_ratio,
+    is_ratio_determined,
+)
 from scaling.analysis.findings import Findings, describe_environment, read
 from scaling.analysis.forecast import Forecast
 from scaling.analysis.grouping import group_by, least_by
@@ -28,16 +34,7 @@ from scaling.analysis.setting_comparison import automatic_blocks
 from scaling.analysis.trends import format_time
 from scaling.core import memory
 from scaling.core.case import Case, problem
-from scaling.core.formatting import (
-    count_of,
-    format_bytes,
-    format_duration,
-    format_number,
-    format_percentage,
-    format_ratio,
-    format_seconds,
-    is_ratio_determined,
-)
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.record import REASONS, Record
 
 _MOST_ROWS = 20
@@ -137,7 +134,7 @@ def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
         return f"{list_measured(row)}, {at}"
     verb = "is fastest" if row.distinguished else "is tied with the next, not distinguished,"
     name = f"the next, {method_of(row.second.case).name},"
-    factor = format_seconds(name, row.ratio, row.ratio_low, row.ratio_high)
+    factor = format_time_ratio(name, row.ratio, row.ratio_low, row.ratio_high)
     doubts = f"; not sure: {', '.join(row.doubts)}" if row.distinguished and row.doubts else ""
     return f"{mode} {verb} {at}; {factor}{note_on_pairs(row.second, row.first)}{doubts}"
 
@@ -213,7 +210,7 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
     chosen = min(ties, key=lambda timing: timing.case.devices, default=first)
     parts = []
     if ties:
-        takes = format_seconds(method_of(chosen.case).name, *time_ratio(chosen, first))
+        takes = format_time_ratio(method_of(chosen.case).name, *time_ratio(chosen, first))
         fastest = count_of(first.case.devices, "device")
         parts.append(f", not distinguished from {fastest} ({takes}{note_on_pairs(chosen, first)})")
     elif fewer:
@@ -233,7 +230,7 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
 
 def _describe_more_devices(first: Timing, more: Timing) -> str:
     ratio = time_ratio(more, first)
-    text = format_seconds(count_of(more.case.devices, "device"), *ratio).replace(" takes ", " take ")
+    text = format_time_ratio(count_of(more.case.devices, "device"), *ratio).replace(" takes ", " take ")
     pay = "are not distinguished" if _is_tied(more, first) else "do not pay"
     return f"More devices {pay}: {text}{note_on_pairs(more, first)}"
 

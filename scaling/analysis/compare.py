@@ -13,13 +13,14 @@ from pathlib import Path
 from scipy.stats import false_discovery_control
 
 from scaling.analysis import ratios
+from scaling.analysis.estimate_text import format_percentage, format_ratio
 from scaling.analysis.grouping import group_by
 from scaling.analysis.ratios import Ratio
 from scaling.analysis.setting_comparison import automatic_blocks
 from scaling.core import store
 from scaling.core.case import Case, Refusal, label
 from scaling.core.environment import OF_THE_CASE
-from scaling.core.formatting import count_of, format_cell, format_duration, format_percentage, format_ratio
+from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import Record
 
 # Verdicts in the order of the output.
@@ -259,7 +260,14 @@ def _describe_blocks(row: ComparedCase) -> str:
 
 def format_markdown(comparison: FolderComparison) -> str:
     """Return the comparison as Markdown for a pull request: the summary, the table and the remarks."""
-    *remarks, summary = map(format_cell, comparison_lines(comparison))
-    cells = ([format_cell(text) for text in row] for row in comparison_rows(comparison))
+    *remarks, summary = map(_escape_cell, comparison_lines(comparison))
+    cells = ([_escape_cell(text) for text in row] for row in comparison_rows(comparison))
     table = "\n".join(f"| {' | '.join(line)} |" for line in (COLUMNS, ["---"] * len(COLUMNS), *cells))
     return "\n\n".join([f"**{summary}**", table, "\n".join(f"- {remark}" for remark in remarks)]) + "\n"
+
+
+def _escape_cell(text: str) -> str:
+    """Escape text for a cell of a Markdown table."""
+    for plain, escaped in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|")):
+        text = text.replace(plain, escaped)
+    return " ".join(text.split())

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.analysis import certainty, ratios
+from scaling.analysis.estimate_text import is_ratio_determined
 from scaling.analysis.grouping import group_by, least_by
 from scaling.analysis.methods import MEMORY_FIELDS, Method, base_method, method_of
 from scaling.analysis.ratios import Estimate, Ratio
 from scaling.analysis.sweeps import find_sweeps, size_values
 from scaling.core.case import Case, label, problem
-from scaling.core.formatting import count_of, format_number, is_ratio_determined
+from scaling.core.formatting import count_of, format_number
 from scaling.core.record import Record
 from scaling.core.store import latest
 

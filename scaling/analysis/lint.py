@@ -17,12 +17,13 @@ from scaling.analysis.certainty import (
     near_floor,
 )
 from scaling.analysis.curves import Curve, Timing, family_name, size_name
+from scaling.analysis.estimate_text import format_percentage
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.ratios import samples_by_compilation
 from scaling.analysis.setting_comparison import automatic_blocks, padding_share
 from scaling.core.case import Case, label, problem
 from scaling.core.environment import OF_THE_CASE
-from scaling.core.formatting import count_of, format_duration, format_percentage
+from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import REASONS
 
 ERROR, WARNING, NOTE = "error", "warning", "note"

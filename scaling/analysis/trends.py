@@ -15,6 +15,16 @@ from scaling.analysis.curves import (
     size_name,
     time_ratio,
 )
+from scaling.analysis.estimate_text import (
+    UNDETERMINED,
+    format_exponent,
+    format_percentage,
+    format_ratio,
+    format_share,
+    format_time_ratio,
+    is_exponent_determined,
+    is_ratio_determined,
+)
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.grouping import group_by
 from scaling.analysis.growth import SizeExponent
@@ -30,20 +40,7 @@ from scaling.analysis.setting_comparison import (
     padding_share,
 )
 from scaling.core.case import Case
-from scaling.core.formatting import (
-    UNDETERMINED,
-    count_of,
-    format_bytes,
-    format_duration,
-    format_exponent,
-    format_number,
-    format_percentage,
-    format_ratio,
-    format_seconds,
-    format_share,
-    is_exponent_determined,
-    is_ratio_determined,
-)
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 
 T = TypeVar("T")
 Origin = tuple[str, bool, Case]  # environment, honest, case
@@ -267,7 +264,7 @@ def _describe_comparison(of: SettingComparison, head: str, name: Callable[[Case]
 def _describe_overlap(gain: Gain) -> str:
     assert gain.other and gain.ratio
     low, high = gain.ratio[1:]
-    text = format_seconds("sending everything at the end", *gain.ratio) + note_on_pairs(
+    text = format_time_ratio("sending everything at the end", *gain.ratio) + note_on_pairs(
         gain.other, gain.timing
     )
     apart = low is not None and high is not None and not low <= 1 <= high
@@ -281,7 +278,7 @@ def _describe_coloring(gain: Gain) -> str:
     text += f" for {record.nonzeros:,} nonzeros" if record.nonzeros else ""
     text += f", found in {format_duration(before)}" if before else ""
     if gain.other and gain.ratio:
-        takes = format_seconds(f"{method_of(gain.other.case).name} with all seeds", *gain.ratio)
+        takes = format_time_ratio(f"{method_of(gain.other.case).name} with all seeds", *gain.ratio)
         pays = f"pays after {count_of(gain.break_even, 'evaluation')}" if gain.break_even else "never pays"
         known = is_ratio_determined(*gain.ratio[1:])
         text += f"; {takes}{note_on_pairs(gain.other, timing)}{f', so that it {pays}' if known else ''}"

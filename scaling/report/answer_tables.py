@@ -9,12 +9,13 @@ from typing import NamedTuple
 from scaling.analysis.answer import format_time, largest_problems, name_with_blocks
 from scaling.analysis.certainty import dispatch_floor
 from scaling.analysis.curves import FastestMethod, baseline_name, family_key, family_name, size_name
+from scaling.analysis.estimate_text import format_percentage, format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, PredictedPoint
 from scaling.analysis.grouping import group_by, least_by
 from scaling.analysis.methods import describe_call, method_of
 from scaling.core.case import problem
-from scaling.core.formatting import count_of, format_duration, format_percentage, format_ratio, format_seconds
+from scaling.core.formatting import count_of, format_duration
 from scaling.report.text_table import Table, make_table
 
 NOTE = (
@@ -138,7 +139,7 @@ def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> 
 
 
 def _describe_second(name: str, row: FastestMethod) -> str:
-    return format_seconds(name, row.ratio, row.ratio_low, row.ratio_high)
+    return format_time_ratio(name, row.ratio, row.ratio_low, row.ratio_high)
 
 
 def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
@@ -173,7 +174,7 @@ def _planned_card(forecast: Forecast, points: Sequence[PredictedPoint]) -> Card:
         name,
         f"{count_of(best.devices, 'device')}, {describe_call(case)}",
         format_duration(best.seconds, *best.interval),
-        format_seconds(second, seconds / best.seconds) if rivals else "",
+        format_time_ratio(second, seconds / best.seconds) if rivals else "",
         "predicted, not measured",
         False,
         f"Efficiency {format_percentage(best.efficiency)}",

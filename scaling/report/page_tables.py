@@ -8,6 +8,7 @@ from scaling.analysis.answer import PEER_COLUMNS, format_time, peer_rows
 from scaling.analysis.certainty import SHORT, near_floor
 from scaling.analysis.curves import CurvePoint, Timing, family_name, relative_to
 from scaling.analysis.dataframe import environment_columns
+from scaling.analysis.estimate_text import format_exponent, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, format_efficiency
 from scaling.analysis.grouping import group_by
@@ -17,16 +18,7 @@ from scaling.analysis.scaling_fits import karp_flatt
 from scaling.analysis.setting_comparison import automatic_blocks, memory_of, padding_share
 from scaling.analysis.stages import break_even_calls, compiling_seconds, first_call_seconds, sparsity_seconds
 from scaling.core.case import PEAKS, Case, label
-from scaling.core.formatting import (
-    count_of,
-    format_bytes,
-    format_duration,
-    format_exponent,
-    format_number,
-    format_percentage,
-    format_ratio,
-    format_share,
-)
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.record import REASONS, Record
 from scaling.options import machine_peaks
 from scaling.report.labels import describe_panel, file_stems

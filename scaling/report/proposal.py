@@ -9,19 +9,12 @@ from pathlib import Path
 
 from scaling.analysis.answer import count_unmeasured
 from scaling.analysis.curves import Curve, CurvePoint, family_name, stem
+from scaling.analysis.estimate_text import format_percentage, format_ratio, format_share, is_ratio_determined
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.lint import ERROR, WARNING, lint_findings
 from scaling.analysis.methods import describe_call, method_of
 from scaling.analysis.trends import LARGE_ERROR
-from scaling.core.formatting import (
-    count_of,
-    format_duration,
-    format_number,
-    format_percentage,
-    format_ratio,
-    format_share,
-    is_ratio_determined,
-)
+from scaling.core.formatting import count_of, format_duration, format_number
 from scaling.core.store import load, replace_file
 from scaling.report import methods_text
 from scaling.report.curve_selection import derivative_curves

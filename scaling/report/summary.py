@@ -12,9 +12,10 @@ from rich.text import Text
 
 from scaling.analysis import answer, lint
 from scaling.analysis.curves import FastestMethod
+from scaling.analysis.estimate_text import format_time_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.methods import method_of
-from scaling.core.formatting import count_of, format_seconds
+from scaling.core.formatting import count_of
 from scaling.report.answer_tables import describe_certainty, problem_name
 from scaling.report.labels import JOINED, clean_text, keep_numbers_whole
 
@@ -81,7 +82,7 @@ def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
     words = f"{problem_name(findings, row)}: {answer.name_with_blocks(row.first)} {verb} {time}"
     if row.second is not None and not row.empty:
         name = method_of(row.second.case).name
-        words += f"; {format_seconds(name, row.ratio, row.ratio_low, row.ratio_high)}"
+        words += f"; {format_time_ratio(name, row.ratio, row.ratio_low, row.ratio_high)}"
     return f"{words}; {describe_certainty(row)}."
 
 

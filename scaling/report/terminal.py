@@ -11,9 +11,10 @@ from rich.text import Text
 
 from scaling.analysis.answer import summarize
 from scaling.analysis.curves import Curve, family_name
+from scaling.analysis.estimate_text import format_ratio
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.methods import describe_call, method_of
-from scaling.core.formatting import count_of, format_ratio
+from scaling.core.formatting import count_of
 from scaling.report.answer_tables import answer_table
 from scaling.report.curve_selection import derivative_curves
 from scaling.report.labels import keep_numbers_whole

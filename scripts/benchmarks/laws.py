@@ -13,9 +13,9 @@ import numpy as np
 
 from scaling.analysis import ratios, scaling_fits
 from scaling.analysis.curves import Curve, CurvePoint
+from scaling.analysis.estimate_text import format_percentage
 from scaling.analysis.scaling_fits import AMDAHL, GUSTAFSON, UNIVERSAL
 from scaling.core.case import Case
-from scaling.core.formatting import format_percentage
 from scaling.core.record import Record
 
 CURVES, RATIOS, NOISE, HELD = 500, 1000, 0.05, 0.9

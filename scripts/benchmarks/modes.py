@@ -22,9 +22,10 @@ if not os.environ.get("SCALING_BENCH"):  # restart, because XLA and glibc read t
 import jax
 
 from scaling.analysis.curves import method_of
+from scaling.analysis.estimate_text import format_ratio
 from scaling.core import layout, timing, workload
 from scaling.core.case import Case
-from scaling.core.formatting import format_duration, format_ratio
+from scaling.core.formatting import format_duration
 from scaling.core.intervals import ratio_interval
 from scaling.core.modes import MODES
 from scaling.study import completion

@@ -13,7 +13,7 @@ from pathlib import Path
 from scaling.analysis.answer import format_time
 from scaling.analysis.baselines import Baseline, find_baselines
 from scaling.analysis.curves import Timing, family_name, method_of, pool_processes, size_name
-from scaling.core.formatting import format_ratio
+from scaling.analysis.estimate_text import format_ratio
 from scaling.core.store import load
 
 ROUNDS = 3

@@ -7,7 +7,6 @@ import re
 import pytest
 
 from scaling.analysis import answer, findings
-from scaling.core import formatting
 from scaling.core.case import to_dict
 from scaling.core.store import Writer, write_json
 from scaling.report import export, page_tables, write_report
@@ -198,20 +197,6 @@ def test_damaged_lines_and_missing_records_are_listed(tmp_path):
     text = page_text(folder)
     assert ">Damaged lines</h2>".lstrip(">") in text and "torn.jsonl:1" in text and "points=99" in text
     assert any("1 case of the study has no record yet" in line for line in answer.answer_sentences(folder))
-
-
-@pytest.mark.parametrize(
-    "seconds, text",
-    [(1.23e-5, "12.3 µs"), (0.9999e-3, "1.00 ms"), (0.0165, "16.5 ms"), (2.0, "2.00 s"), (3e-7, "300 ns"), (140.04, "140 s"),
-     (9.999e-6, "10.0 µs"), (99.96e-3, "100 ms")],
-)  # fmt: skip
-def test_durations_are_formatted_in_suitable_units(seconds, text):
-    assert formatting.format_duration(seconds) == text
-
-
-def test_ratios_are_formatted_with_their_interval():
-    assert formatting.format_ratio(1.768, 1.7, 1.81) == "1.77x (1.70 to 1.81)"
-    assert formatting.format_ratio(5700.0) == "5700x" and formatting.format_ratio(None) == ""
 
 
 def test_markdown_links_and_images_in_names_are_escaped(tmp_path):

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from scaling.analysis.baselines import Roofline, rooflines
 from scaling.analysis.curves import Curve, family_key, problem, problem_size, size_name
 from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown, count_refused
+from scaling.analysis.estimate_text import format_percentage
 from scaling.analysis.findings import Findings
 from scaling.analysis.grouping import group_by
 from scaling.analysis.methods import base_method, describe_call, method_of
 from scaling.analysis.score import PlanScores
 from scaling.analysis.setting_comparison import MemoryPoint, find_front, memory_of
-from scaling.core.formatting import count_of, format_bytes, format_duration, format_number, format_percentage
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.report import curve_selection
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec

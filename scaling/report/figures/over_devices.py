@@ -19,6 +19,7 @@ from scaling.analysis.curves import (
     size_name,
     stem,
 )
+from scaling.analysis.estimate_text import format_ratio, is_ratio_determined
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, PredictedCurve, PredictedPoint
 from scaling.analysis.grouping import group_by
@@ -26,7 +27,7 @@ from scaling.analysis.methods import Method, describe_call, method_of
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.setting_comparison import SettingComparison, mesh_name
 from scaling.core.case import Case, label
-from scaling.core.formatting import count_of, format_duration, format_ratio, is_ratio_determined
+from scaling.core.formatting import count_of, format_duration
 from scaling.report import curve_selection
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec

@@ -4,10 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from scaling.analysis.crossover import FastestModeMap
 from scaling.analysis.curves import FastestMethod, SizeSweep, family_key, problem_size
+from scaling.analysis.estimate_text import format_exponent, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.grouping import group_by, interleave_groups
 from scaling.analysis.methods import method_of
-from scaling.core.formatting import format_duration, format_exponent, format_ratio
+from scaling.core.formatting import format_duration
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import INK, LineStyle, line_styles

@@ -1,0 +1,35 @@
+"""Ratios, exponents and fractions as text, with their intervals."""
+
+import pytest
+
+from scaling.analysis import estimate_text
+
+
+def test_ratios_are_formatted_with_their_interval():
+    assert estimate_text.format_ratio(1.768, 1.7, 1.81) == "1.77x (1.70 to 1.81)"
+    assert estimate_text.format_ratio(5700.0) == "5700x" and estimate_text.format_ratio(None) == ""
+
+
+@pytest.mark.parametrize("value, low, high, expected", [
+    (1.72, 0.59, 37.2, "not determined (0.59 to 37.2)"), (1.0, 0.4, 2.4, "not determined (0.40 to 2.40)"),
+    (30.0, 2.0, 40.0, "not determined (2.00 to 40.0)"), (1.72, 1.7, 1.8, "1.72x (1.70 to 1.80)"),
+    (1.1, 0.6, 2.4, "1.10x (0.60 to 2.40)"), (6.0, 3.0, 12.0, "6.00x (3.00 to 12.0)"), (1.72, None, None, "1.72x"),
+])  # fmt: skip
+def test_ratio_with_a_wide_interval_is_formatted_as_not_determined(value, low, high, expected):
+    assert estimate_text.format_ratio(value, low, high) == expected
+    assert estimate_text.format_time_ratio("b", value, low, high) == (
+        f"the ratio to b is {expected}" if "not" in expected else f"b takes {expected} as long"
+    )
+
+
+@pytest.mark.parametrize("value, low, high, expected", [
+    (2.91, -2.65, 8.48, "not determined (-2.65 to 8.48)"), (1.0, 0.4, 1.41, "not determined (0.4 to 1.41)"),
+    (1.02, 0.98, 1.05, "1.02 (0.98 to 1.05)"), (-0.5, -0.9, 0.0, "-0.5 (-0.9 to 0)"), (2.0, None, None, "2"),
+])  # fmt: skip
+def test_exponent_with_a_wide_interval_is_formatted_as_not_determined(value, low, high, expected):
+    assert estimate_text.format_exponent(value, low, high) == expected
+
+
+def test_share_with_an_interval_from_0_to_1_is_formatted_as_not_determined():
+    assert estimate_text.format_share(0.3, 0.0, 1.0) == "not determined (0 to 1)"
+    assert estimate_text.format_share(0.1, 0.05, 0.2) == "0.1 (0.05 to 0.2)"

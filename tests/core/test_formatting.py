@@ -1,0 +1,14 @@
+"""Durations as text."""
+
+import pytest
+
+from scaling.core import formatting
+
+
+@pytest.mark.parametrize(
+    "seconds, text",
+    [(1.23e-5, "12.3 µs"), (0.9999e-3, "1.00 ms"), (0.0165, "16.5 ms"), (2.0, "2.00 s"), (3e-7, "300 ns"), (140.04, "140 s"),
+     (9.999e-6, "10.0 µs"), (99.96e-3, "100 ms")],
+)  # fmt: skip
+def test_durations_are_formatted_in_suitable_units(seconds, text):
+    assert formatting.format_duration(seconds) == text
