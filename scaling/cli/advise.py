@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from scaling.cli.output import print_lines
+from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
 from scaling.core import environment
 from scaling.core.case import VIEWS, Refusal

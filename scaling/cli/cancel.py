@@ -4,7 +4,7 @@ import argparse
 
 from rich.console import Console
 
-from scaling.cli.output import print_lines
+from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
 from scaling.cluster import job_state, wait
 from scaling.core import store

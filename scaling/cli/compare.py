@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from scaling.analysis import compare as comparing
-from scaling.cli.output import print_lines
+from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core.case import Refusal
 

@@ -8,7 +8,7 @@ from rich.markup import escape
 from scaling.analysis import findings
 from scaling.analysis import lint as linting
 from scaling.cli import report
-from scaling.cli.output import print_lines
+from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core import store
 from scaling.report.labels import clean_text

@@ -17,7 +17,7 @@ from typing import Any
 
 from rich.console import Console
 
-from scaling.cli.output import print_lines
+from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
 from scaling.cluster import submission_files
 from scaling.cluster.journal import read_journal

@@ -7,7 +7,7 @@ from rich.markup import escape
 
 from scaling.analysis import findings
 from scaling.cli import progress
-from scaling.cli.output import print_lines
+from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core.case import label
 from scaling.plan import plan_study

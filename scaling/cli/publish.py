@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scaling.cli.output import print_lines
+from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core import store
 from scaling.report.figures import files

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from scaling.analysis import findings
 from scaling.analysis.findings import Findings
-from scaling.cli.output import print_lines
+from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
 from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.core import store

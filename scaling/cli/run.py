@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from scaling.cli import run_study
-from scaling.cli.output import print_lines
+from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.study.compose import compose, configuration
 

@@ -1,12 +1,25 @@
-"""Replace stdin, stdout and stderr, so that a command continues if they are closed or a pipe is broken.
+"""Print plain lines, and replace stdin, stdout and stderr so that a command continues if they are closed.
 
-The command continues without its output, so that its exit status remains meaningful.
+If a stream is closed or its pipe is broken, the command continues without its output, so that its exit status
+remains meaningful.
 """
 
 import io
 import os
 import sys
-from typing import Any, TextIO
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_lines(console: "Console", lines: Iterable[str]) -> None:
+    """Print each line as plain text, without wrapping or markup."""
+    from rich.markup import escape
+
+    for line in lines:
+        console.print(escape(line), soft_wrap=True, highlight=False)
 
 
 def prepare() -> None:
