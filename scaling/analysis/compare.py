@@ -209,7 +209,7 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
     ]
     if counts[UNDECIDED]:
         lines.append(
-            "Undecided: one process on a side cannot tell a difference from that process's luck; "
+            "Undecided: one process on a side cannot distinguish a difference from chance; "
             "replicates=3 or more can."
         )
     shown = [v for v in VERDICTS if counts[v] or v in (SLOWER, FASTER, SAME)]
@@ -225,7 +225,7 @@ def _describe_sampling_order(unpaired: int, measured: int) -> list[str]:
     which = "No case was" if unpaired == measured else f"{unpaired} of {measured} cases were not"
     return [
         f"{which} measured in turns with the other side: "
-        "what the machine did between the two counts as a difference.",
+        "a change of the machine between them counts as a difference.",
         "`scaling run versus=...` measures both in turns.",
     ]
 

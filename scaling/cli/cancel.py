@@ -16,12 +16,12 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     folder = store.folder_of(args.folder)
     count = job_state.cancel(job_state.find_tasks(folder))
     if not count:
-        print_lines(console, ["nothing waits or runs"])
+        print_lines(console, ["no task is pending or running"])
         return OK
     still_ending = len(wait.wait_until_ended(folder))
     text = f"{count_of(count, 'task')} cancelled" + (
-        f", {still_ending} of them still about to end" if still_ending else ""
+        f", {still_ending} of them are still ending" if still_ending else ""
     )
-    advice = "what was finished is kept, and the same `scaling run` goes on from there"
+    advice = "finished records are kept, and the same `scaling run` continues"
     print_lines(console, [f"{text}; {advice}"])
     return OK

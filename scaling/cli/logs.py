@@ -131,11 +131,11 @@ def find_key(known: KnownCases, given: str) -> str:
     similar = [starts[close] for close in difflib.get_close_matches(given, starts, n=_MOST_NAMED)]
     advice = f"give {_SHORTEST} characters or more, `scaling status --all` shows them"
     problems: tuple[tuple[object, str, list[str]], ...] = (
-        (by_label, f"{words!r} is how {len(by_label)} cases begin, give a key", by_label),
+        (by_label, f"{words!r} matches {len(by_label)} cases, give a key", by_label),
         (not given, "name a case, by its key or its label", [*failed] or [*labels]),
         (len(given) < _SHORTEST, f"{given!r} is too short for a key: {advice}", []),
-        (by_key, f"{given!r} begins {len(by_key)} keys, give more of it", by_key),
-        (similar, f"no case {given!r} in {known.results}: near it are", similar),
+        (by_key, f"{given!r} matches {len(by_key)} keys, give more digits", by_key),
+        (similar, f"no case {given!r} in {known.results}: similar keys are", similar),
         (True, f"no case {given!r} in {known.results}: `scaling status --all` shows the keys", []),
     )
     text, listed = next((text, listed) for applies, text, listed in problems if applies)
@@ -157,7 +157,7 @@ def logs_of_case(known: KnownCases, key: str, every: bool = False) -> Iterator[L
     extra = [r for r in known.records if r.key == key and (r.replicate, r.attempt) not in in_journals]
     lines = [*map(_describe_record, extra), *(line for task in tasks for line in _describe_task(task, key))]
     text = environment.hide_secrets("\n".join(lines))
-    yield LogPart(f"{key}  {label(known.cases[key])}", text or "it has no record, and no task is to run it")
+    yield LogPart(f"{key}  {label(known.cases[key])}", text or "it has no record, and no task will run it")
     files = [file for task in tasks for file in _list_worker_logs(task, key)]
     files += [(path, "") for task in tasks for path in _nonempty_scheduler_logs(task)]
     for path, shared in files:
@@ -190,7 +190,7 @@ def _describe_task(task: TaskState, key: str) -> list[str]:
         words = lost_cases.find_cause(task)
     reason = f" ({state.reason})" if state.reason and state.reason != words else ""
     why = ": ".join(filter(None, [reason, words]))
-    became = "waits in" if task.waits else "is to run in" if task.open else "did not begin in"
+    became = "waits in" if task.waits else "will run in" if task.open else "did not start in"
     return [f"{became} {place}: {state.name.lower()}{why}"]
 
 
@@ -210,9 +210,9 @@ def _describe_outcome(task: TaskState, attempt: TaskAttempt) -> str:
     if attempt in task.running:
         return "runs now"
     if attempt.run < task.journal.runs or task.open:
-        return "no end: its job was stopped, to be started again"
+        return "not finished: its job was stopped and will start again"
     ended = lost_cases.explain_end(task)
-    return f"no end, {ended[0]}: {ended[1]}" if ended else "no end, though its task has ended"
+    return f"no end, {ended[0]}: {ended[1]}" if ended else "not finished, although its task has ended"
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[tuple[Path, str]]:
@@ -245,5 +245,5 @@ def _read_last_lines(path: Path, every: bool) -> str:
     except OSError as error:
         return f"[{error.strerror}]"
     left_out = 0 if every else max(0, len(lines) - _MOST_LINES)
-    head = [f"[{left_out} lines before these; --all shows them]"] if left_out else []
+    head = [f"[{left_out} earlier lines are omitted; --all shows them]"] if left_out else []
     return "\n".join([*head, environment.hide_secrets("\n".join(lines[left_out:]))]) if lines else "[empty]"

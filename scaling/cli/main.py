@@ -20,7 +20,7 @@ from scaling.study.hydra_options import Parser
 from scaling.workers.machine import AllocationLost
 
 _LONGEST = 1400  # characters of an error message
-_CONTINUES = "and the same command goes on from there"
+_CONTINUES = "and the same command continues"
 
 
 def entry() -> None:
@@ -47,10 +47,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f" {Path(error.filename).name}" if error.filename else ""
         what = f"cannot write{where}: {error.strerror or error}"
-        return _print_error(f"{what}; what is finished is kept, {_CONTINUES}", FAILED)
+        return _print_error(f"{what}; finished records are kept, {_CONTINUES}", FAILED)
     except AllocationLost as lost:
         what = f"no worker can be started: {lost}"
-        return _print_error(f"{what}; what is finished is kept, {_CONTINUES}", FAILED)
+        return _print_error(f"{what}; finished records are kept, {_CONTINUES}", FAILED)
     except KeyboardInterrupt:
         return _print_error(f"stopped; every finished record is kept, {_CONTINUES}", INTERRUPTED)
 
@@ -79,7 +79,7 @@ def _run_subcommand(words: list[str], console: Console) -> int:
 
 def _unknown_verb(name: str) -> Refusal:
     if "=" in name and not name.startswith("-"):
-        return Refusal(f"{name!r} is no verb: did you mean `scaling run {name}`?")
+        return Refusal(f"{name!r} is not a verb: did you mean `scaling run {name}`?")
     options = ["--version", "--help"] if name.startswith("-") else []
     return unknown_name("verb", name, [*VERBS, "version", *options])
 

@@ -76,7 +76,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
         problem = f"--output {target} lies inside {inside[0]}, one of the folders to merge"
         raise Refusal(f"{problem}: give another folder")
     if len(folders) + target.is_dir() < 2:
-        raise Refusal(f"nothing to merge {folders[0]} with: name two results folders or more")
+        raise Refusal(f"{folders[0]} alone cannot be merged: give two or more results folders")
     for folder in folders:
         for path in sorted(folder.glob("*.jsonl")):
             _read_bytes(path)  # raises for an unreadable file before anything is written
@@ -187,10 +187,10 @@ def _describe_copied_folder(folder: Path, counts: Mapping[str, int]) -> list[str
     entries = [entry for made in submission_files.read_submissions(folder) for entry in made.entries]
     events = [read_journal(entry.path).last_event for entry in entries]  # no scheduler query
     if count := sum(event not in ("ended", "stopped") for event in events):
-        advice = "jobs are not copied, merge again when they are over"
+        advice = "jobs are not copied, merge again after they end"
         lines.append(f"{folder}: {count_of(count, 'task')} of its jobs may still run; {advice}")
     elif _is_locked(folder):
-        lines.append(f"{folder}: a run is working there; merge again when it is over")
+        lines.append(f"{folder}: a run is in progress there; merge again after it ends")
     return lines
 
 
@@ -248,9 +248,9 @@ def _union_of_studies(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _summarize_output_folder(target: Path, content: _MergedRecords, before: int) -> list[str]:
     count, settings = content.settings.total(), count_of(len(content.settings), "environment")
-    apart = ", kept apart: no curve and no comparison mixes them" if len(content.settings) > 1 else ""
+    apart = ", kept separate: no curve and no comparison mixes them" if len(content.settings) > 1 else ""
     lines = [f"{target}: {count_of(count - before, 'record')} added, {count} in all; {settings}{apart}"]
     if several := sum(records > 1 for records in content.measurements.values()):
-        of = f"of {count_of(several, 'measurement')} there are several records"
+        of = f"{count_of(several, 'measurement')} with several records"
         lines.append(f"{of}, of the same case, environment and replicate: the last one counts")
     return lines

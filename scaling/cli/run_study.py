@@ -83,15 +83,15 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     study, versus, wait, deadline = (config[key] for key in ("study", "versus", "wait", "deadline"))
     for wrong, text in (
         (not isinstance(study, dict),
-         f"study={name} is no mapping of fields and grids; name one study, such as study=smoke"),
+         f"study={name} is not a mapping of fields and grids; name one study, such as study=smoke"),
         (config.get("hardware") is not None,
-         "hardware is what `scaling plan` compiles for; a study runs on what is here: leave it out"),
+         "hardware is an option of `scaling plan`, and a study runs on this machine: leave it out"),
         (deadline is not None,
          f"deadline={deadline} has no effect here: it is an option of `scaling plan`; leave it out"),
         (wait is False and not cluster.submits,
          f"wait=false has no effect with cluster={cluster.name}, which runs the study here; leave it out"),
         (versus is not None and cluster.name != NONE,
-         f"versus={versus} is measured here alone: leave out cluster={cluster.name}"),
+         f"versus={versus} runs on this machine only: leave out cluster={cluster.name}"),
     ):  # fmt: skip
         if wrong:
             raise Refusal(text)
@@ -121,7 +121,7 @@ def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
     if cluster.name == HOSTS:
         if not cluster.hosts or not cluster.per_node:
             raise Refusal(
-                "cluster=hosts wants to know them, and their devices: cluster.hosts=[a,b] cluster.per_node=4"
+                "cluster=hosts needs their names and devices: cluster.hosts=[a,b] cluster.per_node=4"
             )
         of = f"of {', '.join(cluster.hosts)}"
         count, unknown = len(cluster.hosts), cluster.untold
@@ -238,7 +238,7 @@ def plan_run(
     queued = submit.settle_submissions(job, console) if submit else ()
     loaded = [store.load(each) for each in folders]
     for line in loaded[0].damaged:
-        console.print(f"[yellow]damaged, passed over:[/] {escape(line)}", soft_wrap=True, highlight=False)
+        console.print(f"[yellow]damaged, ignored:[/] {escape(line)}", soft_wrap=True, highlight=False)
     made = _schedule_missing_cases(job, answers, loaded, queued)
     for each in folders:
         store.write_json(each / "study.json", job.manifest(answers))

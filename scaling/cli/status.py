@@ -98,7 +98,7 @@ def load_status(folder: Path) -> StudyStatus:
     If the scheduler does not answer, the task states come from the files of the folder.
     """
     tasks, problem = job_state.try_find_tasks(folder)
-    note = f"{problem}; what jobs do now is not known, this is what they have reported"
+    note = f"{problem}; the state of the jobs is not known now, these are their last reports"
     return summarize_status(folder, tasks, [note] if problem else [])
 
 
@@ -131,7 +131,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     return StudyStatus(
         folder, tasks, counts, [line for line in lines if states[line.place] == line.state],
         list({*cases, *(key for key, _ in states)}), any(number for _, number in states),
-        [*notes, *_plan_lines(loaded.plans), *(f"damaged, passed over: {line}" for line in loaded.damaged)],
+        [*notes, *_plan_lines(loaded.plans), *(f"damaged, ignored: {line}" for line in loaded.damaged)],
     )  # fmt: skip
 
 
@@ -227,7 +227,7 @@ def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
     several = len(set(names)) > 1
     table = Table(title=None if several else escape(f"{SUBMISSIONS}/{names[0]}"))
     if left_out:
-        table.caption = f"{left_out} lines of what is long over are left out; --all shows them"
+        table.caption = f"{left_out} lines about older results are omitted; --all shows them"
     for name in (*(["submission"] if several else []), *status_table.COLUMNS):
         table.add_column(name, no_wrap=name in status_table.NARROW, overflow="fold")
     for row, before in zip(rows, [None, *names], strict=False):

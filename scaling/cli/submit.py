@@ -45,7 +45,7 @@ def submit_and_wait(
             return made, store.load(job.folder), submitted
         tasks = _find_task_states(job)
         if job_state.was_cancelled(tasks):
-            console.print("cancelled; the same command goes on from there")
+            console.print("cancelled; the same command continues")
             return made, loaded, True
         if job_state.has_unmet_request(tasks):
             return made, store.load(job.folder), False
@@ -57,9 +57,9 @@ def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
     """Record cases that ended jobs did not finish. Return (key, replicate) of each case in the queue."""
     tasks = _find_task_states(job)
     if lost := lost_cases.record_lost_cases(job.folder, tasks):
-        console.print(f"{count_of(lost, 'case')} of earlier jobs came to no end; the records say why")
+        console.print(f"{count_of(lost, 'case')} of earlier jobs did not finish; the records say why")
     if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
-        text = f"{count_of(unknown, 'task')} cannot be asked after from here, and may still run"
+        text = f"{count_of(unknown, 'task')} cannot be queried from this host, and may still run"
         line = escape(f"{text}; if not, remove {job.folder / SUBMISSIONS}")
         console.print(line, soft_wrap=True, highlight=False)
     return job_state.queued_cases(tasks)
@@ -102,7 +102,7 @@ def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, consol
     lines = [
         f"submitted {count_of(len(tasks), 'task')} of "
         f"{count_of(len({task.shape for task in tasks}), 'shape')} as job {jobs}, each about "
-        f"{format_wait(longest)} or less; `scaling status {escape(str(job.folder))}` tells how they do"
+        f"{format_wait(longest)} or less; `scaling status {escape(str(job.folder))}` shows their progress"
     ]
     if seconds := pack.planned_seconds(loaded.plans, made.machine, job.settings):
         planned = [item.case for task in tasks for item in task.items if item.case.key in seconds]

@@ -30,7 +30,7 @@ _FOLDER = _argument("folder", metavar="DIR", help="a results folder, such as res
 
 VERBS = {
     "run": Verb("run", "run a study, or what is missing of it", "study=smoke"),
-    "plan": Verb("plan", "compile it for a machine one does not have", "study=plan hardware=v5p"),
+    "plan": Verb("plan", "predict a study on other hardware", "study=plan hardware=v5p"),
     "advise": Verb("advise", "how to differentiate a function", "spring.py:force --points x=1000,17"),
     "status": Verb(
         "status", "what is done, running, missing, failed", "results/smoke --watch",
@@ -39,14 +39,14 @@ VERBS = {
             _FOLDER,
             _argument(
                 "--watch", action="store_true",
-                help="go on until nothing waits or runs; Ctrl-C leaves the jobs alone",
+                help="repeat until no task is pending or running; Ctrl-C does not affect the jobs",
             ),
-            _argument("--all", action="store_true", help="every task and every case, however many"),
+            _argument("--all", action="store_true", help="show all tasks and all cases"),
         ),
     ),
     "logs": Verb(
-        "logs", "what was written about a case", "results/smoke 3f2a",
-        "What the task, the worker and the scheduler wrote about a case.",
+        "logs", "show the logs of a case", "results/smoke 3f2a",
+        "Print what the task, the worker and the scheduler wrote about a case.",
         (
             _FOLDER,
             _argument(
@@ -54,12 +54,12 @@ VERBS = {
                 help="the case's key, or how it begins, as `scaling status` shows it; or its label; or a "
                 "workload. Without: what failed",
             ),
-            _argument("--all", action="store_true", help="files from their first line on, however long"),
+            _argument("--all", action="store_true", help="print whole files"),
         ),
     ),
     "cancel": Verb(
-        "cancel", "end what waits or runs on a cluster", "results/smoke",
-        "End every task of a results folder that waits or runs.", (_FOLDER,),
+        "cancel", "cancel the jobs of a study", "results/smoke",
+        "Cancel all pending and running tasks of a results folder.", (_FOLDER,),
     ),
     "report": Verb(
         "report", "curves, tables and figures as HTML", "results/smoke",
@@ -68,34 +68,36 @@ VERBS = {
             _FOLDER,
             _argument(
                 "efficiency", metavar="efficiency=E", nargs="?",
-                help="the answer says up to how many devices the efficiency stays at E (default: 0.5)",
+                help="the efficiency that the recommended devices must reach (default: 0.5)",
             ),
             _argument(
                 "--proposal", action="store_true",
-                help="also what an application for compute time needs, in LaTeX too",
+                help="also write text, table and figures for a compute-time application",
             ),
         ),
     ),
     "compare": Verb(
         "compare", "what became slower or faster", "results/old results/new",
-        "What became slower or faster from A, the old, to B, the new; "
-        "exit status 1 when something is slower or failed in B.",
+        "Compare the results of A (old) and B (new); "
+        "exit status 1 if something is slower or failed in B.",
         (
-            _argument("a", metavar="A", help="a results folder; alone, one of `scaling run versus=...`"),
-            _argument("b", metavar="B", nargs="?", help="the results folder to compare with it"),
+            _argument("a", metavar="A", help="a results folder; without B, one of `scaling run versus=...`"),
+            _argument("b", metavar="B", nargs="?", help="the results folder to compare with A"),
             _argument(
-                "--markdown", metavar="FILE", help="write a table for a pull request; - prints that alone"
+                "--markdown", metavar="FILE", help="write a Markdown table; - prints only the table"
             ),
-            _argument("--margin", type=float, help="a ratio as near to 1 is no difference (default: 0.01)"),
+            _argument(
+                "--margin", type=float, help="a ratio this close to 1 is no difference (default: 0.01)"
+            ),
         ),
     ),
     "lint": Verb(
-        "lint", "what a strict reviewer would say", "results/smoke",
-        "Check a results folder as a strict reviewer would; exit status 1 when there are errors.",
+        "lint", "list weak spots of the evidence", "results/smoke",
+        "Check a results folder as a strict reviewer would; exit status 1 if there are errors.",
         (_FOLDER, _argument("--strict", action="store_true", help="warnings count as errors")),
     ),
     "export": Verb(
-        "export", "the same as CSV, Parquet, SVG, PNG or PDF", "results/smoke",
+        "export", "write CSV, Parquet, SVG, PNG or PDF", "results/smoke",
         "Write records, curves, samples, laws or figures of a results folder for other programs to read.",
         (
             _FOLDER,
@@ -107,21 +109,21 @@ VERBS = {
         ),
     ),
     "merge": Verb(
-        "merge", "one folder of several clusters", "results/a results/b --output results/ab",
+        "merge", "join the results of several clusters", "results/a results/b --output results/ab",
         "Join results folders of several clusters: "
         "records are copied, environments stay apart, nothing is copied twice.",
         (
             _argument("folders", metavar="DIR", nargs="+", help="a results folder; nothing in it is changed"),
             _argument(
                 "--output", metavar="PATH", required=True,
-                help="the folder to make, or one of results to add to",
+                help="a new folder, or a results folder to add to",
             ),
         ),
     ),
     "publish": Verb(
-        "publish", "the same curves on Weights & Biases", "results/smoke",
+        "publish", "publish the curves on Weights & Biases", "results/smoke",
         "Send the curves of a results folder to Weights & Biases; "
-        "offline when there is no key (WANDB_API_KEY).",
+        "offline without a key (WANDB_API_KEY).",
         (
             _FOLDER,
             _argument("--project", default="ad-scaling", help="W&B project (default: ad-scaling)"),

@@ -125,7 +125,8 @@ def _invalid_input(workload: str, name: str, value: Any) -> Refusal:
         hint = "call it with the shape of the input"
     return Refusal(
         f"input {name!r} of {workload!r} is {describe(value)}: "
-        f"write a Draw, such as normal(3), uniform(2, 3) or poisson(1.5), or a pytree of Draws; {hint}"
+        "write an InputSpec, such as normal(3), uniform(2, 3) or poisson(1.5), or a pytree of InputSpecs; "
+        f"{hint}"
     )
 
 

@@ -94,7 +94,7 @@ class CompilePool:
                     return True
                 event = list(worker.request({"do": "compile", "key": case.key}, self.seconds))[-1]
         except WorkerDied as death:
-            text = str(death) or f"no end after {self.seconds:g} s (case_seconds)"
+            text = str(death) or f"timed out after {self.seconds:g} s (case_seconds)"
             work.end(case, {"status": "failed", "reason": death.reason, "text": text})
             return False
         work.end(case, {name: value for name, value in event.items() if name not in ("event", "key", "rank")})

@@ -19,7 +19,7 @@ from scaling.core.formatting import count_of, format_duration
 from scaling.report.text_table import Table, make_table
 
 NOTE = (
-    "The automatic mode that takes least, on its best number of devices. Time: median of one call. Ratio: "
+    "The fastest automatic mode, on its best number of devices. Time: median of one call. Ratio: "
     "time of the runner-up, the fastest of the other modes on as many devices, over that of the fastest, "
     "from pairs of calls where they alternated. Intervals are at 95 %. Certainty is about the mode, not the "
     "devices."

@@ -12,7 +12,7 @@ from scaling.core.formatting import count_of, format_number, list_first
 from scaling.core.record import STAGES, Record
 
 _STOP_REASONS = {
-    "width": "when the 95 % interval of the median was as narrow as asked for",
+    "width": "when the 95 % interval of the median was as narrow as requested",
     "most": "at the largest number of samples allowed",
     "seconds": "at the time allowed",
 }
@@ -21,32 +21,32 @@ _ENVIRONMENT_FACTS = (
 )  # fmt: skip
 _MAX_METHODS = 8  # named in the text
 _STATISTICS = (
-    "A time is the median of the medians of its processes. Its 95 % interval is the rank interval of those "
-    "medians where there are six or more, Student's on their logarithms where there are two to five, and "
-    "that of the samples within it where there is one. A speed-up is the time of the same program on its "
-    "baseline over that on more devices; the baseline is one device, or the smallest number that was "
-    "measured{}. An efficiency is the speed-up over the ideal one, the number of devices over that of the "
-    "baseline. Their 95 % intervals are Student's on logarithms, by level (samples within processes "
-    "within allocations), in pairs where turns of sampling alternated."
+    "A time is the median of the medians of its processes. Its 95 % interval is the rank interval of these "
+    "medians for six or more processes, Student's interval of their logarithms for two to five, and the "
+    "rank interval of the samples for one. A speed-up is the time on the baseline divided by the time of "
+    "the same program on more devices; the baseline is one device, or the smallest number that was "
+    "measured{}. The efficiency is the speed-up divided by the ideal speed-up, which is the number of "
+    "devices divided by that of the baseline. Their 95 % intervals are Student's intervals of logarithms, "
+    "by level (samples within processes within allocations), and paired where sampling alternated."
 )
 _MESH = (
-    " The curve of a split over points and seeds is that of the fastest mesh on each number of devices, "
-    "chosen by the same times, so that it is a little better than another measurement of these meshes would "
+    " The curve of a split over points and seeds shows the fastest mesh on each number of devices. It is "
+    "chosen by the same times, so that it is slightly better than a new measurement of these meshes would "
     "be."
 )
 _WEAK = (
-    " Weak scaling grows the points with the devices; it is called so only where counted operations and "
-    "compulsory bytes (inputs read once, the result written once) for each device stay within 1 %, and its "
-    "speed-up is scaled by the work."
+    " In weak scaling the number of points grows with the devices; the counted operations and the "
+    "compulsory bytes (inputs read once, the result written once) of each device are constant within 1 %, "
+    "and the speed-up is scaled by the work."
 )
 _PREDICTED = (
-    "Times for {} are predicted and not measured: each program was compiled for that hardware without "
-    "running, each kernel of the optimised program takes the longer of its bytes and its operations at that "
-    "hardware's rates, kernels follow one another, and what is sent, and waiting for the slowest device, is "
-    "added. A predicted time is the median, and its interval the middle 95 %, of draws of what share of its "
-    "rates such a machine reaches, of how much devices differ, and of stragglers; for more devices than a "
-    "program can be compiled for, communication and waiting follow by formula from the program of a smaller "
-    "machine."
+    "Times for {} are predicted and not measured: each program was compiled for that hardware and not run. "
+    "Each kernel of the optimized program takes the longer of the times for its bytes and for its "
+    "operations at the rates of the hardware. Kernels do not overlap; communication and waiting for the "
+    "slowest device are added. A predicted time is the median over random machines, and its interval "
+    "contains 95 % of them: they differ in the fraction of the rates that a program reaches, in the "
+    "variation between devices, and in stragglers. For more devices than a program can be compiled for, "
+    "communication and waiting are computed by formula from the program of a smaller machine."
 )
 
 
@@ -92,8 +92,8 @@ def _describe_devices(ok: Sequence[Record]) -> str:
         text = f" A CPU device is a core that the process was bound to before it started JAX{which}."
     if shared := sum(not record.honest for record in ok):
         text += (
-            f" {count_of(shared, 'record')} without a core for each device are in no figure and no table of "
-            "scaling here."
+            f" {count_of(shared, 'record')} without a core for each device are not part of any scaling curve "
+            "or table."
         )
     return text
 
@@ -102,13 +102,13 @@ def _describe_samples(ok: Sequence[Record]) -> str:
     processes = Counter((record.key, record.setting, record.honest) for record in ok)
     stops = Counter(_STOP_REASONS.get(str(r.stop_reason), str(r.stop_reason)) for r in ok if r.stop_reason)
     batch = max((record.calls_per_sample or 1 for record in ok), default=1)
-    text = "A sample is the time of one call, every output waited for, the slowest process counting"
-    text += f"; a sample of short calls is of up to {batch} of them." if batch > 1 else "."
+    text = "A sample is the time of one call until all outputs are ready, in the slowest process"
+    text += f"; a sample of short calls is the mean of up to {batch} of them." if batch > 1 else "."
     text += (
-        " After tracing, compiling, a first call and a warm-up, which are kept apart, each process took "
-        f"{_format_range([len(r.seconds) for r in ok], 'sample')}, {sum(len(r.seconds) for r in ok)} in all; "
-        f"none is left out. Each case has {_format_range(list(processes.values()), 'process')} in each "
-        "environment."
+        " After tracing, compiling, a first call and a warm-up, which are recorded separately, each process "
+        f"took {_format_range([len(r.seconds) for r in ok], 'sample')}, {sum(len(r.seconds) for r in ok)} in "
+        "total; all of them are used. "
+        f"Each case has {_format_range(list(processes.values()), 'process')} in each environment."
     )
     stopped = "; ".join(f"{why} ({count} times)" for why, count in stops.most_common())
     return text + (f" Sampling ended {stopped}." if stopped else "")
@@ -117,16 +117,16 @@ def _describe_samples(ok: Sequence[Record]) -> str:
 def _describe_check(ok: Sequence[Record]) -> str:
     known = [(r.error, r.tolerance) for r in ok if r.error is not None and r.tolerance]
     if not known:
-        return "No record tells the error of its answer."
+        return "No record contains the error of its result."
     worst = max(error / tolerance for error, tolerance in known)
     ends = sorted(tolerance for _, tolerance in known)
     allowed = " to ".join(dict.fromkeys(format_number(edge) for edge in (ends[0], ends[-1])))
     without = len(ok) - len(known)
     return (
-        "Every answer was checked before its time was kept, at every point, against a reference in float64: "
+        "Every result was checked before its time was kept, at every point, against a reference in float64: "
         f"the largest error is {format_percentage(worst)} of its tolerance ({allowed}, relative to the "
         "largest value)."
-    ) + (f" {count_of(without, 'record')} tell no error." if without else "")
+    ) + (f" {count_of(without, 'record')} without a recorded error." if without else "")
 
 
 def _format_range(values: Sequence[int], noun: str) -> str:
@@ -145,12 +145,12 @@ def describe_compute_time(records: Sequence[Record]) -> str:
         unit = "core-hours" if record.environment.get("platform") == "cpu" else "device-hours"
         hours[unit] += _count_devices(record) * seconds / 3600  # type: ignore[assignment]
     used = " and ".join(f"{format_number(value)} {unit}" for unit, value in sorted(hours.items()) if value)
-    nothing = f", {unknown} of which ended without a time on record and count nothing" if unknown else ""
+    nothing = f"; {unknown} of them ended without a recorded time and are not counted" if unknown else ""
     return (
-        f"The records of this study hold {used or 'no time at all'}: devices times the wall-clock seconds of "
+        f"The records of this study add up to {used or 'no time'}: devices times the wall-clock seconds of "
         f"tracing, compiling, first calls, checks and sampling, over {count_of(len(records), 'attempt')}, "
-        f"failed and repeated ones too{nothing}. Starting processes, waiting for others within an allocation "
-        "or in a queue, and whatever left no record are not counted."
+        f"including failed and repeated ones{nothing}. The start of processes, waiting within an allocation "
+        "or in a queue, and attempts without a record are not counted."
     )
 
 
@@ -173,9 +173,9 @@ def describe_provenance(findings: Findings) -> list[str]:
     """Return sentences on the environments, the command that repeats the study, and the lint results."""
     return [
         *(_describe_environment(findings, digest) for digest in findings.environments),
-        f"Study: {findings.name}; {count_of(len(findings.records), 'record')}. The command that makes it "
-        f"again: scaling run study={findings.name}, with the further words that it was given, which no "
-        "record keeps; the proposal: scaling report DIR --proposal.",
+        f"Study: {findings.name}; {count_of(len(findings.records), 'record')}. Command to repeat it: "
+        f"scaling run study={findings.name}, with the overrides of the original command, which the records "
+        "do not contain; for the proposal: scaling report DIR --proposal.",
         f"Result of scaling lint: {verdict(lint_findings(findings))}.",
     ]
 

@@ -34,12 +34,12 @@ def folded_tables(findings: Findings) -> list[Table]:
         unmeasured_table(findings),
         Table("review", "Would a reviewer accept it?", "", lint.COLUMNS, lint.lint_rows(findings)),
         *_plan_tables(findings),
-        Table("published", "Published and measured", "Numbers of others beside those measured here.",
+        Table("published", "Published and measured", "Published numbers and those measured here.",
               published_results.COLUMNS, published_results.published_rows(findings)),
         _law_table(findings),
         _growth_table(findings),
         _sparse_table(findings),
-        Table("systems", "Other systems", "PyTorch and others beside the fastest mode of JAX.",
+        Table("systems", "Other systems", "PyTorch and others, compared with the fastest mode of JAX.",
               PEER_COLUMNS, peer_rows(findings)),
         _machine_table(findings),
         environment_table(findings),
@@ -78,11 +78,12 @@ def measured_table(findings: Findings) -> Table:
         return f"{format_percentage(bound.fraction)}: {bound.name}" if bound else None
 
     note = (
-        "One row for each case; its link opens its samples, stages and memory. Speed-up and efficiency: "
-        "over the same program on one device, or on the fewest that were measured. One-device program: the "
-        "speed-up over the fastest plain jit program on one device. By hand: the time over that of the "
-        "derivative written by hand. Of the roof: the least time that the machine's peaks allow over the "
-        "time taken. Also in table.md and, a record each in full precision, in table.csv."
+        "One row for each case; its link opens its samples, stages and memory. Speed-up and efficiency are "
+        "relative to the same program on one device, or on the fewest devices that were measured. One-device "
+        "program: the speed-up over the fastest plain jit program on one device. By hand: the time divided "
+        "by that of the handwritten derivative. Of the roof: the shortest time that the peak rates of the "
+        "machine allow, divided by the measured time. table.md has the same rows; table.csv has one row for "
+        "each record in full precision."
     )
     return make_table("measured", "Every measured case", note, timings, {
         "case": lambda timing: label(timing.case),
@@ -207,9 +208,9 @@ def _planned_table(forecast: Forecast, stem: str) -> Table:
     efficiency = {p.record.key: p for curve in forecast.curves if len(curve.points) > 1 for p in curve.points}
     planned = sorted((r for r in forecast.records if r.status == "planned"), key=_planned_sort_key)
     note = (
-        "Nothing here was measured. Time of a call with the 95 % interval of the prediction; efficiency "
-        "against the fewest devices that were planned. Communication is a share of the time. By formula: "
-        "more devices than programs were compiled for."
+        "Predicted, not measured. Time of a call with the 95 % interval of the prediction; efficiency "
+        "relative to the fewest devices that were planned. Communication is a fraction of the time. By "
+        "formula: more devices than programs were compiled for."
     )
 
     def time(record: Record) -> str:
@@ -267,7 +268,7 @@ def _law_table(findings: Findings) -> Table:
     fits = [(curve, law) for curve, fitted in findings.scaling_fits for law in fitted]
     note = (
         "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. Karp-Flatt: the "
-        "serial fraction that follows from the speed-up on the most devices alone."
+        "serial fraction computed from the speed-up on the most devices alone."
     )
 
     def part(name: str) -> Any:
@@ -310,8 +311,9 @@ def _growth_table(findings: Findings) -> Table:
 
 def _sparse_table(findings: Findings) -> Table:
     note = (
-        "Few seeds that give all nonzeros, against a seed for each row or column. Pays after: the number of "
-        "evaluations after which few seeds are faster in total, everything before the first result included."
+        "Colored seeds, which yield all nonzeros, compared with one seed for each row or column. Pays after: "
+        "the number of evaluations after which colored seeds are faster in total, with detection, coloring "
+        "and compilation."
     )
 
     def pays(each: Any) -> str:
@@ -349,7 +351,7 @@ def _machine_table(findings: Findings) -> Table:
         return case.dtype if case.target != "matmul" else f"{case.dtype}, {case.precision} precision"
 
     timings = [timing for timing in findings.timings if timing.case.kind != "case"]
-    note = "The most that a device can do, and the least time of an empty call."
+    note = "Peak rates of a device, and the latency of an empty call."
     return make_table("machine", "What the machine can do", note, timings, {
         "what": lambda timing: str(timing.case.target).replace("_", "-"),
         "devices": lambda timing: timing.case.devices,

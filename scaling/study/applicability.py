@@ -39,11 +39,13 @@ def _first_match(rules: list[_Rule]) -> tuple[str, str] | None:
 
 def _mode_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
     mode, second = case.ad_mode, case.target in SECOND
-    one_number = f"a Hessian is that of one number, and {case.workload} has {sizes.values} outputs"
-    once = f"{mode.name} differentiates once; the modes of target={case.target} are {', '.join(HESSIAN)}"
-    twice = f"{mode.name} differentiates twice; its targets are {' and '.join(SECOND)}"
-    by_point = f"target={case.target} is taken point by point"
-    over_outputs = f"the derivative of {case.workload} asked for is not one of a sum over outputs"
+    one_number = f"target={case.target} needs a function with one output; {case.workload} has {sizes.values}"
+    once = f"mode={mode.name} computes first derivatives; target={case.target} needs {', '.join(HESSIAN)}"
+    twice = f"mode={mode.name} computes second derivatives; use target={' or '.join(SECOND)}"
+    by_point = f"target={case.target} is computed for each point"
+    over_outputs = (
+        f"mode={mode.name} differentiates a sum over outputs, which {case.workload} does not ask for"
+    )
     reduction = workload.reduction
     is_sum = sizes.summed or reduction.sums_points or (reduction.sums_outputs and case.batch == "vmap")
     is_sum |= workload.reduce is None and sizes.outputs == 1 and case.batch == "vmap"
@@ -53,9 +55,9 @@ def _mode_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
         (
             _UNDEFINED,
             second and case.split == "data",
-            f"{by_point}; split=data differentiates a sum over points",
+            f"{by_point}, and split=data differentiates a sum over points",
         ),
-        (_UNDEFINED, second and case.batch == "whole", f"{by_point}; batch=vmap is that"),
+        (_UNDEFINED, second and case.batch == "whole", f"{by_point}; use batch=vmap"),
         (_UNDEFINED, not second and mode.order == 2, twice),
         (_UNDEFINED, mode.single_seed and not is_sum, over_outputs),
     ]
@@ -66,44 +68,44 @@ def _reduction_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> 
     sums = reduction.sums_points
     per_point = [name for name in workload.names if name in workload.points]
     shared = (
-        "a sum over points is differentiated by what these share, "
-        f"and each has its own {' and '.join(per_point)}"
+        "reduce=points needs wrt= inputs that all points share, "
+        f"and each point has its own {' and '.join(per_point)}"
     )
     uneven = (
-        f"{mode.name} adds up whole points, and {case.points} do not divide evenly over "
-        f"{case.axes[0]} devices"
+        f"mode={mode.name} sums over the points of each device, and {case.points} points do not divide "
+        f"evenly over {case.axes[0]} devices"
     )
     on_devices = (
-        "a sum over points is one Jacobian, which stays on the devices; "
-        "block takes some of the points at a time"
+        "the sum over points is one Jacobian, which stays on the devices; "
+        "use block to compute some points at a time"
     )
     whole = case.batch == "whole" and not mode.is_value and not sums
     one_number = (
-        f"batch=whole of {case.workload} is one number, of which reduce={reduction.name} has no meaning"
+        f"{case.workload} with batch=whole returns one number, for which reduce={reduction.name} is undefined"
     )
     return [
         (_UNDEFINED, sums and not mode.is_value and bool(per_point), shared),
         (_UNDEFINED, sums and mode.by_workload and case.points % case.axes[0] != 0, uneven),
         (_UNDEFINED, sums and on_host, on_devices),
         (_UNDEFINED, whole and reduction.products,
-         f"reduce={reduction.name} is taken point by point; batch=vmap is that"),
+         f"reduce={reduction.name} is computed for each point; use batch=vmap"),
         (_UNDEFINED, whole and sizes.summed and not reduction.linear_in_inputs, one_number),
-        (_UNDEFINED, whole and on_host, "storage=host takes some points at a time; batch=vmap is that"),
+        (_UNDEFINED, whole and on_host, "storage=host computes some points at a time; use batch=vmap"),
     ]  # fmt: skip
 
 
 def _coloring_rules(case: Case, workload: Workload) -> list[_Rule]:
     mode, colored = case.ad_mode, case.seeds == "colored" and not case.ad_mode.is_value
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
-    reduced = f"seeds=colored gives the nonzeros of the whole Jacobian, not its reduce={workload.reduce}"
+    reduced = f"seeds=colored returns the nonzeros of the whole Jacobian, not reduce={workload.reduce}"
     no_pattern = (
-        f"{case.workload} does not say which of its entries are not zero, which {mode.name} would give"
+        f"{case.workload} has no sparsity pattern, so that {mode.name} cannot return the nonzeros alone"
     )
     return [
-        (_UNDEFINED, colored and workload.reduce is not None, f"{reduced}; reduce=whole is that"),
+        (_UNDEFINED, colored and workload.reduce is not None, f"{reduced}; use reduce=whole"),
         (_UNDEFINED, colored and case.batch == "whole",
-         "seeds=colored is taken point by point; batch=vmap is that"),
-        (_UNDEFINED, colored and bool(one_seed), f"{one_seed} takes one seed, which is not coloured"),
+         "seeds=colored is computed for each point; use batch=vmap"),
+        (_UNDEFINED, colored and bool(one_seed), f"{one_seed} has one seed, which needs no coloring"),
         (_UNDEFINED, colored and not mode.has_seeds and workload.pattern is None, no_pattern),
     ]  # fmt: skip
 
@@ -112,18 +114,24 @@ def _mixed_rules(case: Case, workload: Workload) -> list[_Rule]:
     mixed, reduction = bool(case.ad_mode.parts), workload.reduction
     by_input = mixed and case.seeds != "colored"
     halves = (
-        f"reduce={reduction.name} multiplies columns by all inputs, "
-        f"of which each half of mode={case.mode} has some; jacfwd and jacrev have all"
+        f"reduce={reduction.name} needs the columns of all inputs, "
+        f"and each part of mode={case.mode} has some of them; use jacfwd or jacrev"
     )
-    one_input = f"mode=mixed takes some inputs forward and others in reverse, and {case.wrt} is one"
+    one_input = (
+        f"mode=mixed needs several inputs, some forward and some in reverse, and wrt={case.wrt} is one"
+    )
     return [
         (
             _UNDEFINED,
             mixed and case.batch == "whole",
-            "mode=mixed is taken point by point; batch=vmap is that",
+            "mode=mixed is computed for each point; use batch=vmap",
         ),
         (_UNDEFINED, by_input and reduction.products, halves),
-        (_UNDEFINED, by_input and len(workload.names) < 2, f"{one_input}; seeds=colored mixes within one"),
+        (
+            _UNDEFINED,
+            by_input and len(workload.names) < 2,
+            f"{one_input}; with seeds=colored it can mix modes within one input",
+        ),
     ]
 
 
@@ -134,8 +142,8 @@ def _offer_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list
     by = f" by {case.wrt}" if case.wrt else ""
     per_point = [name in workload.points for name in workload.names]
     separable = all(per_point) if sizes.summed and not sums else not any(per_point)
-    inputs = f"{case.workload} with batch=whole is not differentiated by {case.wrt}"
-    uncut = "a batch taken at once is not cut over points; split=seeds cuts its seeds"
+    inputs = f"{case.workload} with batch=whole cannot be differentiated by wrt={case.wrt}"
+    uncut = "batch=whole cannot be partitioned over points; use split=seeds"
     return [
         ("not_offered", unwritten, f"{case.workload} offers no {case.mode}{by}{of}"),
         ("not_offered", whole and workload.whole is None, f"{case.workload} does not offer batch=whole"),
@@ -150,13 +158,13 @@ def _layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
     seeds = f"{(uneven or [0])[0]} seeds do not divide evenly over {case.devices} devices"
     return [
         (_UNDEFINED, not case.ad_mode.has_seeds and case.axes[1] > 1,
-         f"{case.mode} has no seeds to cut; split=points cuts it"),
-        (_UNDEFINED, case.api == "jit" and case.devices > 1, "api=jit is the plain program on one device"),
+         f"mode={case.mode} has no seeds to partition; use split=points"),
+        (_UNDEFINED, case.api == "jit" and case.devices > 1, "api=jit runs on one device only"),
         (_UNDEFINED, eager and case.api != "jit", "jit=false runs with api=jit only"),
         (_UNDEFINED, eager and case.chunk == AUTO,
-         "chunk=auto is found by compiling, which jit=false does not do"),
+         "chunk=auto needs compiled programs, and jit=false compiles none"),
         (_UNDEFINED, eager and case.storage == "host",
-         "storage=host runs compiled programs, which jit=false does not do"),
+         "storage=host needs compiled programs, and jit=false compiles none"),
         ("indivisible", split_seeds and bool(uneven),
-         f"{seeds}; split=both with mesh=1x{case.devices} fills them up"),
+         f"{seeds}; split=both with mesh=1x{case.devices} pads them"),
     ]  # fmt: skip

@@ -116,9 +116,7 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any], known: li
             raise unknown_name("key", name, known)
     for name in known:
         if name not in config and name != "hardware":
-            raise Refusal(
-                f"~{name} removes a key that every study needs: leave that out, or write {name}=..."
-            )
+            raise Refusal(f"~{name} removes a key that every study needs: omit it, or write {name}=...")
     for group, example in _GROUPS.items():
         if not isinstance(choices.get(group), str) and (group != "hardware" or group not in choices):
             several = f"; several run with --multirun {group}=A,B" if group in ("study", "hardware") else ""
@@ -204,7 +202,7 @@ def _explain_hydra_error(error: Exception, known: list[str], words: list[str]) -
         ("one subcommand from" in str(error),
          "--shell-completion takes install=SHELL or uninstall=SHELL, where SHELL is bash, zsh or fish"),
         ("onfig group override" in text,
-         f"{selected!r} names no file: study, cluster and tracking each want one name, such as study=smoke"),
+         f"{selected!r} names no file: study, cluster and tracking each need one name, such as study=smoke"),
         (endless != "",
          f"{endless[:40]}... has a number of {len(endless)} characters: write one of at most 15 digits"),
         (True, f"cannot compose the configuration: {text[:300]}"),
@@ -239,7 +237,9 @@ def _explain_override(word: str) -> Refusal:
     word = word.removeprefix("++")
     name, sign, value = word.partition("=")
     if not sign or not name:
-        return Refusal(f"{word!r} is no override: write FIELD=VALUE, such as devices=2 or 'devices=[1,2]'")
+        return Refusal(
+            f"{word!r} is not an override: write FIELD=VALUE, such as devices=2 or 'devices=[1,2]'"
+        )
     bare = value.strip().strip("'\"").replace("'", "\\'")
     return Refusal(
         f"cannot read {word!r}: quote a value with special characters for the shell and for Hydra, such as "

@@ -140,8 +140,7 @@ def _without_aliases(grid: _Fields, given: Mapping[str, Any]) -> _Fields:
         return grid
     if aliases := [mode for mode in _as_list(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]:
         raise Refusal(
-            f"mode={aliases[0]} names its batching already: "
-            f"write mode={ALIASES[aliases[0]][0]}, or leave out batch"
+            f"mode={aliases[0]} already sets batch: write mode={ALIASES[aliases[0]][0]}, or leave out batch"
         )
     modes = [ALIASES[m][0] if isinstance(m, str) and m in ALIASES else m for m in _as_list(grid.get("mode"))]
     return grid | {"mode": modes} if "mode" in grid else grid
@@ -188,7 +187,7 @@ def _make_cell(fields: _Fields) -> GridCell:
         raise Refusal("a grid names no workload: write workload: rbf, or the import path of your own")
     if fields.get("devices") == EVERY:
         raise Refusal(
-            "devices=all is for `scaling plan`, which knows in what counts hardware comes; "
+            "devices=all works with `scaling plan` only, which knows the valid counts of its hardware; "
             "here write devices=[1,2]"
         )
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:

@@ -51,7 +51,7 @@ def check(words: Sequence[str], fields: Sequence[str]) -> None:
     given, overrides = parser.parse_known_args(list(words))
     for word in overrides:
         if "=" not in word and not word.startswith("~"):
-            raise Refusal(f"{word!r} is no override: write FIELD=VALUE, such as {_example(word, fields)}")
+            raise Refusal(f"{word!r} is not an override: write FIELD=VALUE, such as {_example(word, fields)}")
     if given.config_dir is not None and (not given.config_dir or "=" in given.config_dir):
         raise Refusal(f"--config-dir takes a folder, such as --config-dir my_conf, not {given.config_dir!r}")
     if given.package is not None and "=" in given.package:

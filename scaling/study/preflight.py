@@ -173,7 +173,7 @@ class _Examination:
         first = self.cells[remaining[0]].case
         same_problem = {n for n in remaining if without_layout(self.cells[n].case) == without_layout(first)}
         text = f"{' and '.join(modules) or first.workload}: {why}"
-        unasked_text = f"{text} ({deaths} questions in a row ended like this; this one was not asked)"
+        unasked_text = f"{text} ({deaths} cases in a row ended like this; this one was not examined)"
         for number in remaining if deaths or why.importing else same_problem:
             was_asked = why.importing or number in same_problem
             self.answers[number] = {"failure": (why.reason, text if was_asked else unasked_text)}
@@ -213,7 +213,9 @@ class _Examination:
         deadline = time.monotonic() + seconds
         while (event := process.receive(_POLL_SECONDS)) is None:
             if self.stopped or time.monotonic() > deadline:
-                raise _Unanswered("timeout", f"no end after {seconds:g} s (case_seconds) {when}", importing)
+                raise _Unanswered(
+                    "timeout", f"timed out after {seconds:g} s (case_seconds) {when}", importing
+                )
         if event["event"] == "exit":
             ended = process.explain_exit(event["status"])
             last = f": {ended.last_line}" if ended.last_line else ""

@@ -96,7 +96,7 @@ def _find_unused_fields(stated: Case, completed: Case, built: workload.Workload)
     lower = completed.engine == interface.JAX and completed.precision != "highest"
     if lower and not multiplies(completed, built):
         because = "workload", "variant", "formulation", "batch"
-        unused["precision"] = UnusedField("on a function that multiplies no matrices", because)
+        unused["precision"] = UnusedField("for a function without matrix products", because)
     return unused
 
 
@@ -140,7 +140,7 @@ def _why_indivisible(case: Case) -> tuple[str, str] | None:
             f"take points={' or '.join(str(n) for n in near if n)}, leave the pair out with where, "
             f"or fill up with split=both mesh={devices}x1"
         )
-    text = f"{case.target} of {case.workload} has one point, which is not cut; split=seeds may be"
+    text = f"{case.target} of {case.workload} has one point, which cannot be partitioned; use split=seeds"
     return "indivisible", text
 
 

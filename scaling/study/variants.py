@@ -59,9 +59,9 @@ def _check_out_revision(revision: str, folder: Path) -> Variant:
     repository = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
     if repository is None:
-        raise Refusal(f"{versus} needs a git repository, and this folder is in none")
+        raise Refusal(f"{versus} needs a git repository, and this folder is not in one")
     if sha is None:
-        raise Refusal(f"{versus}: there is no such revision; `git log` shows those that there are")
+        raise Refusal(f"{versus}: there is no such revision; `git log` lists the revisions")
     top = Path(repository).resolve()
     index = {"GIT_INDEX_FILE": str(folder / ".index")}  # leave the user's index unchanged
     steps = ["read-tree", sha], ["checkout-index", "--all", f"--prefix={folder}/"]
@@ -69,7 +69,7 @@ def _check_out_revision(revision: str, folder: Path) -> Variant:
         raise Refusal(f"{versus} cannot be checked out; `git fsck` may say why")
     working_directory = folder / Path.cwd().resolve().relative_to(top)
     if not working_directory.is_dir():
-        raise Refusal(f"{versus}: this folder is not in that revision; start from one that is")
+        raise Refusal(f"{versus}: this folder is not in that revision; run from a folder that is")
     commit_variable = {"AD_SCALING_COMMIT": sha} if (folder / "scaling" / "worker.py").exists() else {}
     imported = [Path(entry).resolve() for entry in sys.path if entry]
     # Entries of sys.path inside the repository: a src folder or an editable install.
@@ -84,9 +84,7 @@ def _install_jax(version: str) -> Path:
     The environment is created on first use in the user's cache folder. Raise `Refusal` if that fails.
     """
     if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
-        raise Refusal(
-            f"versus=jax:{version} is no version: write one that PyPI has, such as versus=jax:0.10.0"
-        )
+        raise Refusal(f"versus=jax:{version} is not a version: use one on PyPI, such as versus=jax:0.10.0")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
     folder = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
     python = str(folder / "bin" / "python")
@@ -115,7 +113,7 @@ def _check_variant(text: str, variant: Variant) -> None:
         raise Refusal(f"versus={text} cannot run a worker: {last_line(process.stderr)}")
     if process.stdout.split()[-1:] != [str(PROTOCOL)]:
         raise Refusal(
-            f"versus={text}: its worker speaks another protocol (not {PROTOCOL}); run its own study instead"
+            f"versus={text}: its worker uses another protocol (not {PROTOCOL}); run its own study instead"
         )
 
 

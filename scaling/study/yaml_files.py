@@ -81,7 +81,7 @@ def _check_events(path: Path, text: str) -> None:
                 parents.append((event.anchor, count))
             count += 1
         for wrong, words in (
-            (documents > 1, "a second document begins, and a file holds one: remove the line ---"),
+            (documents > 1, "a second document begins, and a file contains one: remove the line ---"),
             (len(parents) > _DEEPEST, f"values are nested too deep; at most {_DEEPEST} levels are allowed"),
             (
                 count > _MOST,

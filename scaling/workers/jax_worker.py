@@ -114,7 +114,7 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
     if len(set(claims)) < len(claims) and not header["oversubscribe"]:  # several node names for one host
         raise Refusal(
             f"{len(claims)} cores were requested, but {', '.join(nodes)} have {len(set(claims))} in total; "
-            "oversubscribe=true checks more without drawing them as scaling"
+            "oversubscribe=true checks more devices, without scaling curves"
         )
     cores = sorted(core for _, core in set(claims)) or None
     return {"hosts": nodes, "cores": cores, "shape": shape} | header["beside"]

@@ -98,5 +98,5 @@ class Machine:
         unit = "core" if self.platform == "cpu" else f"{self.platform} device"
         total = count_of(self.devices, unit)
         total += f" ({self.nodes} nodes of {self.per_node})" if self.nodes > 1 else ""
-        more = "; oversubscribe=true checks more without drawing them as scaling" if can_oversubscribe else ""
+        more = "; oversubscribe=true checks more devices, without scaling curves" if can_oversubscribe else ""
         raise Refusal(f"devices={too_many[-1]} exceed the {total} {self.name}: use devices=[{valid}]{more}")

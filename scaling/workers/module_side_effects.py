@@ -34,7 +34,7 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
     """Record JAX settings and library functions, and return a function that reports any later change.
 
     The returned function returns None if nothing has changed, or otherwise a pair of strings (description,
-    remedy), such as ("changed jax_enable_x64 from False to True", "leave that out: ...").
+    remedy), such as ("changed jax_enable_x64 from False to True", "remove that code: ...").
     """
     before = _snapshot()
 
@@ -46,7 +46,7 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
         if not changed:
             return None
         fixes = " and ".join(_FIXES[name] for name in settings if name in _FIXES)
-        fix = f"leave that out: {fixes}" if fixes else "leave that out"
+        fix = f"remove that code: {fixes}" if fixes else "remove that code"
         return f"changed {list_first(changed, _MAX_LISTED)}", fix
 
     return changes

@@ -318,7 +318,7 @@ class _InterleavedCases:
             self.postponed.add(work.item)  # it may fit into memory without the other cases
             return
         if not written:
-            text = str(death) or f"no end after {self.run.settings.case_seconds:g} s (case_seconds)"
+            text = str(death) or f"timed out after {self.run.settings.case_seconds:g} s (case_seconds)"
             text = ": ".join([*user_modules(work.item.case), text])
             self.run.record_end(work, "failed", death.reason, text)
         self.ended.add(work)

@@ -96,7 +96,7 @@ def test_merge_can_add_to_an_existing_results_folder(sources, tmp_path):
 def test_the_report_of_a_merged_folder_keeps_environments_apart(sources, tmp_path, scaling_command):
     done = scaling_command(["merge", *sources, "--output", "c"])
     assert done.returncode == 0, done.stderr
-    assert "3 environments, kept apart" in done.stdout
+    assert "3 environments, kept separate" in done.stdout
     assert scaling_command(["report", "c"]).returncode == 0
     results = findings.read(tmp_path / "c")
     assert results.has_mixed_environments and len(results.environments) == 3 and results.missing == []
@@ -131,7 +131,7 @@ def test_repeated_measurements_of_one_case_are_reported(tmp_path, make_record):
         made_up.write(tmp_path / name, [make_record(seconds=[seconds] * 7)])
     merged = merging.merge([str(tmp_path / "a"), str(tmp_path / "b")], str(tmp_path / "c"))
     assert any(": 2 records added" in line for line in merged)
-    assert any(line.startswith("of 1 measurement there are several records") for line in merged)
+    assert any(line.startswith("1 measurement with several records") for line in merged)
 
 
 DYING_MERGE = """
@@ -161,7 +161,9 @@ def test_merge_reads_but_does_not_write_a_folder_in_use_by_a_run(sources, tmp_pa
     with (tmp_path / "a" / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         merged = merging.merge(sources, str(tmp_path / "c"))
-        assert [line for line in merged if "a run is working there" in line and line.startswith(sources[0])]
+        assert [
+            line for line in merged if "a run is in progress there" in line and line.startswith(sources[0])
+        ]
         with pytest.raises(Refusal, match=r"a run is working in .*--output"):
             merging.merge([sources[1]], sources[0])
 
@@ -187,7 +189,7 @@ def test_tasks_that_may_still_run_are_reported_and_not_copied(sources, tmp_path)
 BAD_INPUTS = {
     "no such folder": (["nowhere", "a"], "c", "no results in 'nowhere'"),
     "output inside an input": (["a", "b"], "a/c", "lies inside a, one of the folders to merge"),
-    "only one input": (["a"], "c", "name two results folders or more"),
+    "only one input": (["a"], "c", "give two or more results folders"),
     "output is a file": (["a", "b"], "file", "cannot write to file"),
     "output has other content": (["a", "b"], "other", "other is not empty and holds no results"),
 }

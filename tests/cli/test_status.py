@@ -315,7 +315,7 @@ def test_status_of_a_folder_without_jobs_shows_counts_and_failures(make_record, 
     assert re.match(rf"failed  {bad.key[:6]}\w*  linear ", out.splitlines()[-1]) and out.splitlines()[
         -1
     ].endswith("  error: long ago")
-    assert run_command(["cancel", tmp_path], capsys)[:2] == (0, "nothing waits or runs\n")
+    assert run_command(["cancel", tmp_path], capsys)[:2] == (0, "no task is pending or running\n")
 
 
 def test_a_rejected_submission_is_reported_with_its_reason_while_cases_are_missing(
@@ -363,7 +363,7 @@ def test_status_and_logs_work_without_a_scheduler(make_study, make_record, monke
     assert (
         (code, err) == (0, "")
         and "is not installed on this host" in out
-        and "what jobs do now is not known" in out
+        and "the state of the jobs is not known now" in out
     )
     assert re.search(r"poisson *\D* 1 *\D* 0 *\D* 0 *\D* 1 *\D* 2 *\D* 0", out)
     assert run_command(["logs", study.folder, study.key(1)], capsys)[0] == 0
@@ -448,7 +448,7 @@ def test_logs_show_attempts_then_worker_logs_then_scheduler_logs(make_study, mak
     code, out, _ = run_command(["logs", study.folder, study.key(0)[:5]], capsys)
     assert code == 0
     expected = [
-        f"{study.key(0)}  poisson ", "attempt 1, task 20261121T201500-3f2a/0001, job 7_0, run 1, on n1: no end",
+        f"{study.key(0)}  poisson ", "attempt 1, task 20261121T201500-3f2a/0001, job 7_0, run 1, on n1: not finished",
         "attempt 2, task 20261121T201500-3f2a/0001, job 7_0, run 2, on n2: failed after 0 s, error: a [red]word[/red]",
         "jobs/20261121T201500-3f2a/0001.run-1/worker-1.log", "first run", "jobs/20261121T201500-3f2a/0001.run-2/worker-1.log",
         second.format(f"{study.folder}/secret/place.py:3"), "7_0_0_log.err", "slurmstepd: error: of the job",
@@ -465,7 +465,7 @@ def test_a_long_log_is_shortened_to_its_end_without_the_option_all(make_study, c
     )
     _, out, _ = run_command(["logs", study.folder, study.key(0)], capsys)
     assert (
-        "[2000 lines before these; --all shows them]" in out
+        "[2000 earlier lines are omitted; --all shows them]" in out
         and "line 1999." not in out
         and "line 2000.\n" in out
     )
@@ -481,7 +481,7 @@ def test_logs_of_a_case_that_has_not_begun_name_its_task(make_study):
         JobState("FAILED", reason="exit code 1:0"),
     )
     logged = logs.load_cases(study.folder)
-    for case, expected in enumerate(("waits in", "is to run in", "did not begin in")):
+    for case, expected in enumerate(("waits in", "will run in", "did not start in")):
         text = next(logs.logs_of_case(logged, study.key(2 * case))).text
         assert text.startswith(f"{expected} task 20261121T201500-3f2a/000{case + 1}, job 7_{case}: ")
     assert next(logs.logs_of_case(logged, study.key(0))).text.endswith("pending (Priority)")
@@ -494,7 +494,7 @@ def test_a_short_unknown_or_ambiguous_key_is_rejected_with_similar_keys(make_stu
     for key_prefix, message in (
         ("ab", "too short"),
         ("zzzzzz", "no case 'zzzzzz' in"),
-        (other, f"near it are {key} \\(poisson "),
+        (other, f"similar keys are {key} \\(poisson "),
     ):
         code, out, err = run_command(["logs", study.folder, key_prefix], capsys)
         assert (code, out) == (2, "") and re.search(message, err) and len(err.splitlines()) == 1
@@ -502,7 +502,7 @@ def test_a_short_unknown_or_ambiguous_key_is_rejected_with_similar_keys(make_stu
         logs.load_cases(study.folder), cases={key: study.cases[0], other: study.cases[1]}
     )
     assert logs.find_key(logged, key[:10]) == key
-    with pytest.raises(logs.Refusal, match=f"begins 2 keys, give more of it: {key} .*{other} "):
+    with pytest.raises(logs.Refusal, match=f"matches 2 keys, give more digits: {key} .*{other} "):
         logs.find_key(logged, key[:9])
 
 
@@ -555,7 +555,7 @@ def test_cancel_ends_a_running_task(running_study, scaling_command, tmp_path):
     assert cancelled.returncode == 0 and cancelled.stdout.startswith("1 task cancelled;"), (
         cancelled.stdout + cancelled.stderr
     )
-    assert scaling_command(["cancel", "here"]).stdout == "nothing waits or runs\n"
+    assert scaling_command(["cancel", "here"]).stdout == "no task is pending or running\n"
     later = scaling_command(["status", "here"])
     assert later.returncode == 1 and "cancelled: its job was cancelled while it ran" in later.stdout, (
         later.stdout

@@ -175,7 +175,7 @@ def test_a_case_is_stopped_after_its_time_limit(compile_cases):
     results = compile_cases([case("sleeps", devices=2), case("own")], limit=0.5)
     assert time.monotonic() - start < 10
     assert statuses(results) == {("sleeps", "failed", "timeout"): 1, ("own", "planned", None): 1}
-    assert results[0][1]["text"] == "no end after 0.5 s (case_seconds)"
+    assert results[0][1]["text"] == "timed out after 0.5 s (case_seconds)"
 
 
 @pytest.mark.parametrize("size", [1, 3])

@@ -138,7 +138,7 @@ def test_methods_name_each_mode_once_and_describe_the_choice_of_mesh(tmp_path, m
     records += [make_record(devices=2, split="both", mesh=mesh) for mesh in ("1x2", "2x1")]
     text = " ".join(methods_text.describe_methods(findings.read(made_up.write(tmp_path / "made", records))))
     assert "Methods: jacfwd (vmap). 3 memory settings were measured." in text
-    assert "the fastest mesh on each number of devices, chosen by the same times" in text
+    assert "the fastest mesh on each number of devices. It is chosen by the same times" in text
     text = " ".join(
         methods_text.describe_methods(findings.read(made_up.write(tmp_path / "plain", [make_record()])))
     )
@@ -173,9 +173,9 @@ def test_compute_time_sums_devices_times_stage_times_over_all_attempts(tmp_path,
     # Oversubscribed devices that share one core count as one core.
     expected = 1e3 * (2 * 2 * 18 + 4 * 9 + 4 * 2 + 5)
     text = write_proposal(made_up.write(tmp_path, records))["proposal.md"]
-    assert f"hold {format_number(expected / 3600)} core-hours" in text
+    assert f"add up to {format_number(expected / 3600)} core-hours" in text
     assert "over 6 attempts" in text
-    assert "1 of which ended without" in text
+    assert "1 of them ended without" in text
 
 
 def test_accelerator_hours_are_device_hours(tmp_path):

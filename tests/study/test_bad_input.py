@@ -216,9 +216,9 @@ BAD_INPUTS = {
     ),
     "hardware in a run": (
         ["run", "study=smoke", "hardware=v5p"],
-        "hardware is what `scaling plan` compiles for",
+        "hardware is an option of `scaling plan`",
     ),
-    "devices=all in a run": (["run", "study=plan"], "devices=all is for `scaling plan`"),
+    "devices=all in a run": (["run", "study=plan"], "devices=all works with `scaling plan` only"),
     "a config dir that does not exist": (["run", "--config-dir", "no_conf", "study=rbf"], "no_conf"),
     "compare with nothing": (["compare", "nowhere", "nowhere"], "no results in 'nowhere'"),
     "lint of nothing": (["lint", "nowhere"], "no results in 'nowhere'"),

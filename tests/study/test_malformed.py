@@ -152,7 +152,7 @@ TABLES["names"] = {
     "a plus sign without inputs": Input((*CONCRETE, "wrt=+"), "unknown input to differentiate"),
     "an unknown size": Input((*CONCRETE, "sizes.q=4"), "unknown size of linear 'q'.*p, o"),
     "a dtype that the workload does not support": Input((*CONCRETE, "dtype=int8"), "unknown dtype 'int8'"),
-    "batch with a mode that implies it": Input((*CONCRETE, "mode=vmap_jacfwd", "batch=whole"), "names its batching already"),
+    "batch with a mode that implies it": Input((*CONCRETE, "mode=vmap_jacfwd", "batch=whole"), "already sets batch"),
 }  # fmt: skip
 
 # ---- Fields that have no effect.
@@ -430,7 +430,7 @@ TABLES["study files"] = {
         "a size that is a mapping": ("{workload: linear, sizes: {p: {q: 1}}}", "sizes.p must be a positive integer"),
         "sizes with a key that is a number": ("{workload: linear, sizes: {3: 1}}", "unknown size of linear '?3"),
         "a size by another name": ("{workload: linear, sizes: {points: 8}}", "unknown size of linear 'points'"),
-        "all devices": ("{workload: linear, devices: all}", "devices=all is for `scaling plan`"),
+        "all devices": ("{workload: linear, devices: all}", "devices=all works with `scaling plan` only"),
         "a list in a list": ("{workload: rbf, points: [[6, 8]]}", "points must be a positive integer"),
     }.items()
 } | {
@@ -517,12 +517,12 @@ TABLES["words"] = {
         (("Run",), "unknown verb 'Run'.*did you mean 'run'"),
         (("",), "unknown verb ''"),
         (("--verion",), "verion.*--version|verion.*version"),
-        (("study=rbf",), "'study=rbf' is no verb.*scaling run study=rbf"),
+        (("study=rbf",), "'study=rbf' is not a verb.*scaling run study=rbf"),
         (("smoke",), "unknown verb 'smoke'"),
         (("run\nreport",), "unknown verb"),
         (("--shell-completion",), "install=SHELL.*bash"),
         (("-sc", "install=tcsh"), "bash"),
-        ((*RBF, "hardware=v5p"), "hardware is what `scaling plan` compiles for"),
+        ((*RBF, "hardware=v5p"), "hardware is an option of `scaling plan`"),
         ((*RBF, "--experimental-rerun", "nowhere.pickle"), "nowhere.pickle|--experimental-rerun"),
         ((*RBF, "--config-name", "nowhere"), "nowhere|--config-name"),
         ((*RBF, "--config-path", "nowhere"), "nowhere|--config-path"),
@@ -570,7 +570,7 @@ TABLES["settings"] = {
     "versus an interpreter without JAX": Input((*RBF, "versus=python:/bin/false"), "versus=python:/bin/false cannot run a worker"),
     "versus unknown flags of XLA": Input((*CONCRETE, "versus=xla:--xla_nonsense=1"), "versus=xla:--xla_nonsense=1"),
     "versus an invalid version": Input((*CONCRETE, "versus=jax:../../x"), "versus=jax:"),
-    "versus in a study on a cluster": Input((*RBF, "versus=self", "cluster=local"), "versus=self is measured here alone"),
+    "versus in a study on a cluster": Input((*RBF, "versus=self", "cluster=local"), "versus=self runs on this machine only"),
     "more devices than cores": Input((*RBF, "devices=64", "points=6400", "api=pmap"), r"devices=64 exceed the \d+ cores?"),
     "points that do not divide": Input(
         ("run", "study=smoke", "points=7", "devices=2", "split=points", "oversubscribe=true"), "points=7 of .* do not divide over"
@@ -824,7 +824,7 @@ TABLES["verbs"] = {
         (("export", "good", "--output", "/proc/nowhere"), "/proc/nowhere.*--output PATH"),
         (("export", "good", "--output", ""), "output"),
         (("merge", "good", "other", "--output", "a_file"), "a_file.*--output PATH"),
-        (("merge", "good", "--output", "new"), "nothing to merge"),
+        (("merge", "good", "--output", "new"), "cannot be merged"),
         (("merge", "good", "good", "--output", "good/inside"), "inside good"),
         (("merge", "good", "good"), "--output"),
         (("merge", "--output", "new"), "DIR"),

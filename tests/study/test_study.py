@@ -188,7 +188,10 @@ def test_a_study_without_cases_is_rejected(study):
         ({"grids": ["linear"]}, "grids must be a list"),
         ({"workload": "linear", "sizes": [5, 3]}, "sizes must be a mapping"),
         ({"workload": "linear", "sizes": {"p": "many"}}, "sizes.p must be a positive integer, not 'many'"),
-        ({"workload": "linear", "devices": "all"}, "devices=all is for `scaling plan`.*devices=\\[1,2\\]"),
+        (
+            {"workload": "linear", "devices": "all"},
+            "devices=all works with `scaling plan` only.*devices=\\[1,2\\]",
+        ),
         ({"workload": "linear", "scaling": "week"}, "unknown scaling 'week'.*did you mean 'weak'"),
         ({"workload": "linear", "mode": "vmap_jacfw"}, "unknown mode 'vmap_jacfw'"),
         ({"workload": "linear", "points": [6, "10"]}, "points must be a positive integer, not '10'"),

@@ -346,7 +346,7 @@ def test_ctrl_c_keeps_finished_records_explains_how_to_resume_and_ends_workers(
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 130
     assert len(stderr.splitlines()) == 1 and "Traceback" not in stderr
-    assert "every finished record is kept" in stderr and "same command goes on" in stderr
+    assert "every finished record is kept" in stderr and "same command continues" in stderr
     assert remaining_workers(tmp_path) == []
     assert load(folder(tmp_path)).damaged == []
     assert all(record.good for record in load(folder(tmp_path)).records), (
@@ -394,7 +394,7 @@ def test_a_damaged_record_is_reported_and_its_case_runs_again(command, scaling_c
     before = load(folder(tmp_path)).records
     again = scaling_command(arguments)
     assert again.returncode == 0 and "Traceback" not in again.stderr
-    assert f"damaged, passed over: {path.name}:3: " in again.stdout
+    assert f"damaged, ignored: {path.name}:3: " in again.stdout
     assert "1 cases to run, 2 done before" in again.stdout
     assert path.read_bytes() == lines[0] + lines[1] + lines[2][:150], "existing files are not modified"
     assert len(load(folder(tmp_path)).records) == 3 and load(folder(tmp_path)).records[:2] == before
@@ -414,7 +414,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_keeps_existing_records(
     done = scaling_command(arguments, preexec_fn=limit_file_size)
     assert "Traceback" not in done.stderr, done.stderr
     assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
-    assert re.search("cannot write.*File too large.*same command goes on", done.stderr)
+    assert re.search("cannot write.*File too large.*same command continues", done.stderr)
     loaded = load(folder(tmp_path))
     records, damaged = loaded.records, loaded.damaged
     assert damaged == [] and all(record.status == "ok" for record in records) and len(records) < 4

@@ -62,14 +62,13 @@ def draw_losses(findings: Findings) -> Figure | None:
         title = marks.panel_title(curve.case, words, environment)
         panels.append(Panel(title, _draw_bars(rows[id(curve)], styles), zoom=False))
     caption = (
-        "Device-seconds of the method that is fastest on the most devices: what does the work of the program "
-        "on one device, and where the rest goes. Communication and imbalance are drawn where they are known, "
-        "else they are within the rest."
+        "Device-seconds of the method that is fastest on the most devices: the part that does the work of "
+        "the one-device program, and the losses. Communication and imbalance are shown separately where "
+        "they are known; otherwise they are part of the rest."
     )
     if refused := sum(map(count_refused, findings.curves)):
-        caption += (
-            f" {count_of(refused, 'point')} left out, where an empty call took as long as the case or longer."
-        )
+        left_out = count_of(refused, "point")
+        caption += f" {left_out} left out, because an empty call took at least as long as the case."
     caption += marks.describe_omission(len(shown), len(fastest), "are drawn")
     return Figure("losses", "Where the efficiency goes", caption, tuple(panels), tuple(styles))
 
@@ -117,9 +116,9 @@ def draw_rooflines(findings: Findings) -> Figure | None:
     styles = line_styles({m.name: ps[0].timing.case for each in shown for m, ps in each.points.items()})
     panels = [_draw_roofline(each, styles, findings.has_mixed_environments) for each in shown]
     caption = (
-        "Operations per second of one device, by the operations for each byte that must be read or written "
-        "whatever the program. Under the slope memory limits, under the level arithmetic; both were measured "
-        "on the same machine. What stays in a cache can pass the slope."
+        "Operations per second of one device against operations per byte of compulsory traffic (inputs read "
+        "once, the result written once). The slope is the limit by memory, the level the limit by "
+        "arithmetic; both were measured on the same machine. Data in a cache can exceed the slope."
     )
     caption += marks.describe_omission(len(shown), len(found), "are drawn")
     title = "Roofline: how near to what the machine can do"
@@ -165,10 +164,10 @@ def draw_memory(findings: Findings) -> Figure | None:
     styles = line_styles({_line_name(p): p.timing.case for points in shown for p in points})
     panels = [_draw_memory(points, styles, findings.has_mixed_environments) for points in shown]
     caption = (
-        "Which modes and memory settings are both slower and larger than another. A mark for each mode, "
-        "setting and number of devices; the more devices, the larger the mark. Memory of one device: the "
-        "peak of the program where it is reported, else inputs, results and temporaries. Dotted: nothing is "
-        "both faster and smaller. Of each workload the problem with the most programs is drawn."
+        "Time and memory of each mode, memory setting and number of devices; a larger mark is more devices. "
+        "The memory is that of one device: the reported peak, or else inputs, results and temporaries. "
+        "The dotted line is the Pareto front: no other program is both faster and smaller. Of each workload "
+        "the problem with the most programs is drawn."
     )
     caption += marks.describe_omission(len(shown), len(groups), "are drawn; the table has all")
     return Figure("memory", "Time against memory", caption, tuple(panels), tuple(styles))

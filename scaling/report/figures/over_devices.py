@@ -92,7 +92,7 @@ def draw_times(findings: Findings) -> Figure | None:
     if not panels:
         return None
     caption = (
-        "Which mode takes least on how many devices, and how much faster that is than one device. Left: "
+        "Which mode is fastest on how many devices, and its speed-up over one device. Left: "
         "lower is faster. Right: every mode against one and the same program, the fastest plain jit program "
         f"on one device that is not written by hand. {_UNDETERMINED}"
     )
@@ -242,7 +242,7 @@ def draw_meshes(findings: Findings) -> Figure | None:
     styles = line_styles({_mesh_line(mesh): mesh.case for group in shown for mesh in group})
     panels = [_draw_mesh(group, styles, findings.has_mixed_environments) for group in shown]
     caption = (
-        "Which mesh, devices over points x devices over seeds, takes least. Bars are 95 % intervals. A "
+        "Which mesh, devices over points x devices over seeds, is fastest. Bars are 95 % intervals. A "
         "filled mark is the fastest mesh on its number of devices, where it is distinguished from the next."
     )
     caption += marks.describe_omission(len(shown), len(groups), "are drawn; the table has all")
