@@ -12,7 +12,7 @@ import jax
 from scaling.advice import candidates, local_peaks, measurement, plain_code, prediction
 from scaling.advice.problem import Problem, make_problem, registered
 from scaling.core import memory, reference
-from scaling.core.case import Case, Refusal, non_default_fields
+from scaling.core.case import AUTO, Case, Refusal, non_default_fields
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.intervals import median_interval, ratio_interval
 from scaling.core.pattern import Coloring
@@ -86,7 +86,9 @@ class Advice:
         """Return the jitted function that computes the derivative of the batch as advised.
 
         It takes the inputs in the order of the parameters, and returns the tree of arrays that
-        `jax.vmap(jax.jacfwd(function))` returns, or `jax.vmap(jax.hessian(function))` for target=hessian.
+        `jax.vmap(jax.jacfwd(function))` returns, or `jax.vmap(jax.hessian(function))` for target=hessian. For
+        target=hvp it also takes a direction per point, a tree like the differentiated inputs, and returns the
+        product of each Hessian and its direction as such a tree.
         """
         if self.problem is None:
             raise Refusal(
@@ -203,7 +205,8 @@ def advise(
         shared: a dict of the same form for the parameters that all points share.
         wrt: the parameters to differentiate with respect to, joined by "+". By default the first one of
             `points`.
-        target: "jacobian", which is the gradient of a scalar function, or "hessian".
+        target: "jacobian", which is the gradient of a scalar function, "hessian", or "hvp", the product of
+            the Hessian and a direction.
         options: those of `advise_case`: budget, devices, hardware, note.
     Raises:
         Refusal: for invalid input. The message is one line with the value, the alternatives and the fix.
@@ -248,7 +251,7 @@ def advise_case(
     elsewhere = local_peaks.read_hardware(hardware) if isinstance(hardware, str) else hardware
     elsewhere = None if elsewhere is None or elsewhere.platform == "cpu" else elsewhere
     _require_devices(devices, elsewhere, platform)
-    cases, excluded, sizes = candidates.list_candidates(base, devices, mode)
+    cases, excluded, sizes = candidates.list_candidates(base, devices, None if mode == AUTO else mode)
     entries = f"{sizes.outputs:,} x {sizes.inputs:,} entries at {count_of(base.points, 'point')}"
     note(f"{count_of(len(cases), 'candidate')} for {entries}")
     if elsewhere:

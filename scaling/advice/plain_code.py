@@ -1,7 +1,9 @@
 """Write the program of a candidate as plain code, which needs JAX and NumPy only, and execute it.
 
 The code defines `jacobian` or `hessian`, a function of the inputs with the points leading. It returns the
-tree of arrays that `jax.vmap(jax.jacfwd(function))` or `jax.vmap(jax.hessian(function))` returns.
+tree of arrays that `jax.vmap(jax.jacfwd(function))` or `jax.vmap(jax.hessian(function))` returns. For
+target=hvp it defines `hvp`, which takes a direction `v` per point after the inputs, a tree like the
+differentiated inputs, and returns the product of each Hessian and its direction as such a tree.
 """
 
 import base64
@@ -37,6 +39,11 @@ _REVERSE = """\
     row = lambda i: ravel_pytree(pullback(unravel({seed}))[0])[0]
     J = {stacked}  # (outputs, inputs)
 """
+_PRODUCTS = {  # of the Hessian of g at z and the direction v, by AD mode
+    "fwd_over_rev": "jax.jvp(jax.grad(g), (z,), (v,))[1]",
+    "rev_over_fwd": "jax.grad(lambda z: jax.jvp(g, (z,), (v,))[1])(z)",
+    "rev_over_rev": "jax.vjp(jax.grad(g), z)[1](v)[0]",
+}
 _SPLIT = '''\
 def split(J, inputs, outputs):
     """Split a Jacobian of (outputs, inputs) elements into the tree that jax.jacfwd returns."""
@@ -59,7 +66,16 @@ def derivative({arguments}):
 
 
 """
-_RESERVED = {*re.findall(r"\w+", _FORWARD + _REVERSE + _MIXED), "g", "p", "colors", "nonzero", "batch", "P"}
+_RESERVED = {
+    *re.findall(r"\w+", _FORWARD + _REVERSE + _MIXED),
+    "g",
+    "p",
+    "v",
+    "colors",
+    "nonzero",
+    "batch",
+    "P",
+}
 
 
 def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -> str:
@@ -72,6 +88,8 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
         names = [f"argument_{k}" for k in range(len(names))]
     definitions, expression = _write_derivative(problem, case, coloring, names)
     per_point = [name in problem.points for name in problem.arguments]
+    if problem.target == "hvp":
+        names, per_point = [*names, "v"], [*per_point, True]
     if case.block is None:
         expression = f"jax.vmap({expression}, {tuple(0 if each else None for each in per_point)})"
     else:
@@ -114,7 +132,7 @@ def _write_derivative(
         order = [(*forward, *reverse).index(k) for k in problem.argnums]
         fill = {"name": inner, "forward": forward, "reverse": reverse, "order": order}
         return _MIXED.format(arguments=", ".join(names), **fill), "derivative"
-    if coloring is None and case.chunk is None:
+    if coloring is None and case.chunk is None and problem.target != "hvp":
         return "", f"jax.{'jacrev' if is_reverse else 'jacfwd'}({inner}, {argnums})"
     values = [f"z[{problem.wrt.index(name)}]" if name in problem.wrt else None for name in problem.arguments]
     call = ", ".join(
@@ -122,6 +140,12 @@ def _write_derivative(
     )
     wrt = [names[k] for k in problem.argnums]
     point = wrt[0] if single else f"({', '.join(wrt)})"
+    if problem.target == "hvp":
+        value = f"{inner}({call})"
+        if not _is_scalar(problem):  # an array of one number, or a pytree with one number
+            value = f"sum(map(jnp.sum, jax.tree.leaves({value})))"
+        body = f"    g, z = lambda z: {value}, {point}\n    return {_PRODUCTS[case.mode]}\n\n\n"
+        return f"def derivative({', '.join([*names, 'v'])}):\n{body}", "derivative"
     body = f"    g, z = lambda z: {inner}({call}), {point}\n"
     if coloring is None:
         slices = "row" if is_reverse else "column"
@@ -139,6 +163,11 @@ def _write_derivative(
     body += f"    return {'J.reshape(y.shape + z.shape)' if is_plain else 'split(J, z, y)'}\n\n\n"
     head = "" if coloring is None else _write_coloring(coloring)
     return f"{head}{'' if is_plain else _SPLIT}def derivative({', '.join(names)}):\n{body}", "derivative"
+
+
+def _is_scalar(problem: Problem) -> bool:
+    """Return whether the function returns one number that is not in an array with axes or in a pytree."""
+    return getattr(jax.eval_shape(problem.function, *problem.structs_at_point()), "shape", None) == ()
 
 
 def _leaf_or_tree(problem: Problem) -> Any:

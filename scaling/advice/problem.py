@@ -20,12 +20,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core import process_cache, user_frames
-from scaling.core.case import DTYPES, Case, Refusal, unknown_name
+from scaling.core.case import DTYPES, SECOND, Case, Refusal, unknown_name
 from scaling.core.inputs import InputSpec, uniform
 from scaling.core.workload import Workload
 from scaling.options.pytrees import describe
 
-TARGETS = ("jacobian", "hessian")
+TARGETS = ("jacobian", *SECOND)
 _numbers = itertools.count(1)  # a second function of the same name is another workload
 _leaf_names = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
 
@@ -188,12 +188,12 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
     module = types.ModuleType(f"advised.{problem.name}_{next(_numbers)}")
     module.workload = lambda case: workload  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
-    is_hessian = problem.target == "hessian"
+    is_second = problem.target in SECOND
     count = jax.tree.leaves(dict(problem.points))[0].shape[0]
     try:
         yield Case(
-            module.__name__, "hessian" if is_hessian else None, points=count, dtype=problem.dtype, api="jit",
-            mode="fwd_over_rev" if is_hessian else "jacfwd", precision="default",
+            module.__name__, problem.target if is_second else None, points=count, dtype=problem.dtype,
+            api="jit", mode="fwd_over_rev" if is_second else "jacfwd", precision="default",
         )  # fmt: skip
     finally:
         del sys.modules[module.__name__]

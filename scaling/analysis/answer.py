@@ -33,7 +33,7 @@ from scaling.analysis.score import ORDER_FACTOR, PlanScores
 from scaling.analysis.setting_comparison import automatic_blocks
 from scaling.analysis.trends import format_time
 from scaling.core import memory
-from scaling.core.case import Case, problem
+from scaling.core.case import AUTO, Case, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.record import REASONS, Record
 
@@ -52,8 +52,8 @@ def answer_sentences(source: Path | Findings) -> list[str]:
     if any(record.status == "ok" for record in findings.records):
         parts = (
             describe_fastest, trends.describe_crossovers, _describe_scaling, trends.describe_laws,
-            trends.describe_growth, trends.describe_variants, _describe_peers, _describe_plans,
-            _describe_defects,
+            trends.describe_growth, trends.describe_variants, _describe_advice, _describe_peers,
+            _describe_plans, _describe_defects,
         )  # fmt: skip
         return [sentence for part in parts for sentence in part(findings)]
     planned = [
@@ -64,7 +64,7 @@ def answer_sentences(source: Path | Findings) -> list[str]:
             *forecast.plan_answers(each),
         )
     ]
-    nothing = ["Nothing has been measured: the folder holds no record of a case that ended well."]
+    nothing = ["Nothing has been measured: no record in the folder has a time."]
     return [*(planned or nothing), *_describe_defects(findings)]
 
 
@@ -127,7 +127,7 @@ def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
     if row.empty:
         floor = format_duration(certainty.dispatch_floor(row.first))
         return (
-            f"no mode is called the fastest; {mode} takes least, {at}, "
+            f"no mode is called the fastest; {mode} takes the shortest time, {at}, "
             f"not distinguishable from an empty call ({floor})"
         )
     if row.second is None:
@@ -244,7 +244,7 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
     """Return a clause such as 'efficiency stays at 0.5 or above up to 8 devices'."""
     least = f"{findings.efficiency:g}"
     if not all(is_ratio_determined(p.efficiency_low, p.efficiency_high) for p in curve.points):
-        return f"up to how many devices the efficiency stays at {least} is not determined"
+        return f"the largest number of devices with an efficiency of at least {least} is not determined"
     below = next((p for p in curve.points if p.efficiency < findings.efficiency), None)
     most = max(
         (p for p in curve.points if below is None or p.devices < below.devices), key=lambda p: p.devices
@@ -253,6 +253,22 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
     doubt = ", not surely" if low is not None and low < findings.efficiency else ""
     where = f"up to {count_of(most.devices, 'device')}{', the most measured' if below is None else ''}"
     return f"efficiency stays at {least} or above {where}{doubt}"
+
+
+def _describe_advice(findings: Findings) -> list[str]:
+    """Return a sentence on the time of mode=auto relative to the fastest mode, or [] if none was measured."""
+    rows = [(row.first, t) for row in findings.fastest for t in row.others if t.case.mode == AUTO]
+    ratios = sorted(
+        ((time_ratio(timing, first), timing) for first, timing in rows), key=lambda row: row[0][0]
+    )
+    if not ratios:
+        return []
+    median = statistics.median(ratio.value for ratio, _ in ratios)
+    problems = "one problem" if len(ratios) == 1 else f"{len(ratios)} problems and device counts"
+    text = f"mode=auto takes {format_ratio(median)} as long as the fastest mode in the median of {problems}"
+    (most, timing), chosen = ratios[-1], (ratios[-1][1].records[-1].chosen or {}).get("mode")
+    where = f"{family_name(timing.case)}, {size_name(timing.case)}, {count_of(timing.case.devices, 'device')}"
+    return [f"{text}; most, {format_ratio(*most)}, for {where}, where it chose {chosen}."]
 
 
 def _describe_peers(findings: Findings) -> list[str]:
@@ -419,7 +435,7 @@ def _describe_defects(findings: Findings) -> list[str]:
           "they are kept apart, no curve and no comparison mixes them."] * findings.has_mixed_environments,
         *[f"{count_of(missing, 'case')} of the study {'has' if missing == 1 else 'have'} no record yet."]
         * bool(missing),
-        *[f"{damaged} damaged {'line was' if damaged == 1 else 'lines were'} passed over, the first {line}."
+        *[f"{damaged} damaged {'line was' if damaged == 1 else 'lines were'} ignored, the first {line}."
           for line in findings.damaged[:1]],
     ]  # fmt: skip
 

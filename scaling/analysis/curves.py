@@ -12,7 +12,7 @@ from scaling.analysis.grouping import group_by, least_by
 from scaling.analysis.methods import MEMORY_FIELDS, Method, base_method, method_of
 from scaling.analysis.ratios import Estimate, Ratio
 from scaling.analysis.sweeps import find_sweeps, size_values
-from scaling.core.case import Case, label, problem
+from scaling.core.case import AUTO, Case, label, problem
 from scaling.core.formatting import count_of, format_number
 from scaling.core.record import Record
 from scaling.core.store import latest
@@ -418,8 +418,8 @@ def fastest_methods(records: Iterable[Record]) -> list[FastestMethod]:
 
 
 def _competes(case: Case) -> bool:
-    """Return whether a case may be called the fastest, because it uses JAX and is not handwritten."""
-    return case.engine == "jax" and not case.ad_mode.closed_form
+    """Return whether a case may be called the fastest: it uses an AD mode of JAX that the study names."""
+    return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 
 def _find_fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod:

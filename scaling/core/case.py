@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import re
+from collections import ChainMap
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +28,8 @@ SPLITS = ("points", "seeds", "both", "data")  # data: the result is a sum over t
 APIS = ("jit", "shard_map", "pmap")
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("highest", "high", "default")
-AUTO = "auto"  # chunk=auto searches for the largest chunk that fits by compiling
+AUTO = "auto"  # by compiling: the largest chunk that fits (chunk=auto), or the fastest mode (mode=auto)
+CHOSEN_FIELDS = ("mode", "batch", "chunk", "block", "forward")  # by mode=auto
 # Policies of jax.checkpoint.
 REMATS = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable", "everything_saveable")
 CEILING = "ceiling"  # the workload that measures the peak rates and the dispatch latency of the machine
@@ -138,8 +140,8 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """The AD mode, such as jacfwd, as a `Mode`."""
-        return MODES[self.mode]
+        """The AD mode, such as jacfwd, as a `Mode`. Until mode=auto has chosen one, it is forward mode."""
+        return MODES["jacfwd" if self.mode == AUTO else self.mode]
 
     @property
     def kind(self) -> str:
@@ -162,8 +164,9 @@ class Case:
         return (from_dict, (to_dict(self),))
 
 
+_MODES_AND_AUTO: Mapping[str, Any] = ChainMap({AUTO: None}, MODES)  # a view, as `MODES` can be extended
 CHOICES: dict[str, Collection[str]] = {
-    "mode": MODES, "batch": BATCHES, "split": SPLITS, "api": APIS, "dtype": DTYPES,
+    "mode": _MODES_AND_AUTO, "batch": BATCHES, "split": SPLITS, "api": APIS, "dtype": DTYPES,
     "precision": PRECISIONS, "seeds": ("identity", "colored"),
 }  # fmt: skip
 OPTIONS: dict[str, Collection[str]] = {  # None is valid too

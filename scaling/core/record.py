@@ -93,6 +93,7 @@ class Record:
     collective_bytes: int | None = None  # per device: of each collective the larger of its input and output
     collectives: dict[str, int] | None = None  # kind -> number in the compiled program
     blocks: dict[str, Any] | None = None  # with chunk=auto: block, chunk, storage, limit_bytes, probes
+    chosen: dict[str, Any] | None = None  # with mode=auto: mode, batch, chunk, block, forward
     padding: float | None = (
         None  # with split=both or seeds=colored: the share of (point, seed) pairs that are padding
     )

@@ -50,7 +50,7 @@ from scaling.core import (
     user_frames,
     workload,
 )
-from scaling.core.case import AUTO, CEILING, JAX, Case, Refusal
+from scaling.core.case import AUTO, CEILING, CHOSEN_FIELDS, JAX, Case, Refusal
 from scaling.core.compile_case import CompiledCase, CompileSettings
 from scaling.core.pattern import Coloring
 from scaling.core.record import COMPILING_STAGES, Record
@@ -265,6 +265,10 @@ def _compile_and_check(
     case: Case, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None = None
 ) -> CheckedProgram:
     with _raise_in_all_processes(group):
+        if case.mode == AUTO:
+            _require_one_process(case, group)
+            case = option_modules.load("auto_mode").choose_case(case, group)
+            note(chosen={name: getattr(case, name) for name in CHOSEN_FIELDS})
         built = workload.build(case)
         if case.engine == JAX:
             program = _compile_jax_program(case, built, group, note, known_blocks)
@@ -310,6 +314,7 @@ def _require_one_process(case: Case, group: ProcessGroup) -> None:
         "storage=host": case.storage == "host",
         "chunk=auto with pmap": case.chunk == AUTO and case.api == "pmap",
         "the cache": case.cache is not None,
+        "mode=auto": case.mode == AUTO,
     }
     for option, is_set in options.items():
         if is_set and group.processes > 1:

@@ -17,7 +17,7 @@ from typing import Any
 from scaling.analysis import curves, forecast
 from scaling.analysis.findings import Findings
 from scaling.core import environment, memory, store
-from scaling.core.case import FIELDS, Case, Refusal
+from scaling.core.case import AUTO, FIELDS, Case, Refusal
 from scaling.core.formatting import count_of, format_number
 from scaling.core.record import Record
 from scaling.plan import calibration, measurement_cost, time_model
@@ -207,6 +207,8 @@ def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
             "not_offered",
             f"{result.case.engine} is not compiled by XLA, and only JAX can be planned",
         )
+    if result.case.mode == AUTO:
+        return "not_defined", "mode=auto is chosen on the machine that runs it; plan the modes themselves"
     if not result.case.jit:
         return "not_defined", "a case with jit=false has no program to compile for another machine"
     return None

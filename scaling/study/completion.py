@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from scaling.core import workload
-from scaling.core.case import AUTO, DTYPES, JAX, SECOND, Case, Refusal, defaults, unknown_name
+from scaling.core.case import AUTO, CHOSEN_FIELDS, DTYPES, JAX, SECOND, Case, Refusal, defaults, unknown_name
 from scaling.peers import interface as peers
 from scaling.study.grid import UnusedField
 from scaling.study.user_workload import check_workload, find_module
@@ -39,7 +39,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
     settled, found = _resolve_names(case), dict[str, UnusedField]()
     target = f"with target={settled.target}"
     if settled.mode != case.mode:
-        found["mode"] = UnusedField(f"{target}, which is the function itself", ("target",))
+        found["mode"] = UnusedField(f"{target}, which is the value of the function", ("target",))
     if case.target not in (None, settled.target):
         found["target"] = UnusedField(f"with mode=value, which computes {settled.target}", ("mode",))
     if settled.points != case.points and case.points not in settled.sizes.values():
@@ -53,7 +53,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
     if case.formulation is not None and settled.formulation is None and "formulation" in unused:
         found["formulation"] = unused["formulation"]
     if case.engine != JAX:
-        because = UnusedField(f"with engine={case.engine}, which is called in its own way", ("engine",))
+        because = UnusedField(f"with engine={case.engine}, which ignores it", ("engine",))
         fixed = peers.complete_case(settled) | {"cache": None}
         found |= {name: because for name, value in fixed.items() if getattr(settled, name) != value}
     return found
@@ -105,7 +105,7 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
         raise unknown_name(f"target of {case.workload}", target, known)
     if target in values:
         return "value", target
-    return (mode.name, values[0]) if mode.is_value else (mode.name, target)
+    return case.mode, values[0] if mode.is_value else target
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
@@ -162,13 +162,17 @@ def _unused_field_rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...
     adds_points = case.split == "data" or (case.reduce == "points" and case.target not in SECOND)
     all_points = case.batch == "whole" and not by_hand and not adds_points
     value_only, alone = mode.is_value and case.reduce != "points", case.devices == 1 or plain
-    one_seed = f"{'with target=hvp' if case.target == 'hvp' else with_mode}, which takes one seed"
+    one_seed = f"{'with target=hvp' if case.target == 'hvp' else with_mode}, which uses one seed"
     which = ("mode", "target")
     return [
+        *(
+            (name, case.mode == AUTO, "with mode=auto, which chooses it", ("mode",))
+            for name in CHOSEN_FIELDS[1:]
+        ),
         ("mesh", case.split != "both", "without split=both", ("split",)),
         ("mesh", plain, "with api=jit, which runs on one device", ("api",)),
         ("split", plain and case.split != "data", "with api=jit, which runs on one device", ("api",)),
-        ("reduce", case.split == "data", "with split=data, which adds up the points", ("split",)),
+        ("reduce", case.split == "data", "with split=data, which sums over the points", ("split",)),
         ("reduce", case.target in SECOND, f"with target={case.target}", ("target", "mode")),
         ("reduce", value_only, "with mode=value, which has no Jacobian", which),
         ("batch", by_hand, with_mode, ("mode",)),
@@ -176,14 +180,14 @@ def _unused_field_rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...
         ("chunk", seedless and case.chunk != AUTO, one_seed, which),
         ("block", whole, with_mode, which),
         ("block", case.chunk == AUTO, "with chunk=auto, which chooses the blocks", ("chunk",)),
-        ("block", all_points, "with batch=whole, which takes all points at once", ("batch",)),
+        ("block", all_points, "with batch=whole, which computes all points at once", ("batch",)),
         ("seeds", mode.is_value, "with mode=value, which has no seeds", which),
         ("storage", whole, with_mode, which),
         ("remat", not mode.uses_reverse, f"{with_mode}, which has no reverse mode", ("mode",)),
         ("forward", not mode.parts, f"{with_mode}; it is an option of mode=mixed", ("mode",)),
         ("forward", case.seeds != "identity", f"with seeds={case.seeds}", ("seeds",)),
         ("overlap", case.split != "data", "without split=data", ("split",)),
-        ("overlap", alone, "on one device; it takes devices=2 or more", ("devices", "api")),
+        ("overlap", alone, "on one device; it needs devices=2 or more", ("devices", "api")),
         ("overlap", whole, with_mode, ("mode",)),
         ("formulation", by_hand, f"{with_mode}, which is written by hand", ("mode",)),
         ("wrt", mode.is_value, "with mode=value, which has no derivative", which),

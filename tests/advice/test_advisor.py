@@ -94,6 +94,13 @@ def test_a_hessian_and_a_tree_are_advised_on():
     assert found["w"]["b"].shape == (40, 3, 5)
 
 
+def test_a_product_of_the_hessian_is_advised_on():
+    advice = scaling.advise(lambda x: {"e": jnp.sum(x**3, keepdims=True)}, {"x": X}, target="hvp", budget=0)
+    assert set(advice.table["mode"]) == {"fwd_over_rev", "rev_over_fwd", "rev_over_rev"}
+    np.testing.assert_allclose(advice.jacobian(X, 2 * X), 12 * X**2, rtol=1e-5)
+    assert "hvp = jax.jit(" in str(advice)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

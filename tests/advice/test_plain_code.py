@@ -92,6 +92,34 @@ def test_every_method_of_a_hessian_returns_what_hessian_returns(wrt, method):
     assert_equals(problem, plain_code.write_code(problem, case), jax.hessian)
 
 
+PRODUCTS = {
+    "forward over reverse": {"mode": "fwd_over_rev"}, "reverse over forward": {"mode": "rev_over_fwd"},
+    "reverse over reverse": {"mode": "rev_over_rev"}, "blocks": {"mode": "fwd_over_rev", "block": 4},
+    "blocks on devices": {"mode": "rev_over_fwd", "block": 2, "devices": 3},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", PRODUCTS)
+@pytest.mark.parametrize("wrt", ["x", "k+x"])
+def test_every_method_of_a_product_returns_the_hessian_times_the_direction(wrt, method):
+    problem = make_problem(energy, {"x": X}, {"k": K}, wrt, "hvp")
+    with registered(problem) as case:
+        case = dataclasses.replace(case, **PRODUCTS[method])
+    directions = {"x": RNG.normal(size=X.shape), "k": RNG.normal(size=(6, 4))}
+    names = wrt.split("+")
+    H = jax.vmap(jax.hessian(energy, (0, 1)), (0, None))(X, K)
+    order = {"x": 0, "k": 1}
+    expected = [
+        sum(jnp.einsum("pij,pj->pi", H[order[a]][order[b]], directions[b]) for b in names) for a in names
+    ]
+    namespace = {"energy": energy}
+    exec(plain_code.write_code(problem, case), namespace)
+    v = tuple(directions[name] for name in names)
+    found = namespace["hvp"](X, K, v if len(v) > 1 else v[0])
+    for one, other in zip(found if len(v) > 1 else [found], expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
+
+
 SPARSE = {  # function -> the numbers of compressed columns and rows, None without an advantage
     "columns": (lambda x: x[1:] * x[:-1], (2, 0)),
     "rows": (lambda x: jnp.append(x[:-1] ** 2, 0.0) + x[-1] * jnp.eye(9)[0], (0, 1)),

@@ -1,0 +1,39 @@
+"""Choose the AD mode, chunk and block of a case with mode=auto: the advice by compiling alone."""
+
+import dataclasses
+
+from scaling.advice import candidates, local_peaks, prediction
+from scaling.core import shape, workload
+from scaling.core.case import CHOSEN_FIELDS, Case
+from scaling.core.run_case import CaseEnded, ProcessGroup
+from scaling.study import applicability
+
+
+def choose_case(case: Case, group: ProcessGroup) -> Case:
+    """Return the case with the mode, batch, chunk and block that are predicted to be the fastest.
+
+    Raise `CaseEnded` if the rates of the machine are unknown, or if no candidate fits into memory.
+    """
+    base = dataclasses.replace(case, mode="jacfwd")
+    plain = dataclasses.replace(base, api="jit", devices=1, split="points", mesh=None)
+    listed, _, _ = candidates.list_candidates(plain, [1])
+    chosen = [{name: getattr(candidate, name) for name in CHOSEN_FIELDS} for candidate in listed]
+    cases = [each for fields in chosen if _is_defined(each := dataclasses.replace(base, **fields))]
+    hardware = local_peaks.model_this_machine(cases, group.cores)
+    if hardware is None:
+        text = f"mode=auto needs the rates of the machine, and conf/hardware has none for {group.devices[0]}"
+        raise CaseEnded("skipped", "not_offered", text)
+    fields = prediction.predict_candidates(cases, hardware, lambda text: None)
+    seconds = {each: of["predicted"]["seconds"] for each, of in fields.items() if of.get("predicted")}
+    feasible = [each for each in seconds if fields[each].get("status") == "planned"]
+    if not feasible:
+        reason = next((str(of["text"]) for of in fields.values() if of.get("text")), "none is defined")
+        raise CaseEnded("skipped", "too_large", f"mode=auto found no mode: {reason}")
+    return min(
+        feasible, key=lambda each: (bool(fields[each].get("text")), seconds[each])
+    )  # a text is a doubt
+
+
+def _is_defined(case: Case) -> bool:
+    built = workload.build(case)
+    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) is None

@@ -1,0 +1,73 @@
+"""mode=auto: each case chooses its mode by compiling alone, is checked, and is compared with the fastest mode."""
+
+import pytest
+
+from scaling.advice import local_peaks
+from scaling.analysis import answer, findings
+from scaling.core import run_case
+from scaling.core.case import Case
+from scaling.core.record import Record
+from scaling.plan import plan_study
+from scaling.study import completion
+from scaling.workers.preflight_result import PreflightResult
+from tests.support import ceilings, made_up
+from tests.support.devices import HERE, ONCE
+
+WIDE = {"workload": "linear", "points": 8, "sizes": {"p": 64, "o": 2}}  # many inputs, few outputs
+TALL = {"workload": "residual", "points": 64, "wrt": "m"}  # one input, many outputs
+
+
+@pytest.fixture(autouse=True)
+def made_up_peaks(monkeypatch):
+    peaks = lambda cases, cores: [r for n in {c.devices for c in cases} for r in ceilings.all_of(n)]  # noqa: E731
+    monkeypatch.setattr(local_peaks, "_load_or_measure_peaks", peaks)
+
+
+def run(**fields):
+    import jax
+
+    case = completion.complete(Case(**{"mode": "auto", "api": "jit"} | fields))
+    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
+
+
+@pytest.mark.parametrize("layout", [
+    {}, {"api": "shard_map", "devices": 2}, {"api": "shard_map", "split": "both", "mesh": "1x2", "devices": 2},
+])  # fmt: skip
+def test_a_case_records_the_mode_that_it_chose_and_is_checked(layout):
+    record = run(**WIDE, **layout)
+    assert record.status == "ok" and record.error <= record.tolerance, record.text
+    assert record.case.mode == "auto" and record.chosen["mode"] in ("jacrev", "grad_of_sum", "vmap_grad")
+
+
+def test_forward_mode_is_chosen_for_one_input():
+    assert run(**TALL).chosen["mode"] == "jacfwd"
+
+
+def test_what_auto_chooses_cannot_be_set():
+    unused = completion.unused_fields(Case("linear", mode="auto", chunk=4, block=2, api="jit"))
+    assert {name: field.words for name, field in unused.items()} == dict.fromkeys(
+        ("chunk", "block"), "with mode=auto, which chooses it"
+    )
+
+
+def test_a_machine_without_known_rates_is_skipped(monkeypatch):
+    monkeypatch.setattr(local_peaks, "model_this_machine", lambda cases, cores: None)
+    record = run(**WIDE)
+    assert (record.status, record.reason) == ("skipped", "not_offered") and "conf/hardware" in record.text
+
+
+def test_a_plan_needs_the_modes_themselves():
+    reason, text = plan_study._why_rejected(PreflightResult(Case("linear", mode="auto"), None, None))
+    assert reason == "not_defined" and "mode=auto" in text
+
+
+def test_auto_is_compared_with_the_fastest_mode_and_is_not_called_the_fastest(tmp_path, make_record):
+    seconds = {"jacfwd": 3.0, "jacrev": 2.0, "auto": 1.9}
+    records = [
+        make_record(mode=mode, seconds=[value] * 9, chosen={"mode": "jacrev"} if mode == "auto" else None)
+        for mode, value in seconds.items()
+    ]
+    read = findings.read(made_up.write(tmp_path / "made", records))
+    assert [row.first.case.mode for row in read.fastest] == ["jacrev"]
+    (sentence,) = [line for line in answer.answer_sentences(read) if line.startswith("mode=auto")]
+    assert "takes 0.95x as long as the fastest mode" in sentence and "it chose jacrev" in sentence
