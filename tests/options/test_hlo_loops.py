@@ -75,6 +75,36 @@ def test_the_terms_of_a_sum_are_in_a_loop_of_their_own():
     assert hlo_loops.count_evaluations(lines) == {"r": 35, "b": 35, "s": 35, "c": 105}
 
 
+GATHERED = """f32[5,3]{1,0} parameter(0)
+  %c = f32[5,3]{1,0} cosine(%p)
+  %i = s32[7,1]{1,0} constant({...})"""
+
+
+def test_a_gathered_value_is_computed_again_for_each_index():
+    rest = "start_index_map={1}, index_vector_dim=1, slice_sizes={5,1}"
+    root = f"f32[7,5]{{1,0}} gather(%c, %i), offset_dims={{1}}, collapsed_slice_dims={{1}}, {rest}"
+    lines, _ = lines_of(GATHERED, root)
+    assert hlo_loops.count_evaluations(lines)["c"] == 7 * 5
+    root = f"f32[7,5,1]{{2,1,0}} gather(%c, %i), offset_dims={{1,2}}, collapsed_slice_dims={{}}, {rest}"
+    lines, _ = lines_of(GATHERED, root)
+    assert hlo_loops.count_evaluations(lines)["c"] == 7 * 5
+
+
+def test_a_transpose_reads_across_rows_only_what_is_in_memory():
+    cosine = hlo_ops.UNVECTORIZED["cosine"] - 1
+    small = """f32[5]{0} parameter(0)
+  %c = f32[5]{0} cosine(%p)
+  %b = f32[5,7]{1,0} broadcast(%c), dimensions={0}"""
+    _, text = lines_of(small, "f32[5,7]{0,1} copy(%b)")  # 35 elements, from 5 in memory
+    (kernel,) = hlo_cost.read(text).kernels
+    assert kernel.unvectorized == 35 * cosine + 5 * hlo_ops.STRIDED
+    large = """f32[5,7]{1,0} parameter(0)
+  %c = f32[5,7]{1,0} cosine(%p)"""
+    _, text = lines_of(large, "f32[5,7]{0,1} copy(%c)")
+    (kernel,) = hlo_cost.read(text).kernels
+    assert kernel.unvectorized == 35 * (cosine + hlo_ops.STRIDED)
+
+
 def test_a_cosine_takes_a_cpu_longer_than_an_exponential():
     text = "f32[5,3]{{1,0}} parameter(0)\n  %c = f32[5,3]{{1,0}} {}(%p)"
     costs = {

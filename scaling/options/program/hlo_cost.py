@@ -103,14 +103,14 @@ def read(text: str) -> ProgramCost:
     devices = math.prod(map(int, _DEVICES.findall(text[: text.find("\n")])))
 
     @functools.cache
-    def cost_of(name: str) -> tuple[tuple[Kernel, ...], tuple[Message, ...]]:
+    def cost_of(name: str, in_loop: bool = False) -> tuple[tuple[Kernel, ...], tuple[Message, ...]]:
         kernels, messages = list[Kernel](), list[Message]()
         for line in computations[name].values():
             kind = line.opcode.removesuffix("-start")
             if kind in ("while", "call", "async", "conditional"):
                 if kind == "while" and len(line.called) != 2:  # condition and body
                     raise ValueError(f"a while loop that calls {len(line.called)} computations: {line.name}")
-                runs = [cost_of(called) for called in line.called]
+                runs = [cost_of(called, in_loop or kind == "while") for called in line.called]
                 runs = [max(runs, key=_run_bytes)] if kind == "conditional" else runs
                 trips = hlo.count_trips(line, computations[name], computations) if kind == "while" else 1.0
                 kernels += (_multiply_runs(part, trips) for run in runs for part in run[0])
@@ -121,7 +121,7 @@ def read(text: str) -> ProgramCost:
                 operands = {x: computations[name][x] for x in line.operands}
                 fused = computations[line.called[0]] if kind == "fusion" else {}
                 messages += _collectives(fused, line, operands, devices)
-                kernels.append(_analyze_fusion(fused or _as_fusion(line, operands), computations))
+                kernels.append(_analyze_fusion(fused or _as_fusion(line, operands), computations, in_loop))
         return tuple(kernels), tuple(messages)
 
     opcodes = Counter(
@@ -168,7 +168,7 @@ def _collectives(
             yield Message(kind, max(candidate.anywhere, sum(x.anywhere for x in inputs.values())), group)
 
 
-def _analyze_fusion(lines: Instructions, computations: Computations) -> Kernel:
+def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bool) -> Kernel:
     work: Counter[str] = Counter()
     library = ""
     evaluations = hlo_loops.count_evaluations(lines)
@@ -177,22 +177,40 @@ def _analyze_fusion(lines: Instructions, computations: Computations) -> Kernel:
         repeats = evaluations.get(line.name, 0.0) / max(line.size, 1)
         amount *= max(1, round(repeats))
         work[kind] += amount
-        work["unvectorized"] += hlo_ops.PATCH * hlo_ops.count_patches(line)
+        patch = hlo_ops.PATCH_IN_LOOP if in_loop else hlo_ops.PATCH
+        work["unvectorized"] += patch * hlo_ops.count_patches(line)
+        if line.opcode == "gather":
+            work["unvectorized"] += hlo_ops.GATHERED * line.size
+        work["unvectorized"] += hlo_ops.JOINED_ROW * hlo_ops.count_joined_rows(line)
         if kind == "transcendentals":
             work["unvectorized"] += amount * (hlo_ops.UNVECTORIZED.get(line.opcode, 1) - 1)
         if line.opcode == "custom-call" and not kind:
             library = hlo_ops.library_name(line) or library
         if line.opcode == "fusion":  # a nested fusion
-            nested = _analyze_fusion(computations[line.called[0]], computations)
+            nested = _analyze_fusion(computations[line.called[0]], computations, in_loop)
             library = nested.library or library
             not_summed = ("bytes", "times", "library")
             work.update({name: value for name, value in vars(nested).items() if name not in not_summed})
     work.pop("", None)
     if any(work[kind] for kind in ("arithmetic", "divisions", "transcendentals")):
         # A loop that reads across the rows and also computes is not vectorized. A transpose alone uses tiles.
-        strided = (x.size for x in lines.values() if hlo_ops.count_work(x, lines)[0] == "turned")
-        work["unvectorized"] += hlo_ops.STRIDED * sum(strided)
+        transposes = (x for x in lines.values() if hlo_ops.count_work(x, lines)[0] == "turned")
+        work["unvectorized"] += hlo_ops.STRIDED * sum(_strided_elements(x, lines) for x in transposes)
     return Kernel(bytes=_kernel_bytes(lines, computations), library=library, **work)
+
+
+def _strided_elements(transpose: HloLine, lines: Instructions) -> int:
+    """Return the number of elements that a transpose in a fusion reads from memory across the rows.
+
+    What the fusion computes from smaller arrays, such as seeds, is not read from memory.
+    """
+    sources, remaining = set[str](), [transpose.name]
+    while remaining:
+        line = lines[remaining.pop()]
+        if line.name not in sources:
+            sources.add(line.name)
+            remaining += [name for name in line.operands if name in lines]
+    return min(transpose.size, sum(lines[x].size for x in sources if lines[x].opcode == "parameter"))
 
 
 def _kernel_bytes(lines: Instructions, computations: Computations) -> int:

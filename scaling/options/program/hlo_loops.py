@@ -18,6 +18,7 @@ from scaling.options.program.hlo import HloLine, Instructions
 _LEAVES = {"parameter", "constant", "iota"}
 _SHIFTS = {"pad", "concatenate", "slice", "dynamic-slice", "reverse"}
 _DIMENSIONS = re.compile(r"dimensions=\{([\d,]*)\}")
+_GATHER_AXES = re.compile(r"(\w+)=\{([\d,]*)\}")
 _MOST_USES = 16  # of an instruction at different indices; XLA does not duplicate more
 
 # The position of the loop that varies each axis of an array, 0 for the outermost, or None if none does.
@@ -67,6 +68,8 @@ def _operand_loops(
         return tuple(loops[axis] for axis in axes), lengths
     if line.opcode == "transpose":
         return tuple(loops[axes.index(axis)] for axis in range(rank)), lengths
+    if line.opcode == "gather" and operand.name == line.operands[0]:
+        return _gathered_loops(line, rank, loops), lengths
     if line.opcode == "reduce" and rank:
         kept, inner = iter(loops), itertools.count(len(lengths))
         nested = tuple(next(inner) if axis in axes else next(kept, None) for axis in range(rank))
@@ -79,3 +82,19 @@ def _operand_loops(
             remaining = iter(long)
             return tuple(next(remaining)[1] if n > 1 else None for n in operand.dims), lengths
     return _own_loops(operand)
+
+
+def _gathered_loops(line: HloLine, rank: int, loops: Loops) -> Loops:
+    """Return the loop of each axis of the operand of a gather. An indexed axis varies with the indices."""
+    named = {name: hlo.parse_integers(text) for name, text in _GATHER_AXES.findall(line.rest)}
+    offsets, batching = named.get("offset_dims", ()), named.get("operand_batching_dims", ())
+    indices = {loop for axis, loop in enumerate(loops) if axis not in offsets and loop is not None}
+    kept = iter(offsets)
+    gathered: list[int | None] = []
+    for axis in range(rank):
+        is_removed = axis in named.get("collapsed_slice_dims", ()) or axis in batching
+        of_axis = set[int | None]() if is_removed else {loops[next(kept)]}
+        if axis in named.get("start_index_map", ()) or axis in batching:
+            of_axis |= indices
+        gathered.append(max((loop for loop in of_axis if loop is not None), default=None))
+    return tuple(gathered)
