@@ -49,12 +49,10 @@ _TRANSCENDENTAL = {
 UNVECTORIZED = {"sine": 12, "cosine": 12, "power": 9, "tan": 63, "atan2": 41, "cbrt": 67}
 # The same ratio for an element of a fused loop that reads across rows: 0.6 to 0.8 ns, and 0.4 ns for exp.
 STRIDED = 2
-JOINED_ROW = 10  # the same ratio for each row that is concatenated from parts of it: 3 to 5 ns
-GATHERED = 4  # the same ratio for each gathered element
-PATCH_IN_LOOP = (
-    2  # and for each output position of a convolution in a while loop, which XLA compiles otherwise
-)
+JOINED_ROW = 10  # the same ratio for each row that a loop concatenates from parts of rows: 3 to 5 ns
+GATHERED = 4  # the same ratio for each gathered element: 0.2 to 4 ns with what is computed for it
 PATCH = 75  # the same ratio for each output position of a convolution: 17 to 60 ns with 1 to 16 features
+PATCH_IN_LOOP = 2  # the same in a while loop, which XLA compiles in another way: 0.2 to 1 ns
 _DIVISIONS = {"divide", "remainder"}
 
 
@@ -92,7 +90,7 @@ def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
 
 
 def count_joined_rows(line: HloLine) -> int:
-    """Return the number of rows along the minor-most axis that a concatenation assembles from parts of rows."""
+    """Return the number of rows along the minor-most axis that a concatenation joins from parts of rows."""
     axis = re.search(r"dimensions=\{(\d+)\}", line.rest) if line.opcode == "concatenate" else None
     joined = axis is not None and line.fastest is not None and int(axis[1]) == line.fastest
     return line.size // line.dims[line.fastest] if joined and line.fastest is not None else 0
