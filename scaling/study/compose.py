@@ -33,8 +33,6 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
         words: The command-line words after the subcommand: overrides and options of Hydra.
         job: The function to call with the composed configuration as a plain dict.
     """
-    import hydra
-    from hydra.core.hydra_config import HydraConfig
     from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -42,10 +40,9 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     known = [*_read_keys(conf / "config.yaml"), *_GROUPS]
     stopped: list[BaseException] = []
 
-    def task(config: DictConfig) -> None:
+    def task(config: DictConfig, choices: Mapping[str, Any]) -> None:
         try:
             if not stopped:
-                choices = HydraConfig.get().runtime.choices
                 container: Any = OmegaConf.to_container(config, resolve=True)
                 plain = {str(name): value for name, value in container.items()}
                 _check_keys(plain, choices, known)
@@ -58,20 +55,55 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
     os.environ["HYDRA_FULL_ERROR"] = "1"  # make Hydra raise, so that the message is written here
     hydra_options.check(words, known)
     # argparse accepts overrides only as one uninterrupted sequence.
-    overrides = [word for word in words if "=" in word and not word.startswith("-")]
-    program = "scaling" if {"--shell-completion", "-sc"} & {*words} else "scaling run"
-    options = [word for word in words if word not in overrides]
+    overrides = [_in_hydra_syntax(word) for word in words if "=" in word and not word.startswith("-")]
+    options = [word for word in words if "=" not in word or word.startswith("-")]
+    has_folder = len(options) == 2 and options[0] in ("--config-dir", "-cd") and Path(options[1]).is_dir()
+    is_plain = not options or has_folder
     try:
-        with _check_files(), tempfile.TemporaryDirectory() as scratch:  # --multirun writes files there
-            sweep = [f"hydra.sweep.dir='{scratch}'"] if {"--multirun", "-m"} & {*words} else []
-            sys.argv = [program, *options, *sweep, *map(_in_hydra_syntax, overrides)]
-            hydra.main(version_base=None, config_path=str(conf), config_name="config")(task)()
+        with _check_files():
+            if is_plain and not any("hydra." in word.partition("=")[0] for word in overrides):
+                _compose_once(conf, options[1:], overrides, task)
+            else:
+                _run_hydra(conf, options, overrides, task)
         if stopped:
             raise stopped[0]
     except Exception as error:
         if isinstance(error, Refusal) or (error in stopped and not isinstance(error, OmegaConfBaseException)):
             raise
         raise _explain_hydra_error(error, known, words) from None
+
+
+_Task = Callable[[Any, Mapping[str, Any]], None]
+
+
+def _compose_once(conf: Path, folders: list[str], overrides: list[str], task: _Task) -> None:
+    """Compose one configuration and call `task`. `hydra.main` composes it twice, first to read its mode."""
+    from hydra import compose as compose_config
+    from hydra import initialize_config_dir
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import open_dict
+
+    paths = ["file://" + str(Path(folder).absolute()) for folder in folders]
+    search = [f"hydra.searchpath={[path]}" for path in paths]
+    with initialize_config_dir(str(conf), version_base=None):
+        config = compose_config("config", [*overrides, *search], return_hydra_config=True)
+    HydraConfig.instance().set_config(config)  # which ${hydra:...} refers to
+    choices = config.hydra.runtime.choices
+    with open_dict(config):
+        del config["hydra"]
+    task(config, choices)
+
+
+def _run_hydra(conf: Path, options: list[str], overrides: list[str], task: _Task) -> None:
+    import hydra
+    from hydra.core.hydra_config import HydraConfig
+
+    program = "scaling" if {"--shell-completion", "-sc"} & {*options} else "scaling run"
+    with tempfile.TemporaryDirectory() as scratch:  # --multirun writes files there
+        sweep = [f"hydra.sweep.dir='{scratch}'"] if {"--multirun", "-m"} & {*options} else []
+        sys.argv = [program, *options, *sweep, *overrides]
+        run = hydra.main(version_base=None, config_path=str(conf), config_name="config")
+        run(lambda config: task(config, HydraConfig.get().runtime.choices))()
 
 
 def complete(words: list[str], verbs: list[str]) -> int:
