@@ -1,6 +1,7 @@
 """Benchmark of `scaling advise`: the regret of its advice on twelve families of functions, on one core.
 
     scripts/bench advise [FAMILY...] [shapes=8] [budget=20] [truth=60]
+    scripts/bench advise unseen                six other families, which had no influence on the time model
 
 For each function, all candidates that fit are measured for `truth` seconds. The regret of a choice is its time
 over that of the fastest, minus one. The choices are those of the advice by compiling alone, of the advice with
@@ -136,6 +137,48 @@ def attention(n, tokens, width):
     return block, {"x": array(n, tokens, width)}, {name: array(width, width) / width for name in "qkv"}
 
 
+def lorenz(n, state, steps):
+    """End of a Lorenz-96 system, by its start (explicit Euler)."""
+    rate = lambda y: (jnp.roll(y, -1) - jnp.roll(y, 2)) * jnp.roll(y, 1) - y + 8  # noqa: E731
+    step = lambda y, _: (y + 0.01 * rate(y), None)  # noqa: E731
+    return (lambda y: jax.lax.scan(step, y, length=steps)[0]), {"y": array(n, state)}, {}
+
+
+def mixture(n, components, dimensions):
+    """Log-density of a Gaussian mixture, by the point."""
+    f = lambda x, means: jax.nn.logsumexp(-0.5 * jnp.sum((x - means) ** 2, -1))  # noqa: E731
+    return f, {"x": array(n, dimensions)}, {"means": array(components, dimensions)}
+
+
+def power_sums(n, inputs, powers):
+    """Sums of powers of the inputs."""
+    f = lambda x: jnp.stack([jnp.sum(x**k) for k in range(1, powers + 1)])  # noqa: E731
+    return f, {"x": array(n, inputs)}, {}
+
+
+def distances(n, count):
+    """Distances between all pairs of points in space, by the points."""
+    f = lambda r: jnp.sqrt(jnp.sum((r[:, None] - r[None]) ** 2, -1) + 0.01)  # noqa: E731
+    return f, {"r": array(n, count, 3)}, {}
+
+
+def roots(n, size, iterations):
+    """Running sums of square roots by Newton iterations."""
+    step = lambda y, x: 0.5 * (y + x / y)  # noqa: E731
+    f = lambda x: jnp.cumsum(jax.lax.fori_loop(0, iterations, lambda _, y: step(y, x), x + 1, unroll=True))  # noqa: E731
+    return f, {"x": array(n, size)}, {}
+
+
+def normalized(n, inputs, outputs):
+    """A layer with normalization and softplus, by its input."""
+
+    def layer(x, w):
+        z = w @ x
+        return jax.nn.softplus((z - jnp.mean(z)) / jnp.sqrt(jnp.var(z) + 1e-3))
+
+    return layer, {"x": array(n, inputs)}, {"w": array(outputs, inputs)}
+
+
 FAMILIES = {
     mlp: [(64, 8, 32, 8), (64, 32, 64, 4), (64, 4, 64, 32), (512, 16, 16, 16), (8, 128, 256, 10),
           (8, 10, 256, 128), (1024, 3, 32, 1), (1024, 8, 32, 2)],
@@ -156,6 +199,15 @@ FAMILIES = {
     sensitivity: [(64, 8, 50), (16, 32, 50), (256, 4, 100), (4, 100, 30), (32, 16, 200), (512, 6, 20), (8, 64, 20),
                   (128, 12, 50)],
     attention: [(8, 8, 8), (4, 16, 8), (32, 4, 4), (1, 16, 16), (16, 6, 8), (2, 32, 4), (64, 4, 8), (4, 8, 16)],
+}  # fmt: skip
+
+UNSEEN = {
+    lorenz: [(64, 8, 20), (16, 40, 10), (256, 5, 40), (4, 128, 5)],
+    mixture: [(64, 10, 3), (512, 4, 8), (16, 50, 20), (1024, 20, 2)],
+    power_sums: [(64, 16, 4), (256, 4, 12), (16, 100, 10), (1024, 3, 3)],
+    distances: [(64, 4), (16, 10), (4, 20), (256, 3)],
+    roots: [(64, 16, 5), (16, 64, 5), (512, 6, 3), (4, 200, 4)],
+    normalized: [(64, 16, 8), (64, 8, 32), (8, 128, 64), (512, 6, 6)],
 }  # fmt: skip
 
 
@@ -220,13 +272,14 @@ def key_of(case) -> tuple:
 def main() -> int:
     """Print the regret of the advice and of the rules, and the cases that are lost."""
     words = dict(word.split("=") for word in sys.argv[1:] if "=" in word)
-    families = [f for f in FAMILIES if f.__name__ in sys.argv[1:]] or list(FAMILIES)
+    shapes_of = UNSEEN if "unseen" in sys.argv[1:] else FAMILIES
+    families = [f for f in shapes_of if f.__name__ in sys.argv[1:]] or list(shapes_of)
     shapes, budget, truth = (
         float(words.get(name, n)) for name, n in (("shapes", 8), ("budget", 20), ("truth", 60))
     )
     table: dict[str, list[float]] = {}
     for family in families:
-        for size in FAMILIES[family][: int(shapes)]:
+        for size in shapes_of[family][: int(shapes)]:
             try:
                 found, text = regrets(family(*size), budget, truth)
             except Refusal as refusal:

@@ -392,18 +392,18 @@ REJECTED = {
     ),
     "a JAX array": (
         {"shared": {"c": jnp.ones(2)}},
-        r"input 'c' of 'mine' is an array of shape \(2,\).*: write a Draw",
+        r"input 'c' of 'mine' is an array of shape \(2,\).*: write an InputSpec",
     ),
     "a number": (
         {"shared": {"c": 3.5}},
-        r"input 'c' of 'mine' is the number 3.5: write a Draw, such as normal\(3\)",
+        r"input 'c' of 'mine' is the number 3.5: write an InputSpec, such as normal\(3\)",
     ),
     "a boolean": ({"shared": {"c": True}}, "input 'c' of 'mine' is True"),
     "None": ({"points": {"x": None}}, "input 'x' of 'mine' is None"),
     "a string": ({"points": {"x": "normal"}}, "input 'x' of 'mine' is the text 'normal'"),
     "a function": (
         {"points": {"x": normal}},
-        r"is the function normal: write a Draw.*; call it with the shape",
+        r"is the function normal: write an InputSpec.*; call it with the shape",
     ),
     "a shape": ({"points": {"x": (3, 4)}}, "input 'x.0' of 'mine' is the number 3"),
     "an empty dict": ({"shared": {"params": {}}}, "input 'params' of 'mine' is an empty dict"),
