@@ -16,7 +16,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from scaling.options.program.hlo_cost import Kernel, Message, as_work, read
-from scaling.options.program.hlo_ops import GATHERED, JOINED_ROW, PATCH, PATCH_IN_LOOP, UNVECTORIZED
+from scaling.options.program.hlo_ops import GATHERED, PATCH, PATCH_IN_LOOP, UNVECTORIZED
 
 jax.config.update("jax_num_cpu_devices", 8)  # as in test_contract.py
 jax.config.update("jax_enable_x64", True)
@@ -121,13 +121,7 @@ def test_a_convolution_in_a_loop_on_a_cpu_has_cheaper_patches():
     assert patches == [5 * 40 * PATCH_IN_LOOP] and PATCH_IN_LOOP < PATCH
 
 
-def test_rows_that_are_joined_and_elements_that_are_gathered_are_not_vectorized():
-    join, rows = "f32[4,9]{{1,0}} concatenate(%a, %b), dimensions={{{}}}", ("f32[4,5]{1,0}", "f32[4,4]{1,0}")
-    assert single_kernel(join.format(1), *rows).unvectorized == 4 * JOINED_ROW
-    above = single_kernel(
-        "f32[9,4]{1,0} concatenate(%a, %b), dimensions={0}", "f32[5,4]{1,0}", "f32[4,4]{1,0}"
-    )
-    assert above.unvectorized == 0
+def test_elements_that_are_gathered_are_not_vectorized():
     text = (
         "f32[7,3]{1,0} gather(%a, %b), offset_dims={1}, collapsed_slice_dims={0}, start_index_map={0}, "
         "index_vector_dim=1, slice_sizes={1,3}"

@@ -126,7 +126,8 @@ def test_methods_describe_how_times_were_measured(study_copy):
     text = write_proposal(study_copy)["proposal.md"]
     for words in (
         "in float32 at highest precision", "Methods: jacfwd (vmap)", "15 samples",
-        "1 to 64 devices", "Student's intervals of logarithms, by level", "the largest error is 3 % of its tolerance", "a reference in float64",
+        "1 to 64 devices", "Student's intervals of logarithms, by level",
+        "the largest error is 3 % of its tolerance", "a reference in float64",
         "commit " + "c" * 40, "An accelerator", "jax 0.10.2", "node1, node2", "Environment made up", "scaling lint: 0 errors",
         "from 2026-01-01T00:00:00Z", "out\\_of\\_memory",
     ):  # fmt: skip

@@ -181,7 +181,6 @@ def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bo
         work["unvectorized"] += patch * hlo_ops.count_patches(line)
         if line.opcode == "gather":
             work["unvectorized"] += hlo_ops.GATHERED * line.size
-        work["unvectorized"] += hlo_ops.JOINED_ROW * hlo_ops.count_joined_rows(line)
         if kind == "transcendentals":
             work["unvectorized"] += amount * (hlo_ops.UNVECTORIZED.get(line.opcode, 1) - 1)
         if line.opcode == "custom-call" and not kind:

@@ -49,7 +49,6 @@ _TRANSCENDENTAL = {
 UNVECTORIZED = {"sine": 12, "cosine": 12, "power": 9, "tan": 63, "atan2": 41, "cbrt": 67}
 # The same ratio for an element of a fused loop that reads across rows: 0.6 to 0.8 ns, and 0.4 ns for exp.
 STRIDED = 2
-JOINED_ROW = 10  # the same ratio for each row that a loop concatenates from parts of rows: 3 to 5 ns
 GATHERED = 4  # the same ratio for each gathered element: 0.2 to 4 ns with what is computed for it
 PATCH = 75  # the same ratio for each output position of a convolution: 17 to 60 ns with 1 to 16 features
 PATCH_IN_LOOP = 2  # the same in a while loop, which XLA compiles in another way: 0.2 to 1 ns
@@ -87,13 +86,6 @@ def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
     if kind in _DIVISIONS and is_floating:
         return "divisions", line.size
     return "arithmetic", line.size
-
-
-def count_joined_rows(line: HloLine) -> int:
-    """Return the number of rows along the minor-most axis that a concatenation joins from parts of rows."""
-    axis = re.search(r"dimensions=\{(\d+)\}", line.rest) if line.opcode == "concatenate" else None
-    joined = axis is not None and line.fastest is not None and int(axis[1]) == line.fastest
-    return line.size // line.dims[line.fastest] if joined and line.fastest is not None else 0
 
 
 def count_patches(line: HloLine) -> int:
