@@ -7,7 +7,7 @@ rematerialization policy of reverse mode.
 from dataclasses import replace
 from typing import NamedTuple
 
-from scaling.core.case import Case
+from scaling.core.case import AUTO, Case
 from scaling.core.formatting import count_of, format_bytes
 from scaling.core.modes import MODES
 
@@ -34,7 +34,7 @@ class Method(NamedTuple):
     @property
     def name(self) -> str:
         """Return the method as text, such as 'jacfwd (vmap), 4 seeds at a time'."""
-        batched = MODES[self.mode].has_seeds or self.batch != "vmap"
+        batched = self.batch != "vmap" or (self.mode != AUTO and MODES[self.mode].has_seeds)
         mode = f"{self.mode} ({self.batch})" if batched else self.mode
         words = [mode if self.engine == "jax" else f"{self.engine} {mode}", self.formulation]
         if (self.engine == "jax") != self.jit:  # JAX is compiled by default, most other engines are not

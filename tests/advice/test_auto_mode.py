@@ -4,6 +4,7 @@ import pytest
 
 from scaling.advice import local_peaks
 from scaling.analysis import answer, findings
+from scaling.cli.main import main
 from scaling.core import run_case
 from scaling.core.case import Case
 from scaling.core.record import Record
@@ -67,7 +68,9 @@ def test_auto_is_compared_with_the_fastest_mode_and_is_not_called_the_fastest(tm
         make_record(mode=mode, seconds=[value] * 9, chosen={"mode": "jacrev"} if mode == "auto" else None)
         for mode, value in seconds.items()
     ]
-    read = findings.read(made_up.write(tmp_path / "made", records))
+    folder = made_up.write(tmp_path / "made", records)
+    assert main(["report", str(folder)]) == 0 and ">auto<" in (folder / "report" / "index.html").read_text()
+    read = findings.read(folder)
     assert [row.first.case.mode for row in read.fastest] == ["jacrev"]
     (sentence,) = [line for line in answer.answer_sentences(read) if line.startswith("mode=auto")]
     assert "takes 0.95x as long as the fastest mode" in sentence and "it chose jacrev" in sentence
