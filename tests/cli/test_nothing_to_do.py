@@ -11,6 +11,7 @@ from scaling.core.case import Case
 from scaling.report import freshness
 from scaling.study import preflight
 from scaling.study.grid import GridCell
+from tests.support.commands import command_environment
 
 MAX_LOADED = 70  # modules of the package
 STUDY = "{grids: [{workload: linear, points: [6, 12], api: jit}]}"
@@ -49,7 +50,9 @@ def test_repeating_a_complete_run_skips_the_preflight_and_keeps_the_report(
 def test_repeating_a_complete_run_loads_few_modules(completed, tmp_path):
     code = "import sys; from scaling.cli import main; main.main(sys.argv[1:]); print(*sys.modules, sep='\\n')"
     command = [sys.executable, "-c", code, *completed[completed.index("run") :]]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=command_environment(), capture_output=True, text=True, check=True
+    )
     loaded = done.stdout.splitlines()
     assert (
         len([name for name in loaded if name.partition(".")[0] == "scaling"]) <= MAX_LOADED

@@ -10,8 +10,13 @@ QUICK = ("sampling.seconds=0.05", "sampling.least=7", "sampling.most=7", "sampli
 
 
 def command_environment(extra=None):
-    """Return our environment without settings of W&B, Hydra, XLA and JAX. Rewritten modules leave no stale bytecode."""
+    """Return our environment without settings of W&B, Hydra and XLA, for JAX on the CPU.
+
+    Without JAX_PLATFORMS, a command starts JAX to find the platform once an accelerator plugin is installed.
+    Rewritten modules leave no stale bytecode.
+    """
     inherited = {
         k: v for k, v in os.environ.items() if not k.startswith(("WANDB_", "HYDRA_", "XLA_", "JAX_"))
     }
-    return inherited | {"PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"} | (extra or {})
+    ours = {"JAX_PLATFORMS": "cpu", "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "200"}
+    return inherited | ours | (extra or {})

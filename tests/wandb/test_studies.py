@@ -32,13 +32,15 @@ def cases_of_studies(tmp_path_factory):
         yield functools.cache(cases_of)
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_every_study_is_published_and_a_second_publish_adds_nothing(server, tmp_path, cases_of_studies, name):
-    """Publish one curve for each shape of config that no earlier study has."""
+def published_cases(cases_of_studies, name):
+    """Return one curve of a study for each shape of config that no earlier study has."""
     earlier = STUDIES[: STUDIES.index(name)]
     known = {config_shape(case) for other in earlier for case in cases_of_studies(other)}
-    cases = select_curves(cases_of_studies(name), known)
-    folder = made_up.write(tmp_path / name, records_of(cases), name)
+    return select_curves(cases_of_studies(name), known)
+
+
+def assert_published_once(server, folder):
+    """Publish a folder twice: all its runs arrive as they are, and the second time adds nothing."""
     runs = runs_of(folder)
     assert len(runs) > 1
     outcome = publish(folder, SETTINGS)
@@ -47,6 +49,19 @@ def test_every_study_is_published_and_a_second_publish_adds_nothing(server, tmp_
     again = publish(folder, SETTINGS)
     assert again.succeeded and set(again.states.values()) == {"unchanged"}, again.lines
     assert len(server.runs) == len(runs) and is_published(server, folder)
+
+
+@pytest.mark.parametrize("name", ["linear", "smoke", "speedup"])
+def test_a_study_is_published_and_a_second_publish_adds_nothing(server, tmp_path, cases_of_studies, name):
+    cases = published_cases(cases_of_studies, name)
+    assert_published_once(server, made_up.write(tmp_path / name, records_of(cases), name))
+
+
+def test_the_cases_of_every_study_are_published_and_a_second_publish_adds_nothing(
+    server, tmp_path, cases_of_studies
+):
+    cases = dict.fromkeys(case for name in STUDIES for case in published_cases(cases_of_studies, name))
+    assert_published_once(server, made_up.write(tmp_path / "all", records_of([*cases]), "all"))
 
 
 @pytest.mark.parametrize("study", ['it\'s {a} "study"', "ü \U0001f600", "a/b.c=d", "x" * 200, "\udcff"])
