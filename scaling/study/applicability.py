@@ -40,11 +40,11 @@ def _first_match(rules: list[_Rule]) -> tuple[str, str] | None:
 def _mode_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
     mode, second = case.ad_mode, case.target in SECOND
     one_number = f"target={case.target} needs a function with one output; {case.workload} has {sizes.values}"
-    once = f"mode={mode.name} computes first derivatives; target={case.target} needs {', '.join(HESSIAN)}"
-    twice = f"mode={mode.name} computes second derivatives; use target={' or '.join(SECOND)}"
+    once = f"mode={case.mode} computes first derivatives; target={case.target} needs {', '.join(HESSIAN)}"
+    twice = f"mode={case.mode} computes second derivatives; use target={' or '.join(SECOND)}"
     by_point = f"target={case.target} is computed for each point"
     over_outputs = (
-        f"mode={mode.name} differentiates a sum over outputs, which {case.workload} does not ask for"
+        f"mode={case.mode} differentiates a sum over outputs, which {case.workload} does not ask for"
     )
     reduction = workload.reduction
     is_sum = sizes.summed or reduction.sums_points or (reduction.sums_outputs and case.batch == "vmap")
@@ -72,7 +72,7 @@ def _reduction_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> 
         f"and each point has its own {' and '.join(per_point)}"
     )
     uneven = (
-        f"mode={mode.name} sums over the points of each device, and {case.points} points do not divide "
+        f"mode={case.mode} sums over the points of each device, and {case.points} points do not divide "
         f"evenly over {case.axes[0]} devices"
     )
     on_devices = (
@@ -99,7 +99,7 @@ def _coloring_rules(case: Case, workload: Workload) -> list[_Rule]:
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
     reduced = f"seeds=colored returns the nonzeros of the whole Jacobian, not reduce={workload.reduce}"
     no_pattern = (
-        f"{case.workload} has no sparsity pattern, so that {mode.name} cannot return the nonzeros alone"
+        f"{case.workload} has no sparsity pattern, so that {case.mode} cannot return the nonzeros alone"
     )
     return [
         (_UNDEFINED, colored and workload.reduce is not None, f"{reduced}; use reduce=whole"),
