@@ -40,15 +40,16 @@ function sortRows(table, heading, down) {
 // A word such as devices=1 must be a whole word of a row; any other may stand anywhere. A whole label finds its own row alone.
 function filterRows(tools) {
   const rows = tools.rows, text = wordsOf(tools.search.value), words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  tools.texts ??= rows.map((row) => wordsOf(row.textContent).toLowerCase());
-  tools.sets ??= rows.map((row) => new Set([...row.cells].flatMap((cell) => wordsOf(cell.textContent).toLowerCase().split(/[\s,]+/))));
+  if (words.length) tools.texts ??= rows.map((row) => wordsOf(row.textContent).toLowerCase());
+  if (words.length) tools.sets ??= rows.map((row) => new Set([...row.cells].flatMap((cell) => wordsOf(cell.textContent).toLowerCase().split(/[\s,]+/))));
   const has = (at, word) => (word.includes("=") ? tools.sets[at].has(word) : tools.texts[at].includes(word));
-  const exact = rows.some((row) => wordsOf(row.cells[0].textContent) === text);
+  const exact = text !== "" && rows.some((row) => wordsOf(row.cells[0].textContent) === text);
+  const chosen = tools.selects.filter(({ select }) => select.value !== "");
   let shown = 0;
   closePanel();
   rows.forEach((row, at) => {
     const fits = (exact ? wordsOf(row.cells[0].textContent) === text : words.every((word) => has(at, word)))
-      && tools.selects.every(({ index, select }) => select.value === "" || wordsOf(row.cells[index].textContent) === select.value);
+      && chosen.every(({ index, select }) => wordsOf(row.cells[index].textContent) === select.value);
     if (row.hidden === fits) row.hidden = !fits;
     shown += fits;
   });

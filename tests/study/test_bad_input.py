@@ -16,6 +16,7 @@ import scaling
 from scaling.cli import main
 from scaling.core.case import Refusal
 from tests.support import machines
+from tests.support.preflight import preflight_in_this_process  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.thin(12, "process")
 
@@ -245,7 +246,7 @@ def check_rejected(done, pattern, folder):
 
 
 @pytest.fixture
-def call_main(tmp_path, monkeypatch, capsys):
+def call_main(tmp_path, monkeypatch, capsys, preflight_in_this_process):  # noqa: F811
     """Call the command's main function in the test's folder; this saves half a second of startup."""
 
     def run_main(arguments):

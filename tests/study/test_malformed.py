@@ -21,6 +21,7 @@ from scaling.core.case import CHOICES, OPTIONS
 from scaling.core.record import to_line
 from scaling.plan import plan_study
 from scaling.workers import supervise
+from tests.support.preflight import preflight_in_this_process  # noqa: F401  # a fixture
 
 pytestmark = pytest.mark.thin(40, "process")
 
@@ -896,7 +897,7 @@ def time_limit():
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, capsys, make_record):
+def call(tmp_path, monkeypatch, capsys, make_record, preflight_in_this_process):  # noqa: F811
     """Call the command's main function in the test's folder, in this process; starting a worker is an error."""
 
     def fail(*_, **__):

@@ -1,0 +1,26 @@
+"""A fixture that checks the cases of built-in workloads without a new process for each command."""
+
+import pytest
+
+from scaling.study import preflight
+
+
+@pytest.fixture
+def preflight_in_this_process(monkeypatch):
+    """Check cases without a user's module in this process, which has imported JAX. The others keep their own process."""
+    in_child_process = preflight._Examination._answer_in_order
+
+    def answer_in_order(examination, modules, remaining):
+        if modules:
+            return in_child_process(examination, modules, remaining)
+        from scaling.study import preflight_process as process
+
+        while remaining:
+            cell = examination.cells[remaining[0]]
+            examination.answers[remaining[0]] = process._call_user_code(
+                cell.case.workload, lambda cell=cell: process.answer(cell)
+            )
+            del remaining[0]
+        return None
+
+    monkeypatch.setattr(preflight._Examination, "_answer_in_order", answer_in_order)
