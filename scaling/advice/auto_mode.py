@@ -14,7 +14,7 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
 
     Raise `CaseEnded` if the rates of the machine are unknown, or if no candidate fits into memory.
     """
-    base = dataclasses.replace(case, mode="jacfwd")
+    base = dataclasses.replace(case, mode=case.ad_mode.name)
     plain = dataclasses.replace(base, api="jit", devices=1, split="points", mesh=None)
     listed, _, _ = candidates.list_candidates(plain, [1])
     chosen = [{name: getattr(candidate, name) for name in CHOSEN_FIELDS} for candidate in listed]

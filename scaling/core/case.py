@@ -140,8 +140,10 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """The AD mode, such as jacfwd, as a `Mode`. Until mode=auto has chosen one, it is forward mode."""
-        return MODES["jacfwd" if self.mode == AUTO else self.mode]
+        """The AD mode, such as jacfwd, as a `Mode`. Until mode=auto has chosen one, it is a forward mode."""
+        if self.mode == AUTO:
+            return MODES["fwd_over_rev" if self.target in SECOND else "jacfwd"]
+        return MODES[self.mode]
 
     @property
     def kind(self) -> str:

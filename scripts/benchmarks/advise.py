@@ -23,7 +23,6 @@ from scaling.core.formatting import format_duration
 
 RNG = np.random.default_rng(0)
 ADVICE, MEASURED = "advice by compiling alone", "advice with a budget"
-MOST_LOST = 0.1
 
 
 def array(*shape: int) -> np.ndarray:

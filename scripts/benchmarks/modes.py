@@ -31,7 +31,7 @@ from scaling.core.modes import MODES
 from scaling.study import completion
 
 ROUNDS = 15
-VMAP, WHOLE = {"batch": "vmap"}, {"batch": "whole"}
+WHOLE = {"batch": "whole"}
 PROBLEMS = {
     "rbf grad_map, source, by a product, n = 10,000": (
         {"workload": "rbf", "points": 10000}, [{"mode": m} for m in ("jacfwd", "linearize", "grad_of_sum")]

@@ -7,6 +7,7 @@ from scaling.analysis import answer, findings
 from scaling.cli.main import main
 from scaling.core import run_case
 from scaling.core.case import Case
+from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
 from scaling.plan import plan_study
 from scaling.study import completion
@@ -42,6 +43,13 @@ def test_a_case_records_the_mode_that_it_chose_and_is_checked(layout):
 
 def test_forward_mode_is_chosen_for_one_input():
     assert run(**TALL).chosen["mode"] == "jacfwd"
+
+
+@pytest.mark.parametrize("target", ["hessian", "hvp"])
+def test_a_mode_of_second_derivatives_is_chosen(target):
+    record = run(workload="residual", points=8, wrt="d", variant="scalar", target=target)
+    assert record.status == "ok" and record.error <= record.tolerance, record.text
+    assert record.chosen["mode"] in HESSIAN
 
 
 def test_what_auto_chooses_cannot_be_set():
