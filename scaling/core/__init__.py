@@ -1,9 +1,9 @@
-"""Run one case (a function, a differentiation method and devices): compile, check and time it; write its record.
+"""Run one case (a function, a differentiation method and devices): compile, check, time and record it.
 
-Core knows one case and its record. What comes before and after, from `conf/` to a curve, is in other packages:
+Core knows one case and its record. Other packages do the rest of the way from `conf/` to a curve:
 
-    study       compose reads conf/ with Hydra; grid expands the grids of a study to cases; completion fills in
-                the defaults of the workload; preflight rejects bad input before anything starts
+    study       compose reads conf/ with Hydra; grid expands the grids of a study to cases; completion
+                fills in the defaults of the workload; preflight rejects bad input before anything starts
     workers     schedule omits the cases that are done and groups the others by process; supervise alternates
                 the cases of one problem: it sends requests to a worker, which calls
     core          run_case.prepare_case, take_turn (once per turn) and finish_case; then store.Writer
