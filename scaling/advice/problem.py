@@ -25,7 +25,7 @@ from scaling.core.inputs import InputSpec, uniform
 from scaling.core.workload import Workload
 from scaling.options.pytrees import describe
 
-TARGETS = ("jacobian", *SECOND)
+TARGETS = ("jacobian", "hessian", "hvp")
 _numbers = itertools.count(1)  # a second function of the same name is another workload
 _leaf_names = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
 

@@ -21,8 +21,9 @@ from scaling.core.modes import MODES, Mode
 from scaling.core.reductions import REDUCTIONS
 
 JAX = "jax"  # the engine of this package; every other engine is a peer
-# Second-order targets of a scalar function: its Hessian, and the product of the Hessian with the point.
-SECOND = ("hessian", "hvp")
+# Second-order targets of a scalar function: its Hessian H, the product of H with the point, the trace of H.
+LAPLACIAN = "laplacian"
+SECOND = ("hessian", "hvp", LAPLACIAN)
 BATCHES = ("vmap", "whole")
 SPLITS = ("points", "seeds", "both", "data")  # data: the result is a sum over the points of all devices
 APIS = ("jit", "shard_map", "pmap")

@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 
 from scaling.core import option_modules
-from scaling.core.case import Case
+from scaling.core.case import LAPLACIAN, Case
 from scaling.core.modes import MODES
-from scaling.core.reductions import WHOLE, Reduction
+from scaling.core.reductions import TRACE, WHOLE, Reduction
 from scaling.core.shape import DerivativeShape, LinearMapPart, Named, ceil_div
 from scaling.core.workload import Workload
 
@@ -76,7 +76,8 @@ class SeedRange:
 class Slices(NamedTuple):
     """The rows or columns of the Jacobian that a device computes with one linear map at the inputs x.
 
-    `compute` maps the index of a seed to a row or column.
+    `compute` maps the index of a seed to a row or column. For the Laplacian, it maps an array of such indices
+    to the sum of the contributions of these seeds.
     """
 
     part: LinearMapPart
@@ -172,6 +173,11 @@ def apply_linear_map(
 
     if case.remat and mode.uses_reverse:
         f = jax.checkpoint(f, policy=getattr(jax.checkpoint_policies, case.remat))
+    count, chunk = ceil_div(part.seeds, case.axes[1]), case.chunk if isinstance(case.chunk, int) else None
+    seeds = SeedRange(position.start + position.seeds * count, count, chunk)
+    if case.target == LAPLACIAN:
+        sum_of = mode.sum_quadratic_forms(f, x)
+        return Slices(part, lambda numbers: sum_of(jax.vmap(lambda n: make_seed(x, n))(numbers)), seeds, x)
     assert mode.linear_map is not None
     linear_map = mode.linear_map(f, x)
     if part.along_point:
@@ -186,8 +192,7 @@ def apply_linear_map(
             seed = tuple(jnp.ones(a.shape, a.dtype) for a in like)
         return linear_map(seed) if part.computes_columns else linear_map(*seed)
 
-    count, chunk = ceil_div(part.seeds, case.axes[1]), case.chunk if isinstance(case.chunk, int) else None
-    return Slices(part, compute, SeedRange(position.start + position.seeds * count, count, chunk), x)
+    return Slices(part, compute, seeds, x)
 
 
 def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[Any, ...]:
@@ -249,6 +254,8 @@ def reduce_slices(
 
 
 def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: int | None) -> Any:
+    if reduction is TRACE:
+        return sum_over_seeds(slices.compute, slices.seeds)
     shape = (-1,) if batch is None else (batch, -1)
     column = lambda number: slices.compute(number).reshape(shape)  # noqa: E731
     step, seeds = reduction.columns, slices.seeds

@@ -6,14 +6,17 @@ to one slice of the derivative:
     seed TANGENT    a tuple like x          -> a column of the Jacobian, an array like f(*x)
     seed COTANGENT  an array like f(*x)     -> a row of the Jacobian, a tuple like x
 
-A mode of order 2 takes a scalar function and returns columns of its Hessian, each raveled to (inputs,). To
-add a mode, add one value to `MODES`. JAX is imported on the first call of a linear map only, since modules
-that read records import this table.
+A mode of order 2 takes a scalar function and returns columns of its Hessian H, each raveled to (inputs,). For
+the Laplacian, the trace of H, it returns the sum of v^T H v over a block of seeds v. To add a mode, add one
+value to `MODES`. JAX is imported on the first call of a linear map only, since modules that read records
+import this table.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from scaling.core import option_modules
 
 # Steps of finite differences: 1e-6 in float64, about the square root of the unit roundoff elsewhere.
 STEPS = {"float64": 1e-6, "float32": 2.0**-11, "bfloat16": 2.0**-4}
@@ -29,13 +32,16 @@ class Mode:
     Attributes:
         order: the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian).
         seed: TANGENT, COTANGENT, BOTH for a combination of two modes, or None for a mode without seeds.
-        linear_map: the function (f, x) -> (seed -> slice). None for a combination or a mode without seeds.
+        linear_map: the function (f, x) -> (seed -> slice). None for a combination or a mode without seeds,
+            and for a mode that computes nothing but the Laplacian.
         parts: the names of the forward and the reverse mode of a combination, otherwise None.
         sums_outputs: whether it differentiates the sum over the outputs, a scalar.
         uses_reverse: whether it stores intermediate values for a reverse pass.
         finite_step: whether it is a finite difference, which has a truncation error.
         closed_form: whether it evaluates a formula that was derived by hand.
         pass_per_output: whether each seed takes one JVP per output.
+        quadratic_sum: the function (f, x) -> (V -> sum of v^T H v over the seeds v in V), where V is a tuple
+            like x with a leading axis of seeds. None multiplies each column H v by v.
     """
 
     name: str
@@ -48,6 +54,7 @@ class Mode:
     finite_step: bool = False
     closed_form: bool = False
     pass_per_output: bool = False
+    quadratic_sum: Callable[[Callable[..., Any], tuple[Any, ...]], LinearMap] | None = None
 
     @property
     def is_value(self) -> bool:
@@ -68,6 +75,19 @@ class Mode:
     def single_seed(self) -> bool:
         """Whether a single cotangent yields the whole derivative."""
         return self.sums_outputs and self.order == 1
+
+    @property
+    def laplacian_only(self) -> bool:
+        """Whether the mode computes the Laplacian, but no columns of the Hessian."""
+        return self.order == 2 and self.linear_map is None
+
+    def sum_quadratic_forms(self, f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
+        """Return the function V -> sum of v^T H v over the seeds v in V, with H the Hessian of f at x."""
+        if self.quadratic_sum is not None:
+            return self.quadratic_sum(f, x)
+        assert self.linear_map is not None
+        column = self.linear_map(f, x)
+        return _sum_over_block(lambda v: (ravel(v) * column(v)).sum())
 
 
 def jacfwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
@@ -138,6 +158,36 @@ def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     return jacfwd(lambda *z: ravel(jax.jacfwd(f, argnums=tuple(range(len(z))))(*z)), x)
 
 
+def _sum_over_block(form: LinearMap) -> LinearMap:
+    """Return the function V -> sum of form(v) over the seeds v in V."""
+    import jax
+
+    return lambda V: jax.vmap(form)(V).sum()
+
+
+def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
+    """Return the function V -> sum of v^T H v, each the JVP of a JVP along the same v."""
+    import jax
+
+    return _sum_over_block(lambda v: jax.jvp(lambda *z: jax.jvp(f, z, v)[1], x, v)[1])
+
+
+def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
+    """Return the function V -> sum of v^T H v, each the second derivative of f along v, in Taylor mode."""
+    import jax.numpy as jnp
+    from jax.experimental import jet as taylor
+
+    # Without the factorials, which jet rounds, the second coefficient is half of the second derivative.
+    series = lambda v: [(a, jnp.zeros_like(a)) for a in v]  # noqa: E731
+    return _sum_over_block(lambda v: 2 * taylor.jet(f, x, series(v), factorial_scaled=False)[1][1])
+
+
+def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
+    """Return the function V -> sum of v^T H v, which one forward pass computes for all v in V together."""
+    propagate: LinearMap = option_modules.load("forward_laplacian").sum_quadratic_forms(f, x)
+    return propagate
+
+
 _LIST = (
     Mode("jacfwd", 1, TANGENT, jacfwd),
     Mode("linearize", 1, TANGENT, linearize),
@@ -147,7 +197,17 @@ _LIST = (
     Mode("fwd_over_rev", 2, TANGENT, fwd_over_rev, sums_outputs=True, uses_reverse=True),
     Mode("rev_over_fwd", 2, TANGENT, rev_over_fwd, sums_outputs=True, uses_reverse=True),
     Mode("rev_over_rev", 2, TANGENT, rev_over_rev, sums_outputs=True, uses_reverse=True),
-    Mode("fwd_over_fwd", 2, TANGENT, fwd_over_fwd, sums_outputs=True, pass_per_output=True),
+    Mode(
+        "fwd_over_fwd",
+        2,
+        TANGENT,
+        fwd_over_fwd,
+        sums_outputs=True,
+        pass_per_output=True,
+        quadratic_sum=nested_jvp,
+    ),
+    Mode("jet", 2, TANGENT, sums_outputs=True, quadratic_sum=jet),
+    Mode("forward_laplacian", 2, TANGENT, sums_outputs=True, quadratic_sum=forward_laplacian),
     Mode("mixed", 1, BOTH, parts=("jacfwd", "jacrev"), uses_reverse=True),
     Mode("value", 0),
     Mode("analytic", closed_form=True),
@@ -155,4 +215,4 @@ _LIST = (
     Mode("vmap_grad"),
 )
 MODES: dict[str, Mode] = {mode.name: mode for mode in _LIST}
-HESSIAN = tuple(mode.name for mode in _LIST if mode.order == 2)
+HESSIAN = tuple(mode.name for mode in _LIST if mode.order == 2 and not mode.laplacian_only)

@@ -160,6 +160,12 @@ def _reference_gram(e: "SizedEntries") -> ReferenceTerms:
     return ReferenceTerms(J.transpose(0, 2, 1) @ J, influence, e.magnitude.transpose(0, 2, 1) @ e.magnitude)
 
 
+def _reference_trace(e: "SizedEntries") -> ReferenceTerms:
+    """Return the trace of J. The tolerance of an entry is proportional to the largest entry of its row."""
+    trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.values, e.magnitude))
+    return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)
+
+
 def _bound_norm(J: "Jacobians", bound: Any) -> Any:
     return (2 * J.by_input(abs(J.values)) * bound + J.entries_by_input() * bound**2).sum(axis=1)
 
@@ -177,6 +183,15 @@ WHOLE = Reduction(
     entries=lambda count: 1,
     reference=_reference_whole,
     sampling="entries",
+)
+# For target=laplacian only, where J is the Hessian and the contribution of a seed v is v^T J v.
+TRACE = Reduction(
+    "trace",
+    axes=(None, None),
+    columns=SliceStep(sums_seeds=True),
+    of_jacobians=lambda J, x: J.trace(axis1=1, axis2=2),
+    entries=lambda count: count.column,
+    reference=_reference_trace,
 )
 _TABLE = (
     WHOLE,

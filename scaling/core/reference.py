@@ -167,7 +167,7 @@ def reference_spec(
 def _result_reduction(case: Case, workload: Workload, sizes: DerivativeShape) -> Reduction:
     if case.ad_mode.is_value:
         return REDUCTIONS["points"] if workload.reduce == "points" or sizes.summed else WHOLE
-    return REDUCTIONS[workload.reduce or ("outputs" if sizes.summed else WHOLE.name)]
+    return REDUCTIONS["outputs"] if sizes.summed and not workload.reduce else workload.reduction
 
 
 def _own_pattern(case: Case, workload: Workload, sizes: DerivativeShape) -> Pattern | None:

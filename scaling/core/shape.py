@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from scaling.core import user_frames
-from scaling.core.case import SECOND, Case, Refusal, unknown_name
+from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal, unknown_name
 from scaling.core.modes import BOTH, MODES, TANGENT
 from scaling.core.pattern import Coloring
 from scaling.core.workload import Workload
@@ -112,7 +112,7 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
             raise Refusal(f"whole of {case.workload} {expected}")
     summed, outputs = case.batch == "whole" and result.shape == (), value.size
     if case.target in SECOND:
-        outputs, inputs = inputs, inputs if case.target == "hessian" else 1
+        outputs, inputs = inputs, 1 if case.target == "hvp" else inputs
     sizes = DerivativeShape(outputs, inputs, 0, 0, summed, value.size, (), coloring)
     if not case.ad_mode.has_seeds or (case.seeds == "colored" and coloring is None):
         return sizes
@@ -174,7 +174,7 @@ def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
     Inner products of columns need all columns again for each device and each chunk.
     """
     if case.ad_mode.pass_per_output:
-        return sizes.seeds * (sizes.outputs if case.target in SECOND else 1)
+        return sizes.seeds * (sizes.outputs if case.target in SECOND and case.target != LAPLACIAN else 1)
     seed_devices = case.axes[1]
     seeds_per_device = ceil_div(sizes.seeds, seed_devices)
     chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device

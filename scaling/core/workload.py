@@ -28,9 +28,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from scaling.core import option_modules
-from scaling.core.case import JAX, SECOND, Case, Refusal, built_in, unknown_name
+from scaling.core.case import JAX, LAPLACIAN, SECOND, Case, Refusal, built_in, unknown_name
 from scaling.core.inputs import InputSpec, normal, poisson, uniform
-from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
+from scaling.core.reductions import REDUCTIONS, TRACE, WHOLE, Reduction
 
 __all__ = ["InputSpec", "Reference", "Workload", "normal", "poisson", "uniform"]
 
@@ -72,8 +72,8 @@ class Workload:
             the batch cannot be differentiated in one call.
         whole_modes: a dict from the name of an AD mode without seeds to a function of the batch that returns
             the derivative: axes (points, outputs, inputs), each of any shape, or a pytree such as
-            `jax.vmap(jax.jacrev(...))` returns. For target=hessian and target=hvp it returns that quantity.
-            For seeds=colored it returns the nonzeros of `pattern`: (points, nonzeros).
+            `jax.vmap(jax.jacrev(...))` returns. For target=hessian, hvp and laplacian it returns that
+            quantity. For seeds=colored it returns the nonzeros of `pattern`: (points, nonzeros).
         reference: a NumPy function in float64 of the inputs of some points, a dict with pytrees as in
             `points` and `shared`. Outputs and inputs of its result are raveled. If it is None, the reference
             is the derivative of `function` in float64.
@@ -111,7 +111,7 @@ class Workload:
     @property
     def reduction(self) -> Reduction:
         """The reduction of the Jacobian of each point, such as the sum over the outputs."""
-        return REDUCTIONS[self.reduce] if self.reduce else WHOLE
+        return TRACE if self.reduce == TRACE.name else REDUCTIONS[self.reduce] if self.reduce else WHOLE
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -172,7 +172,10 @@ def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workl
     workload = _flatten_pytrees(case, workload)
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
         second_modes = workload.whole_modes if workload.second else {}
-        return dataclasses.replace(workload, reference=workload.second, whole_modes=second_modes, reduce=None)
+        reduce = TRACE.name if case.target == LAPLACIAN else None
+        return dataclasses.replace(
+            workload, reference=workload.second, whole_modes=second_modes, reduce=reduce
+        )
     default = workload.reduce
     reduce = {None: default, "whole": None}.get(case.reduce, case.reduce)
     workload = dataclasses.replace(workload, reduce=reduce, default_reduce=default)

@@ -34,7 +34,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core.case import AUTO, JAX, Case, Refusal, unknown_name
+from scaling.core.case import AUTO, JAX, LAPLACIAN, Case, Refusal, unknown_name
 from scaling.core.timing import Samples, Sampling
 
 _INSTALL = "pip install 'ad-scaling[peers]'"
@@ -168,8 +168,9 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
     peer, is_mixed, is_reduced = module(case.engine), bool(case.ad_mode.parts), case.reduce is not None
     if case.devices > 1 and not getattr(peer, "THREADS", False):
         return "not_offered", f"{case.engine} uses one core"
-    if is_mixed or is_reduced or case.seeds != "identity":
-        option = f"seeds={case.seeds}"
+    is_laplacian = case.target == LAPLACIAN
+    if is_mixed or is_reduced or is_laplacian or case.seeds != "identity":
+        option = f"target={LAPLACIAN}" if is_laplacian else f"seeds={case.seeds}"
         if is_mixed or is_reduced:
             option = "mode=mixed" if is_mixed else f"reduce={case.reduce}"
         return "not_offered", f"{option} is implemented for engine=jax only, not for {case.engine}"

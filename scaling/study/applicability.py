@@ -5,8 +5,8 @@ Every rule gives the reason that is recorded for a skipped case, such as `not_de
 """
 
 from scaling.core import option_modules
-from scaling.core.case import AUTO, JAX, SECOND, Case
-from scaling.core.modes import HESSIAN
+from scaling.core.case import AUTO, JAX, LAPLACIAN, SECOND, Case
+from scaling.core.modes import HESSIAN, MODES
 from scaling.core.shape import DerivativeShape
 from scaling.core.workload import Workload
 
@@ -40,8 +40,12 @@ def _first_match(rules: list[_Rule]) -> tuple[str, str] | None:
 def _mode_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
     mode, second = case.ad_mode, case.target in SECOND
     one_number = f"target={case.target} needs a function with one output; {case.workload} has {sizes.values}"
-    once = f"mode={case.mode} computes first derivatives; target={case.target} needs {', '.join(HESSIAN)}"
-    twice = f"mode={case.mode} computes second derivatives; use target={' or '.join(SECOND)}"
+    laplacian, only = case.target == LAPLACIAN, [name for name in MODES if MODES[name].laplacian_only]
+    needed = ", ".join([*HESSIAN, *(only if laplacian else ())])
+    once = f"mode={case.mode} computes first derivatives; target={case.target} needs {needed}"
+    kind = "the Laplacian" if mode.laplacian_only else "second derivatives"
+    targets = " or ".join([LAPLACIAN] if mode.laplacian_only else SECOND)
+    twice = f"mode={case.mode} computes {kind}; use target={targets}"
     by_point = f"target={case.target} is computed for each point"
     over_outputs = (
         f"mode={case.mode} differentiates a sum over outputs, which {case.workload} does not ask for"
@@ -58,7 +62,7 @@ def _mode_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[
             f"{by_point}, and split=data differentiates a sum over points",
         ),
         (_UNDEFINED, second and case.batch == "whole", f"{by_point}; use batch=vmap"),
-        (_UNDEFINED, not second and mode.order == 2, twice),
+        (_UNDEFINED, mode.order == 2 and not (laplacian if mode.laplacian_only else second), twice),
         (_UNDEFINED, mode.single_seed and not is_sum, over_outputs),
     ]
 
@@ -97,12 +101,15 @@ def _reduction_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> 
 def _coloring_rules(case: Case, workload: Workload) -> list[_Rule]:
     mode, colored = case.ad_mode, case.seeds == "colored" and not case.ad_mode.is_value
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
-    reduced = f"seeds=colored returns the nonzeros of the whole Jacobian, not reduce={workload.reduce}"
+    asked, fix = f"reduce={workload.reduce}", "reduce=whole"
+    if case.target == LAPLACIAN:
+        asked, fix = f"target={LAPLACIAN}", "target=hessian"
+    reduced = f"seeds=colored returns the nonzeros of the whole Jacobian, not {asked}; use {fix}"
     no_pattern = (
         f"{case.workload} has no sparsity pattern, so that {case.mode} cannot return the nonzeros alone"
     )
     return [
-        (_UNDEFINED, colored and workload.reduce is not None, f"{reduced}; use reduce=whole"),
+        (_UNDEFINED, colored and workload.reduce is not None, reduced),
         (_UNDEFINED, colored and case.batch == "whole",
          "seeds=colored is computed for each point; use batch=vmap"),
         (_UNDEFINED, colored and bool(one_seed), f"{one_seed} has one seed, which needs no coloring"),

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from scaling.core import case as cases
 from scaling.core import workload
 from scaling.core.case import AUTO, CHOSEN_FIELDS, DTYPES, JAX, SECOND, Case, Refusal, defaults, unknown_name
 from scaling.peers import interface as peers
@@ -99,7 +100,8 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
     values = (value,) if isinstance(value, str) else tuple(value)
     targets = tuple(getattr(module, "TARGETS", ("jacobian",)))
     mode = case.ad_mode
-    target = case.target or (values[0] if mode.is_value else SECOND[0] if mode.order == 2 else targets[0])
+    second = cases.LAPLACIAN if mode.laplacian_only else SECOND[0]
+    target = case.target or (values[0] if mode.is_value else second if mode.order == 2 else targets[0])
     known = tuple(dict.fromkeys((*targets, *values, *SECOND)))
     if target not in known:
         raise unknown_name(f"target of {case.workload}", target, known)

@@ -46,7 +46,7 @@ def _second_order_reference(inputs: Inputs) -> Reference:
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
     """Return a dict from AD mode to the handwritten derivative of a target, elementwise in c and lam."""
-    if target == "hessian":
+    if target in ("hessian", "laplacian"):  # the same, as it has one input
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":
         return {"analytic": lambda c, lam: -c / lam, "analytic_vmap": lambda c, lam: -c / lam**2 * lam}

@@ -161,9 +161,10 @@ def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable
     def batch(d, m):
         if case.target not in SECOND:
             return _analytic(case.variant, names, d, m)
-        return (
-            _hessian(jnp, names, d, m)[0] if case.target == "hessian" else _hessian_times_point(names, d, m)
-        )
+        if case.target == "hvp":
+            return _hessian_times_point(names, d, m)
+        hessian = _hessian(jnp, names, d, m)[0]
+        return hessian if case.target == "hessian" else jnp.trace(hessian, axis1=1, axis2=2)
 
     return {
         "analytic": batch,

@@ -91,7 +91,9 @@ def test_a_linear_map_that_is_a_thousandth_off_is_a_wrong_answer(name, mode, mon
         linear_map = right(f, x)
         return lambda v: jax.tree.map(lambda a: a * 1.001, linear_map(v))
 
-    monkeypatch.setitem(modes.MODES, mode, dataclasses.replace(modes.MODES[mode], linear_map=wrong))
+    monkeypatch.setitem(
+        modes.MODES, mode, dataclasses.replace(modes.MODES[mode], linear_map=wrong, quadratic_sum=None)
+    )
     record = run(completion.complete(Case(**PROBLEMS[name] | {"mode": mode, "dtype": "float32"})))
     assert (record.status, record.reason) == ("failed", "wrong_answer")
     assert not record.seconds

@@ -124,7 +124,7 @@ SCALAR_FUNCTIONS = {  # whose Hessian, or its product with the point, cancels
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("target", ["hessian", "hvp"])
+@pytest.mark.parametrize("target", ["hessian", "hvp", "laplacian"])
 @pytest.mark.parametrize("name", SCALAR_FUNCTIONS)
 def test_a_correct_hessian_passes_despite_cancellation_and_a_wrong_one_fails(
     name, target, dtype, monkeypatch

@@ -221,13 +221,13 @@ def test_every_reduction_of_a_pytree_equals_that_of_its_leaves(tree_and_flat_wor
 
 
 @pytest.mark.parametrize("mode", ["fwd_over_rev", "rev_over_fwd", "rev_over_rev", "fwd_over_fwd"])
-@pytest.mark.parametrize("target", ["hessian", "hvp"])
+@pytest.mark.parametrize("target", ["hessian", "hvp", "laplacian"])
 def test_a_hessian_with_respect_to_a_pytree_equals_that_of_its_leaves(tree_and_flat_workloads, mode, target):
     for layout in ("jit", "seeds", "both"):
         fields = LAYOUTS[layout] | {"mode": mode, "target": target}
         tree = compute(workload="scalar_tree", **fields, wrt="params")
         leaves = compute(workload="scalar_flat", **fields, wrt="w+b+s+t")
-        assert tree.shape[1:] == ((25, 25) if target == "hessian" else (25, 1))
+        assert tree.shape[1:] == {"hessian": (25, 25), "hvp": (25, 1), "laplacian": (1, 1)}[target]
         np.testing.assert_allclose(tree, leaves, rtol=1e-12, atol=1e-14)
 
 

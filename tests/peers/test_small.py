@@ -15,7 +15,7 @@ os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
 from scaling.core import run_case, shape, workload
-from scaling.core.case import BATCHES, SECOND, Case
+from scaling.core.case import BATCHES, Case
 from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
@@ -112,7 +112,7 @@ def test_every_supported_case_equals_the_reference_at_every_point(engine, name):
         check_correct(run(case))
 
 
-@pytest.mark.parametrize("target", SECOND)
+@pytest.mark.parametrize("target", ["hessian", "hvp"])
 @pytest.mark.parametrize("name", SECOND_ORDER)
 def test_autograd_computes_hessians_in_every_nesting(name, target):
     cases = supported_cases("autograd", SECOND_ORDER[name] | {"target": target}, HESSIAN)

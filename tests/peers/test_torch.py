@@ -14,7 +14,7 @@ os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 
 from scaling.core import inputs, run_case, shape, workload
-from scaling.core.case import BATCHES, DTYPES, SECOND, Case
+from scaling.core.case import BATCHES, DTYPES, Case
 from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
@@ -54,7 +54,7 @@ SECOND_ORDER = {
             "residual scalar by m": SCALAR,
             "poisson": PROBLEMS["poisson"],
         }.items(),
-        SECOND,
+        ("hessian", "hvp"),
     )
 }
 FIRST_ORDER_MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")

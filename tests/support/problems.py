@@ -4,7 +4,7 @@ import itertools
 
 from scaling.core import shape, workload
 from scaling.core.case import APIS, BATCHES, SECOND, Case
-from scaling.core.modes import HESSIAN, MODES
+from scaling.core.modes import MODES
 from scaling.study import applicability, completion
 
 PROBLEMS = {
@@ -49,6 +49,13 @@ PROBLEMS = {
         "variant": "scalar",
         "target": "hvp",
     },
+    "residual Laplacian": {
+        "workload": "residual",
+        "points": 8,
+        "wrt": "d+m",
+        "variant": "scalar",
+        "target": "laplacian",
+    },
 }
 AXES = {
     "problem": list(PROBLEMS), "mode": list(MODES), "batch": list(BATCHES), "split": ["points", "seeds", "data"],
@@ -70,7 +77,7 @@ def case_of(row: tuple) -> Case:
 def can_run(row: tuple) -> bool:
     """Return whether the case of a row is defined and divides evenly."""
     problem, mode = row[:2]
-    if MODES[mode].has_seeds and (mode in HESSIAN) != has_second_derivatives(problem):
+    if MODES[mode].has_seeds and (MODES[mode].order == 2) != has_second_derivatives(problem):
         return False  # `why_inapplicable` agrees but takes a hundred times as long
     case = case_of(row)
     built = workload.build(case)

@@ -17,7 +17,8 @@ _MODES = {  # mode -> color and shape; modes of the same derivative order differ
     "finite_difference": (PURPLE, "diamond"), "vmap_grad": (OCHRE, "down"), "grad_of_sum": (OLIVE, "left"),
     "analytic": (INK, "plus"), "analytic_vmap": (INK, "cross"), "value": (GREY, "right"),
     "fwd_over_rev": (BLUE, "circle"), "rev_over_fwd": (VERMILION, "square"), "rev_over_rev": (GREEN, "up"),
-    "fwd_over_fwd": (OCHRE, "down"), "mixed": (PURPLE, "star"),
+    "fwd_over_fwd": (OCHRE, "down"), "mixed": (PURPLE, "star"), "jet": (PURPLE, "diamond"),
+    "forward_laplacian": (OLIVE, "left"),
 }  # fmt: skip
 _ENGINE_COLOURS = {
     "torch": "#882255", "autograd": "#117733", "numpy": "#77772a", "casadi": "#332288", "enzyme": "#661100",

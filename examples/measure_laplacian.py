@@ -1,0 +1,232 @@
+"""Measure the study of examples/laplacian.py and the memory of its programs, and write docs/laplacian.md from them.
+
+    python -m examples.measure_laplacian         # measures and writes docs/data/laplacian.jsonl
+    python -m examples.measure_laplacian --draw  # writes the table of docs/laplacian.md and docs/laplacian.png
+
+Further arguments of the first command go to `scaling run`, such as `points=8 sizes.wide=16 sizes.narrow=12`.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from scaling.core import environment
+
+os.environ |= environment.variables("cpu") | {"JAX_PLATFORMS": "cpu"}
+import jax
+
+import scaling
+from scaling.core import layout, workload
+from scaling.core.case import Case
+from scaling.core.formatting import format_bytes, format_duration
+from scaling.study import completion
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+MODES = {"fwd_over_rev": "nested", "jet": "Taylor", "forward_laplacian": "collapsed", "analytic": "by hand"}
+COMPARED = tuple(MODES)[:3]
+BATCHES = (228, 455, 2048)  # whose programs are compiled to read their memory
+FIELDS = ("mode", "points", "chunk", "devices", "split", "median", "low", "high", "status", "text", "error")
+MACHINE = ("environment.device_kind", "environment.versions", "started_at")
+
+
+def measure(arguments: list[str]) -> list[dict]:
+    """Run the study in a temporary folder, and return a row for each record."""
+    command = [str(Path(sys.executable).parent / "scaling"), "run", "--config-dir", "examples/conf"]
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([*command, "study=laplacian", f"results={folder}/laplacian", *arguments], check=True)
+        frame = scaling.load(f"{folder}/laplacian")
+    rows = frame[frame["kind"] == "case"][[*FIELDS, *(name for name in MACHINE if name in frame)]]
+    return [{"kind": "time"} | row for row in json.loads(rows.to_json(orient="records", date_format="iso"))]
+
+
+def program_bytes(mode: str, points: int, sizes: dict[str, int], by_weights: bool) -> int | None:
+    """Return the memory of a program without its arguments: of the Laplacians, or of the gradient of their sum.
+
+    The gradient is that by weights and biases. It is None if JAX cannot differentiate the mode in reverse mode.
+    """
+    case = completion.complete(Case("examples.laplacian", mode=mode, points=points, sizes=sizes, api="jit"))
+    built = workload.build(case)
+    program = layout.lay_out(case, built, jax.devices()[:1])
+    function, structs = program.function, list(program.arguments.values())
+    if by_weights:
+        at = [number for number, name in enumerate(program.arguments) if name in built.shared]
+        total = lambda *arrays: sum(a.sum() for a in jax.tree.leaves(program.function(*arrays)))  # noqa: E731
+        function = jax.jit(jax.grad(total, argnums=at))
+    try:
+        used = function.lower(*structs).compile().memory_analysis()
+    except NotImplementedError:
+        return None
+    return used.temp_size_in_bytes + used.output_size_in_bytes
+
+
+def measure_memory(sizes: dict[str, int], batches: tuple[int, ...] = BATCHES) -> list[dict]:
+    """Return a row with the memory of each program, compiled for this CPU and not run."""
+    return [
+        {
+            "kind": name,
+            "mode": mode,
+            "points": points,
+            "bytes": program_bytes(mode, points, sizes, by_weights),
+        }
+        for points in batches
+        for mode in MODES
+        for name, by_weights in (("memory", False), ("memory of the gradient", True))
+    ]
+
+
+def read(name: str) -> list[dict]:
+    """Return the rows of docs/data/NAME.jsonl."""
+    return [json.loads(line) for line in (DOCS / "data" / f"{name}.jsonl").read_text().splitlines()]
+
+
+def slope(rows: list[dict], kind: str, mode: str) -> tuple[float, float, float] | None:
+    """Return the increase of a quantity per datum between the two largest batches, with the ends of its interval."""
+    found = sorted(
+        (row for row in rows if is_plain(row, kind, mode) and value(row)), key=lambda r: r["points"]
+    )
+    if len(found) < 2:
+        return None
+    small, large = found[-2:]
+    count = large["points"] - small["points"]
+    (a, low, high), (b, b_low, b_high) = value(small), value(large)
+    return (b - a) / count, (b_low - high) / count, (b_high - low) / count
+
+
+def is_plain(row: dict, kind: str, mode: str) -> bool:
+    """Return whether a row has all directions at once on one device."""
+    return row["kind"] == kind and row["mode"] == mode and not row.get("chunk") and row.get("devices", 1) == 1
+
+
+def value(row: dict) -> tuple[float, float, float] | None:
+    """Return the value of a row with its interval, in seconds or bytes, or None if there is none."""
+    if row["kind"] == "time":
+        return (row["median"], row["low"], row["high"]) if row["median"] else None
+    return (row["bytes"],) * 3 if row["bytes"] else None
+
+
+def ours(rows: list[dict], cell: dict) -> tuple[float, float, float] | None:
+    """Return our value of a published cell with its interval, or None if it was not measured."""
+    if cell["points"] == "per datum":
+        return slope(rows, cell["quantity"], cell["mode"])
+    found = (row for row in rows if is_plain(row, cell["quantity"], cell["mode"]))
+    return next((value(row) for row in found if row["points"] == cell["points"]), None)
+
+
+def ratio(a: tuple[float, ...] | None, b: tuple[float, ...] | None) -> tuple[float, float, float] | None:
+    """Return a / b with the widest interval that the intervals of a and b allow."""
+    return (a[0] / b[0], a[1] / b[2], a[2] / b[1]) if a and b and b[1] > 0 else None
+
+
+def compare(rows: list[dict], published: list[dict]) -> list[dict]:
+    """Return one comparison per published cell: its ratio to nested differentiation there, and ours."""
+    compared = []
+    for cell in published:
+        of = {k: cell[k] for k in ("source", "quantity", "points")}
+        nested = next(c for c in published if of.items() <= c.items() and c["mode"] == COMPARED[0])
+        here = ratio(ours(rows, cell), ours(rows, nested))
+        compared.append(
+            cell | {"ratio": cell["value"] / nested["value"], "ours": ours(rows, cell), "our_ratio": here}
+        )
+    return compared
+
+
+def format_ratio(found: tuple[float, float, float] | None) -> str:
+    """Return a ratio with its interval as text, without the interval if it has no width."""
+    if found is None:
+        return "not measured"
+    middle, low, high = found
+    return f"{middle:.2f}" if low == high else f"{middle:.2f} ({low:.2f} to {high:.2f})"
+
+
+def format_value(cell: dict) -> str:
+    """Return our value of a cell as text."""
+    if cell["ours"] is None:
+        return "not measured"
+    return format_duration(cell["ours"][0]) if cell["quantity"] == "time" else format_bytes(cell["ours"][0])
+
+
+def tables(rows: list[dict], published: list[dict]) -> str:
+    """Return the comparison with the published cells and all measured times as two Markdown tables."""
+    lines = [
+        "| quantity | batch | mode | published | over nested | here | over nested |",
+        "| - | - | - | - | - | - | - |",
+    ]
+    for cell in compare(rows, published):
+        what = f"{cell['quantity']}, {cell['system']} ({cell['source']})"
+        there = f"{cell['value']:g} {cell['unit']} | {cell['ratio']:.2f}"
+        here = f"{format_value(cell)} | {format_ratio(cell['our_ratio'])}"
+        lines.append(f"| {what} | {cell['points']} | {MODES[cell['mode']]} | {there} | {here} |")
+    lines += [
+        "",
+        "| mode | batch | directions at a time | devices | time | interval |",
+        "| - | - | - | - | - | - |",
+    ]
+    for row in rows:
+        if row["kind"] == "time" and row["median"]:
+            devices = f"{row['devices']} by {row['split']}" if row["devices"] > 1 else "1"
+            interval = f"{format_duration(row['low'])} to {format_duration(row['high'])}"
+            lines.append(
+                f"| `{row['mode']}` | {row['points']} | {row['chunk'] or 'all'} | {devices} | "
+                f"{format_duration(row['median'])} | {interval} |"
+            )
+    return "\n".join(lines)
+
+
+def draw(rows: list[dict], published: list[dict], path: Path) -> None:
+    """Draw the published ratios to nested differentiation and ours, with intervals, as a PNG file."""
+    import altair as alt
+    import vl_convert
+
+    points = []
+    for cell in compare(rows, published):
+        if cell["mode"] == COMPARED[0]:
+            continue
+        name = f"{MODES[cell['mode']]}, {cell['quantity']}, {cell['points']}, {cell['system']}"
+        points.append({"cell": name, "by": "published", "ratio": cell["ratio"]})
+        if cell["our_ratio"]:
+            middle, low, high = cell["our_ratio"]
+            points.append({"cell": name, "by": "here", "ratio": middle, "low": low, "high": high})
+    scale = alt.Scale(type="log", domain=[0.2, 2])
+    base = alt.Chart(alt.Data(values=points)).encode(
+        y=alt.Y("cell:N", sort=None, title=None, axis=alt.Axis(labelLimit=400)),
+        color=alt.Color("by:N", title=None),
+    )
+    marks = base.mark_point(filled=True, size=60).encode(
+        x=alt.X("ratio:Q", scale=scale, title="over nested differentiation"), shape="by:N"
+    )
+    bars = base.mark_rule().encode(x=alt.X("low:Q", scale=scale, title=""), x2="high:Q")
+    chart = (bars + marks).properties(
+        width=420, title="The Laplacian of a network: Taylor mode and one forward pass"
+    )
+    path.write_bytes(vl_convert.vegalite_to_png(chart.to_json(), scale=2))
+
+
+def write_page() -> None:
+    """Write the tables between the markers of docs/laplacian.md, and the figure beside it."""
+    rows, published, page = read("laplacian"), read("laplacian_published"), DOCS / "laplacian.md"
+    begin, end = "<!-- begin of the measured tables -->", "<!-- end of the measured tables -->"
+    before, rest = page.read_text().split(begin)
+    page.write_text(f"{before}{begin}\n{tables(rows, published)}\n{end}{rest.split(end)[1]}")
+    draw(rows, published, DOCS / "laplacian.png")
+
+
+def main(arguments: list[str]) -> None:
+    """Measure, or with `--draw` write the page."""
+    if arguments == ["--draw"]:
+        return write_page()
+    sizes = {
+        name[6:]: int(size)
+        for name, _, size in (a.partition("=") for a in arguments)
+        if name.startswith("sizes.")
+    }
+    rows = measure(arguments) + measure_memory(sizes)
+    rows.append({"kind": "machine", "processor": platform.processor(), "jax": jax.__version__})
+    (DOCS / "data" / "laplacian.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

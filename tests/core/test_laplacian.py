@@ -1,0 +1,166 @@
+"""Tests of target=laplacian: every mode, split, api and chunk gives the trace of the Hessian, of any scalar function."""
+
+import dataclasses
+
+import pytest
+
+from tests.support.devices import HERE, ONCE  # isort: skip  # before JAX is used
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scaling.core import modes, run_case, shape, workload
+from scaling.core.case import Case
+from scaling.core.record import Record
+from scaling.study import applicability, completion
+
+LAPLACIAN_MODES = tuple(name for name, mode in modes.MODES.items() if mode.order == 2)
+PROBLEM = {"workload": "residual", "points": 6, "wrt": "d+m", "variant": "scalar", "target": "laplacian"}
+LAYOUTS = {
+    "jit": {"api": "jit"},
+    "chunks": {"api": "jit", "chunk": 5, "block": 4},
+    "points": {"devices": 2},
+    "seeds": {"devices": 2, "split": "seeds", "chunk": 4},
+    "both": {"devices": 8, "split": "both", "mesh": "2x4"},
+    "pmap, points": {"api": "pmap", "devices": 3},
+    "pmap, seeds": {"api": "pmap", "devices": 2, "split": "seeds"},
+    "pmap, both": {"api": "pmap", "devices": 6, "split": "both", "mesh": "2x3", "chunk": 3},
+    "host": {"api": "jit", "storage": "host", "block": 4},
+}
+
+
+def run(**fields):
+    case = completion.complete(Case(**{"dtype": "float64"} | PROBLEM | fields))
+    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[: case.devices], "cpu", ONCE)
+
+
+def reason_to_skip(**fields):
+    case = completion.complete(Case(**PROBLEM | fields))
+    built = workload.build(case)
+    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
+
+
+@pytest.mark.thin(4, "contract")
+@pytest.mark.parametrize("mode", LAPLACIAN_MODES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_mode_and_layout_gives_the_trace_of_the_hessian(layout, mode):
+    record = run(mode=mode, **LAYOUTS[layout])
+    assert record.status == "ok", record.text
+    assert record.error < 1e-10
+    assert not any(record.collectives.values())
+
+
+@pytest.mark.parametrize("fields", [{}, {"jit": False}, {"dtype": "float32"}], ids=str)
+@pytest.mark.parametrize("mode", ["jet", "forward_laplacian", "analytic"])
+def test_a_laplacian_by_one_forward_pass_or_by_hand_passes_the_check(mode, fields):
+    record = run(mode=mode, api="jit", **fields)
+    assert record.status == "ok", record.text
+    assert record.error <= record.tolerance
+
+
+@jax.custom_jvp
+def cubed(x):
+    return x**3
+
+
+cubed.defjvp(lambda primals, tangents: (cubed(*primals), 3 * primals[0] ** 2 * tangents[0]))
+A = np.sin(np.arange(16.0).reshape(4, 4) + 1)
+
+
+def attention(x):
+    rows = x.reshape(2, 2)
+    return jnp.sum(jax.nn.softmax(rows @ rows.T / 2) @ rows**2)
+
+
+def loop(x):
+    state, outputs = jax.lax.scan(lambda h, a: (jnp.tanh(A @ h + a), h @ x), x, jnp.arange(3.0))
+    return jnp.sum(state) + outputs @ outputs
+
+
+FUNCTIONS = {
+    "network": lambda x: jnp.sum(jnp.tanh(jnp.tanh(x @ A + 1) @ A) @ A[0]),
+    "columns": lambda x: jnp.sum(jnp.sin(A @ jnp.cos(A @ x))),
+    "product": lambda x: x[0] * x[1] * x[2] * x[3],
+    "quotient": lambda x: jnp.sum(A @ x / jnp.exp(x[::-1]) - x[0] / (2 + x[1] ** 2)),
+    "linear": lambda x: jnp.sum(3 * x) + 1,
+    "constant": lambda x: jnp.ones(()),
+    "attention": attention,
+    "convolution": lambda x: jnp.sum(jnp.convolve(x, A[0]) ** 2 + jnp.convolve(x, x)),
+    "determinant": lambda x: jnp.linalg.slogdet(A + jnp.outer(x, x) + 3 * jnp.eye(4))[1],
+    "loop": loop,
+    "while": lambda x: jax.lax.fori_loop(0, jnp.argmax(A[0]) + 2, lambda k, h: jnp.sin(h @ A), x).sum(),
+    "branch": lambda x: jax.lax.cond(x[0] > 0, lambda: jnp.sum(x**3), lambda: jnp.sum(jnp.exp(x))),
+    "selection": lambda x: jnp.sum(jnp.where(x > 0.5, x**2, jnp.sin(x)) * jnp.max(x) + jnp.abs(x) * x[1]),
+    "order": lambda x: jnp.sort(x) @ A[0] * x[jnp.argmin(x)] + jnp.cumsum(x)[2] ** 2,
+    "custom derivative": lambda x: jnp.sum(cubed(A @ x) + jax.nn.softplus(x) * jax.nn.silu(x)),
+    "checkpoint": lambda x: jnp.sum(jax.checkpoint(lambda z: jnp.tanh(A @ z))(x) ** 2),
+    "compiled": lambda x: jax.jit(lambda z: jnp.sum(jnp.exp(A @ z)))(x),
+    "spectrum": lambda x: jnp.sum(jnp.abs(jnp.fft.fft(jnp.sin(x) + x)) ** 2),
+    "stopped": lambda x: jnp.sum(jax.lax.stop_gradient(x) * x**2),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_forward_laplacian_of_any_function_is_the_sum_over_directions(name):
+    f, x = FUNCTIONS[name], jnp.array([0.3, 0.8, -0.4, 1.1])
+    V = jnp.array([[1.0, 0, 0, 0], [0, 2, -1, 0.5], [0, 0, 0, 0]])
+    expected = jnp.einsum("ka,ab,kb", V, jax.jit(jax.hessian(f))(x), V)
+    propagate = modes.MODES["forward_laplacian"].sum_quadratic_forms(f, (x,))
+    np.testing.assert_allclose(jax.jit(propagate)((V,)), expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", LAPLACIAN_MODES)
+def test_the_directions_of_several_inputs_are_taken_together(mode):
+    f = lambda x, y: jnp.sum(jnp.sin(x) * jnp.cos(A @ y)) + jnp.sum(x) ** 2 * y[0]  # noqa: E731
+    x, y = jnp.arange(4.0), jnp.arange(4.0) / 3
+    V = (jnp.eye(8)[:, :4], jnp.eye(8)[:, 4:])
+    H = jax.hessian(lambda z: f(z[:4], z[4:]))(jnp.concatenate([x, y]))
+    np.testing.assert_allclose(modes.MODES[mode].sum_quadratic_forms(f, (x, y))(V), jnp.trace(H), rtol=1e-11)
+
+
+def test_the_forward_laplacian_never_stores_second_derivatives_along_single_directions():
+    propagate = modes.MODES["forward_laplacian"].sum_quadratic_forms(FUNCTIONS["network"], (jnp.ones(4),))
+    equations = jax.make_jaxpr(propagate)((jnp.eye(4),)).eqns
+    products = [equation for equation in equations if equation.primitive.name == "dot_general"]
+    by_direction = [product for product in products if 4 in product.outvars[0].aval.shape[:-1]]
+    assert len(by_direction) == 2 < len(products)  # the derivatives alone, in both hidden layers
+
+
+@pytest.mark.parametrize("mode", LAPLACIAN_MODES)
+def test_a_laplacian_that_is_a_thousandth_off_is_a_wrong_answer(mode, monkeypatch):
+    right = modes.MODES[mode].sum_quadratic_forms
+
+    def wrong(f, x):
+        sum_of = right(f, x)
+        return lambda V: sum_of(V) * 1.001
+
+    monkeypatch.setitem(modes.MODES, mode, dataclasses.replace(modes.MODES[mode], quadratic_sum=wrong))
+    record = run(mode=mode, api="jit", dtype="float32")
+    assert (record.status, record.reason, record.seconds) == ("failed", "wrong_answer", [])
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"mode": "jacfwd"}, "target=laplacian needs fwd_over_rev"),
+        ({"mode": "jet", "target": "hessian"}, "mode=jet computes the Laplacian; use target=laplacian"),
+        ({"mode": "forward_laplacian", "target": "jacobian"}, "use target=laplacian"),
+        ({"mode": "forward_laplacian", "seeds": "colored"}, "not target=laplacian; use target=hessian"),
+        ({"mode": "jet", "variant": "vector"}, "needs a function with one output"),
+        ({"mode": "jet", "batch": "whole"}, "computed for each point; use batch=vmap"),
+        ({"mode": "fwd_over_rev", "split": "data", "devices": 2}, "computed for each point"),
+        ({"mode": "fwd_over_rev", "engine": "torch"}, "target=laplacian is implemented for engine=jax only"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_mode_and_a_target_that_do_not_go_together_are_skipped_with_a_reason(fields, text):
+    assert text in reason_to_skip(**fields)[1]
+
+
+def test_a_mode_of_the_laplacian_alone_selects_its_target():
+    for mode, target in (
+        ("jet", "laplacian"),
+        ("forward_laplacian", "laplacian"),
+        ("fwd_over_rev", "hessian"),
+    ):
+        assert completion.complete(Case(**PROBLEM | {"mode": mode, "target": None})).target == target
