@@ -39,7 +39,7 @@ def measure(arguments: list[str]) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([*command, "study=laplacian", f"results={folder}/laplacian", *arguments], check=True)
         frame = scaling.load(f"{folder}/laplacian")
-    rows = frame[frame["kind"] == "case"][[*FIELDS, *(name for name in MACHINE if name in frame)]]
+    rows = frame[frame["workload"] == "examples.laplacian"][[*FIELDS, *MACHINE]]
     return [{"kind": "time"} | row for row in json.loads(rows.to_json(orient="records", date_format="iso"))]
 
 
