@@ -28,8 +28,22 @@ from scaling.study import completion
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 MODES = {"fwd_over_rev": "nested", "jet": "Taylor", "forward_laplacian": "collapsed", "analytic": "by hand"}
 COMPARED = tuple(MODES)[:3]
-BATCHES = (228, 455, 2048)  # whose programs are compiled to read their memory
-FIELDS = ("mode", "points", "chunk", "devices", "split", "median", "low", "high", "status", "text", "error")
+UNITS = {"s": 1.0, "ms": 1e-3, "GiB": 2.0**30, "MiB": 2.0**20}
+BATCHES = (1, 228, 455, 2048)  # whose programs are compiled to read their memory
+FIELDS = (
+    "mode",
+    "points",
+    "chunk",
+    "devices",
+    "split",
+    "api",
+    "median",
+    "low",
+    "high",
+    "status",
+    "text",
+    "error",
+)
 MACHINE = ("environment.device_kind", "environment.versions", "started_at")
 
 
@@ -97,8 +111,12 @@ def slope(rows: list[dict], kind: str, mode: str) -> tuple[float, float, float] 
 
 
 def is_plain(row: dict, kind: str, mode: str) -> bool:
-    """Return whether a row has all directions at once on one device."""
-    return row["kind"] == kind and row["mode"] == mode and not row.get("chunk") and row.get("devices", 1) == 1
+    """Return whether a row is that of a mode with all directions at once, without a layout."""
+    return (
+        (row["kind"], row.get("mode")) == (kind, mode)
+        and not row.get("chunk")
+        and row.get("api", "jit") == "jit"
+    )
 
 
 def value(row: dict) -> tuple[float, float, float] | None:
@@ -127,7 +145,8 @@ def compare(rows: list[dict], published: list[dict]) -> list[dict]:
     for cell in published:
         of = {k: cell[k] for k in ("source", "quantity", "points")}
         nested = next(c for c in published if of.items() <= c.items() and c["mode"] == COMPARED[0])
-        here = ratio(ours(rows, cell), ours(rows, nested))
+        here = ours(rows, cell)
+        there = (UNITS[cell["unit"]] * cell["value"],) * 3
         compared.append(
             cell | {"ratio": cell["value"] / nested["value"], "ours": ours(rows, cell), "our_ratio": here}
         )

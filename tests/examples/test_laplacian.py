@@ -39,7 +39,9 @@ def test_the_laplacian_by_hand_and_the_hessian_in_numpy_agree_with_automatic_dif
     named = inputs.exact_inputs(case, workload.build(case), 0, 3)
     weights = [named[f"weights.{k}"] for k in range(5)]
     biases = [named[f"biases.{k}"] for k in range(4)]
-    H = jax.vmap(jax.hessian(laplacian.network), in_axes=(0, None, None))(named["x"], weights, biases)
+    H = jax.jit(jax.vmap(jax.hessian(laplacian.network), in_axes=(0, None, None)))(
+        named["x"], weights, biases
+    )
     of_numpy = laplacian.hessian({"x": named["x"], "weights": weights, "biases": biases})
     np.testing.assert_allclose(of_numpy.derivative, H, rtol=1e-10, atol=1e-12)
     by_hand = laplacian.laplacian(jnp.asarray(named["x"]), weights, biases)
