@@ -1,4 +1,4 @@
-"""The Laplacian of a network by its inputs, as in the loss of a physics-informed network and in variational Monte Carlo.
+"""The Laplacian of a network by its inputs, as in physics-informed networks and variational Monte Carlo.
 
 The network is that of Dangel et al. (arXiv:2505.13644): 50-768-768-512-512-1 with tanh. `sizes.inputs`,
 `sizes.wide` and `sizes.narrow` make it smaller.
@@ -39,7 +39,7 @@ def laplacian(x, weights, biases):
 
 
 def hessian(inputs):
-    """Return values and Hessians in NumPy, with the derivatives of u by each layer in reverse: an independent reference."""
+    """Return values and Hessians in NumPy, from the derivatives of u by each layer in reverse order."""
     h, D, layers = inputs["x"], None, []
     *hidden, last = inputs["weights"]
     for w, b in zip(hidden, inputs["biases"], strict=True):
@@ -55,7 +55,7 @@ def hessian(inputs):
 
 
 def workload(case):
-    """Return the network, the Laplacian by hand as the mode `analytic`, and the NumPy Hessian as the reference."""
+    """Return the network with the Laplacian by hand, `analytic`, and the Hessian in NumPy as reference."""
     n, wide, narrow = (case.sizes.get(name, size) for name, size in SIZES.items())
     widths = [n, wide, wide, narrow, narrow, 1]
     pairs = list(itertools.pairwise(widths))

@@ -1,7 +1,7 @@
-"""Measure the study of examples/laplacian.py and the memory of its programs, and write docs/laplacian.md from them.
+"""Measure the study of examples/laplacian.py and the memory of its programs, and write docs/laplacian.md.
 
     python -m examples.measure_laplacian         # measures and writes docs/data/laplacian.jsonl
-    python -m examples.measure_laplacian --draw  # writes the table of docs/laplacian.md and docs/laplacian.png
+    python -m examples.measure_laplacian --draw  # writes the tables of docs/laplacian.md, and its figure
 
 Further arguments of the first command go to `scaling run`, such as `points=8 sizes.wide=16 sizes.narrow=12`.
 """
@@ -58,9 +58,9 @@ def measure(arguments: list[str]) -> list[dict]:
 
 
 def program_bytes(mode: str, points: int, sizes: dict[str, int], by_weights: bool) -> int | None:
-    """Return the memory of a program without its arguments: of the Laplacians, or of the gradient of their sum.
+    """Return the memory of a program without its arguments, or None if JAX cannot differentiate it.
 
-    The gradient is that by weights and biases. It is None if JAX cannot differentiate the mode in reverse mode.
+    The program computes the Laplacians, or with `by_weights` the gradient of their sum by weights and biases.
     """
     case = completion.complete(Case("examples.laplacian", mode=mode, points=points, sizes=sizes, api="jit"))
     built = workload.build(case)
@@ -140,16 +140,17 @@ def ratio(a: tuple[float, ...] | None, b: tuple[float, ...] | None) -> tuple[flo
 
 
 def compare(rows: list[dict], published: list[dict]) -> list[dict]:
-    """Return one comparison per published cell: its ratio to nested differentiation there, and ours."""
+    """Return one comparison per published cell.
+
+    It has our value, its ratio to the published one, and the ratios of both to nested differentiation.
+    """
     compared = []
     for cell in published:
-        of = {k: cell[k] for k in ("source", "quantity", "points")}
+        of = {name: cell[name] for name in ("source", "quantity", "points")}
         nested = next(c for c in published if of.items() <= c.items() and c["mode"] == COMPARED[0])
-        here = ours(rows, cell)
-        there = (UNITS[cell["unit"]] * cell["value"],) * 3
-        compared.append(
-            cell | {"ratio": cell["value"] / nested["value"], "ours": ours(rows, cell), "our_ratio": here}
-        )
+        here, there = ours(rows, cell), (UNITS[cell["unit"]] * cell["value"],) * 3
+        ratios = {"ratio": cell["value"] / nested["value"], "our_ratio": ratio(here, ours(rows, nested))}
+        compared.append(cell | ratios | {"ours": here, "over_published": ratio(here, there)})
     return compared
 
 
@@ -170,15 +171,15 @@ def format_value(cell: dict) -> str:
 
 def tables(rows: list[dict], published: list[dict]) -> str:
     """Return the comparison with the published cells and all measured times as two Markdown tables."""
-    lines = [
-        "| quantity | batch | mode | published | over nested | here | over nested |",
-        "| - | - | - | - | - | - | - |",
-    ]
+    head = ("quantity", "batch", "mode", "published", "here", "here over published")
+    head += ("over nested: published", "over nested: here")
+    lines = [f"| {' | '.join(head)} |", "| - " * len(head) + "|"]
     for cell in compare(rows, published):
-        what = f"{cell['quantity']}, {cell['system']} ({cell['source']})"
-        there = f"{cell['value']:g} {cell['unit']} | {cell['ratio']:.2f}"
-        here = f"{format_value(cell)} | {format_ratio(cell['our_ratio'])}"
-        lines.append(f"| {what} | {cell['points']} | {MODES[cell['mode']]} | {there} | {here} |")
+        what = f"{cell['quantity']}, {cell['system']} ({cell['source']}) | {cell['points']} | {MODES[cell['mode']]}"
+        here = f"{format_value(cell)} | {format_ratio(cell['over_published'])}"
+        over_nested = f"{cell['ratio']:.2f} | {format_ratio(cell['our_ratio'])}"
+        over_nested = "1 | 1" if cell["mode"] == COMPARED[0] else over_nested
+        lines.append(f"| {what} | {cell['value']:g} {cell['unit']} | {here} | {over_nested} |")
     lines += [
         "",
         "| mode | batch | directions at a time | devices | time | interval |",
@@ -200,27 +201,27 @@ def draw(rows: list[dict], published: list[dict], path: Path) -> None:
     import altair as alt
     import vl_convert
 
-    points = []
+    points, names = [], []
     for cell in compare(rows, published):
         if cell["mode"] == COMPARED[0]:
             continue
-        name = f"{MODES[cell['mode']]}, {cell['quantity']}, {cell['points']}, {cell['system']}"
-        points.append({"cell": name, "by": "published", "ratio": cell["ratio"]})
+        batch = cell["points"] if cell["points"] == "per datum" else f"batch {cell['points']}"
+        names.append(f"{cell['system']}, {cell['quantity']}, {batch}, {MODES[cell['mode']]}")
+        points.append({"cell": names[-1], "by": "published", "ratio": cell["ratio"]})
         if cell["our_ratio"]:
             middle, low, high = cell["our_ratio"]
-            points.append({"cell": name, "by": "here", "ratio": middle, "low": low, "high": high})
-    scale = alt.Scale(type="log", domain=[0.2, 2])
-    base = alt.Chart(alt.Data(values=points)).encode(
-        y=alt.Y("cell:N", sort=None, title=None, axis=alt.Axis(labelLimit=400)),
-        color=alt.Color("by:N", title=None),
+            points.append({"cell": names[-1], "by": "here", "ratio": middle, "low": low, "high": high})
+    scale, title = alt.Scale(type="log", domain=[0.1, 10]), "over nested differentiation"
+    y = alt.Y("cell:N", sort=names, title=None, axis=alt.Axis(labelLimit=400, grid=True))
+    color = alt.Color("by:N", title=None, scale=alt.Scale(range=["#d55e00", "#0072b2"]))
+    base = alt.Chart(alt.Data(values=points)).encode(y=y, color=color, shape=alt.Shape("by:N", title=None))
+    marks = base.mark_point(filled=True, size=60).encode(x=alt.X("ratio:Q", scale=scale, title=title))
+    bars = (
+        base.transform_filter("isValid(datum.low)")
+        .mark_rule()
+        .encode(x=alt.X("low:Q", scale=scale, title=title), x2="high:Q")
     )
-    marks = base.mark_point(filled=True, size=60).encode(
-        x=alt.X("ratio:Q", scale=scale, title="over nested differentiation"), shape="by:N"
-    )
-    bars = base.mark_rule().encode(x=alt.X("low:Q", scale=scale, title=""), x2="high:Q")
-    chart = (bars + marks).properties(
-        width=420, title="The Laplacian of a network: Taylor mode and one forward pass"
-    )
+    chart = (bars + marks).properties(width=420, title="Taylor mode and one forward pass, against nested")
     path.write_bytes(vl_convert.vegalite_to_png(chart.to_json(), scale=2))
 
 

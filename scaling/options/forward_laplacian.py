@@ -1,4 +1,4 @@
-"""Compute the Laplacian of a function in one forward pass, as the forward Laplacian or collapsed Taylor mode does.
+"""Compute the Laplacian of a function in one forward pass: the forward Laplacian, or collapsed Taylor mode.
 
 Each intermediate result y carries its derivatives along all directions, and the sum over these directions of
 its second derivatives. For y = g(x), with t the derivative of x along a direction and s the sum of its second
@@ -7,9 +7,9 @@ derivatives,
     derivative of y along the direction      g'(x) t
     sum of the second derivatives of y       g'(x) s + sum over the directions of g''(x)[t, t]
 
-so that the second derivatives along single directions are never stored. For g linear the last sum is zero, and
-for g elementwise it is g''(x) times the sum of t^2. For any other operation, such as a loop or a function with
-a custom derivative, it is a JVP of a JVP along each direction.
+so that the second derivatives along single directions are never stored. For g linear the last sum is zero,
+and for g elementwise it is g''(x) times the sum of t^2. For any other operation, such as a loop or a function
+with a custom derivative, it is a JVP of a JVP along each direction.
 
 Li et al., "A computational framework for neural network-based variational Monte Carlo with Forward Laplacian"
 (2024); Dangel et al., "Collapsing Taylor mode automatic differentiation" (2025).

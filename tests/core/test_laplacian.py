@@ -1,4 +1,4 @@
-"""Tests of target=laplacian: every mode, split, api and chunk gives the trace of the Hessian, of any scalar function."""
+"""Tests of target=laplacian: every mode and layout gives the trace of the Hessian, of any scalar function."""
 
 import dataclasses
 
