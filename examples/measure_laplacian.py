@@ -20,7 +20,7 @@ os.environ |= environment.variables("cpu") | {"JAX_PLATFORMS": "cpu"}
 import jax
 
 import scaling
-from scaling.core import layout, workload
+from scaling.core import layout, store, workload
 from scaling.core.case import Case
 from scaling.core.formatting import format_bytes, format_duration
 from scaling.study import completion
@@ -53,8 +53,11 @@ def measure(arguments: list[str]) -> list[dict]:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([*command, "study=laplacian", f"results={folder}/laplacian", *arguments], check=True)
         frame = scaling.load(f"{folder}/laplacian")
-    rows = frame[frame["workload"] == "examples.laplacian"][[*FIELDS, *MACHINE]]
-    return [{"kind": "time"} | row for row in json.loads(rows.to_json(orient="records", date_format="iso"))]
+        chosen = {record.key: record.chosen for record in store.load(Path(folder, "laplacian")).records}
+    frame = frame[frame["workload"] == "examples.laplacian"]
+    rows = json.loads(frame[[*FIELDS, *MACHINE]].to_json(orient="records", date_format="iso"))
+    of_case = [{"kind": "time", "chosen": chosen[key]} for key in frame["key"]]
+    return [head | row for head, row in zip(of_case, rows, strict=True)]
 
 
 def program_bytes(mode: str, points: int, sizes: dict[str, int], by_weights: bool) -> int | None:
@@ -98,7 +101,7 @@ def read(name: str) -> list[dict]:
 
 
 def slope(rows: list[dict], kind: str, mode: str) -> tuple[float, float, float] | None:
-    """Return the increase of a quantity per datum between the two largest batches, with the ends of its interval."""
+    """Return the increase of a quantity per datum between the two largest batches, with its interval."""
     found = sorted(
         (row for row in rows if is_plain(row, kind, mode) and value(row)), key=lambda r: r["points"]
     )
@@ -175,7 +178,8 @@ def tables(rows: list[dict], published: list[dict]) -> str:
     head += ("over nested: published", "over nested: here")
     lines = [f"| {' | '.join(head)} |", "| - " * len(head) + "|"]
     for cell in compare(rows, published):
-        what = f"{cell['quantity']}, {cell['system']} ({cell['source']}) | {cell['points']} | {MODES[cell['mode']]}"
+        what = f"{cell['quantity']}, {cell['system']} ({cell['source']})"
+        what += f" | {cell['points']} | {MODES[cell['mode']]}"
         here = f"{format_value(cell)} | {format_ratio(cell['over_published'])}"
         over_nested = f"{cell['ratio']:.2f} | {format_ratio(cell['our_ratio'])}"
         over_nested = "1 | 1" if cell["mode"] == COMPARED[0] else over_nested
@@ -185,15 +189,28 @@ def tables(rows: list[dict], published: list[dict]) -> str:
         "| mode | batch | directions at a time | devices | time | interval |",
         "| - | - | - | - | - | - |",
     ]
-    for row in rows:
-        if row["kind"] == "time" and row["median"]:
-            devices = f"{row['devices']} by {row['split']}" if row["devices"] > 1 else "1"
-            interval = f"{format_duration(row['low'])} to {format_duration(row['high'])}"
-            lines.append(
-                f"| `{row['mode']}` | {row['points']} | {row['chunk'] or 'all'} | {devices} | "
-                f"{format_duration(row['median'])} | {interval} |"
-            )
-    return "\n".join(lines)
+    for row in (row for row in rows if row["kind"] == "time" and row["median"]):
+        devices = f"{row['devices']} by {row['split']}" if row["devices"] > 1 else "1"
+        interval = f"{format_duration(row['low'])} to {format_duration(row['high'])}"
+        settings = f"{row['points']} | {row['chunk'] or 'all'} | {devices}"
+        lines.append(f"| `{row['mode']}` | {settings} | {format_duration(row['median'])} | {interval} |")
+    return "\n".join([*lines, *describe_choices(rows)])
+
+
+def describe_choices(rows: list[dict]) -> list[str]:
+    """Return a line for each case with mode=auto: what it chose, and its time over that of the fastest mode."""
+    times = [row for row in rows if row["kind"] == "time" and row["median"] and row["mode"] != "analytic"]
+    lines = []
+    for row in (row for row in times if row["mode"] == "auto"):
+        rivals = [
+            r for r in times if r["mode"] != "auto" and r["points"] == row["points"] and r["api"] == "jit"
+        ]
+        fastest = min(rivals, key=lambda rival: rival["median"], default=None)
+        if fastest is not None:
+            regret = format_ratio(ratio(value(row), value(fastest)))
+            text = f"At batch {row['points']}, `mode: auto` chose `{row['chosen']['mode']}`"
+            lines += ["", f"{text}. It takes {regret} times as long as the fastest, `{fastest['mode']}`."]
+    return lines
 
 
 def draw(rows: list[dict], published: list[dict], path: Path) -> None:
@@ -214,8 +231,10 @@ def draw(rows: list[dict], published: list[dict], path: Path) -> None:
     scale, title = alt.Scale(type="log", domain=[0.1, 10]), "over nested differentiation"
     y = alt.Y("cell:N", sort=names, title=None, axis=alt.Axis(labelLimit=400, grid=True))
     color = alt.Color("by:N", title=None, scale=alt.Scale(range=["#d55e00", "#0072b2"]))
-    base = alt.Chart(alt.Data(values=points)).encode(y=y, color=color, shape=alt.Shape("by:N", title=None))
-    marks = base.mark_point(filled=True, size=60).encode(x=alt.X("ratio:Q", scale=scale, title=title))
+    base = alt.Chart(alt.Data(values=points)).encode(y=y, color=color)
+    marks = base.mark_point(filled=True, size=60).encode(
+        x=alt.X("ratio:Q", scale=scale, title=title), shape=alt.Shape("by:N", title=None)
+    )
     bars = (
         base.transform_filter("isValid(datum.low)")
         .mark_rule()

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from scaling.core import option_modules, shape, workload
-from scaling.core.case import SECOND, Case, Refusal
+from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
 from scaling.core.pattern import Coloring
 from scaling.core.shape import DerivativeShape
 from scaling.core.workload import Workload
@@ -15,7 +15,8 @@ from scaling.study import applicability, completion
 _MODES = ("jacfwd", "jacrev", "grad_of_sum", "mixed")
 _HESSIAN_MODES = ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd")
 _PRODUCT_MODES = ("fwd_over_rev", "rev_over_fwd", "rev_over_rev")  # of a Hessian and a vector
-_CHUNKED = ("jacfwd", "jacrev", "fwd_over_rev")
+_LAPLACIAN_MODES = ("fwd_over_rev", "forward_laplacian")
+_CHUNKED = ("jacfwd", "jacrev", "fwd_over_rev", "forward_laplacian")
 COMPRESSED = "vmap_grad"  # the mode of the candidate with colored seeds, whose program is plain code
 _MOST_NESTED_FORWARD = 8  # inputs: forward over forward takes inputs x inputs JVPs
 _CHUNKS = (16, 128)  # seeds at a time
@@ -81,6 +82,8 @@ def _enumerate_cases(
 def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str]:
     if base.target == "hvp":
         return list(_PRODUCT_MODES)
+    if base.target == LAPLACIAN:
+        return list(_LAPLACIAN_MODES)
     if base.target in SECOND:
         return [m for m in _HESSIAN_MODES if m != "fwd_over_fwd" or sizes.inputs <= _MOST_NESTED_FORWARD]
     omitted = set() if len(built.names) > 1 and not any("." in name for name in built.names) else {"mixed"}
