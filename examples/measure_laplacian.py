@@ -198,7 +198,7 @@ def tables(rows: list[dict], published: list[dict]) -> str:
 
 
 def describe_choices(rows: list[dict]) -> list[str]:
-    """Return a line for each case with mode=auto: what it chose, and its time over that of the fastest mode."""
+    """Return a line for each case with mode=auto: its choice, and its time over that of the fastest mode."""
     times = [row for row in rows if row["kind"] == "time" and row["median"] and row["mode"] != "analytic"]
     lines = []
     for row in (row for row in times if row["mode"] == "auto"):
