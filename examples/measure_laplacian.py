@@ -31,19 +31,9 @@ COMPARED = tuple(MODES)[:3]
 UNITS = {"s": 1.0, "ms": 1e-3, "GiB": 2.0**30, "MiB": 2.0**20}
 BATCHES = (1, 228, 455, 2048)  # whose programs are compiled to read their memory
 FIELDS = (
-    "mode",
-    "points",
-    "chunk",
-    "devices",
-    "split",
-    "api",
-    "median",
-    "low",
-    "high",
-    "status",
-    "text",
-    "error",
-)
+    "mode", "points", "chunk", "devices", "split", "api", "median", "low", "high", "temp_bytes", "output_bytes",
+    "status", "text", "error",
+)  # fmt: skip
 MACHINE = ("environment.device_kind", "environment.versions", "started_at")
 
 
@@ -184,16 +174,28 @@ def tables(rows: list[dict], published: list[dict]) -> str:
         over_nested = f"{cell['ratio']:.2f} | {format_ratio(cell['our_ratio'])}"
         over_nested = "1 | 1" if cell["mode"] == COMPARED[0] else over_nested
         lines.append(f"| {what} | {cell['value']:g} {cell['unit']} | {here} | {over_nested} |")
-    lines += [
-        "",
-        "| mode | batch | directions at a time | devices | time | interval |",
-        "| - | - | - | - | - | - |",
-    ]
-    for row in (row for row in rows if row["kind"] == "time" and row["median"]):
+    head = (
+        "mode",
+        "batch",
+        "directions at a time",
+        "devices",
+        "time",
+        "over nested",
+        "memory",
+        "over nested",
+    )
+    lines += ["", f"| {' | '.join(head)} |", "| - " * len(head) + "|"]
+    timed = [row for row in rows if row["kind"] == "time" and row["median"]]
+    for row in sorted(timed, key=lambda row: (row["points"], row["devices"], row["median"])):
+        nested = (r for r in timed if is_plain(r, "time", COMPARED[0]) and r["points"] == row["points"])
+        baseline = next(nested, None)
+        over = format_ratio(ratio(value(row), value(baseline))) if baseline else "not measured"
+        over = "1" if row is baseline else over
+        used, of_nested = (each and each["temp_bytes"] + each["output_bytes"] for each in (row, baseline))
         devices = f"{row['devices']} by {row['split']}" if row["devices"] > 1 else "1"
-        interval = f"{format_duration(row['low'])} to {format_duration(row['high'])}"
-        settings = f"{row['points']} | {row['chunk'] or 'all'} | {devices}"
-        lines.append(f"| `{row['mode']}` | {settings} | {format_duration(row['median'])} | {interval} |")
+        settings = f"`{row['mode']}` | {row['points']} | {row['chunk'] or 'all'} | {devices}"
+        memory = f"{format_bytes(used)} | {f'{used / of_nested:.2f}' if of_nested else 'not measured'}"
+        lines.append(f"| {settings} | {format_duration(row['median'])} | {over} | {memory} |")
     return "\n".join([*lines, *describe_choices(rows)])
 
 

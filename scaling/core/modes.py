@@ -177,9 +177,14 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     import jax.numpy as jnp
     from jax.experimental import jet as taylor
 
-    # Without the factorials, which jet rounds, the second coefficient is half of the second derivative.
-    series = lambda v: [(a, jnp.zeros_like(a)) for a in v]  # noqa: E731
-    return _sum_over_block(lambda v: 2 * taylor.jet(f, x, series(v), factorial_scaled=False)[1][1])
+    def second_derivative(v: tuple[Any, ...]) -> Any:
+        series = [(a, jnp.zeros_like(a)) for a in v]
+        try:  # without the factorials, which jet rounds, the coefficient is half of the derivative
+            return 2 * taylor.jet(f, x, series, factorial_scaled=False)[1][1]
+        except (KeyError, NotImplementedError) as error:
+            raise NotImplementedError(f"jax.experimental.jet has no rule for an operation: {error}") from None
+
+    return _sum_over_block(second_derivative)
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:

@@ -157,6 +157,12 @@ def test_a_mode_and_a_target_that_do_not_go_together_are_skipped_with_a_reason(f
     assert text in reason_to_skip(**fields)[1]
 
 
+def test_taylor_mode_names_the_operation_that_it_does_not_know():
+    laplacian = modes.MODES["jet"].sum_quadratic_forms(FUNCTIONS["loop"], (jnp.ones(4),))
+    with pytest.raises(NotImplementedError, match="no rule for an operation: scan"):
+        laplacian((jnp.eye(4),))
+
+
 def test_a_mode_of_the_laplacian_alone_selects_its_target():
     for mode, target in (
         ("jet", "laplacian"),
