@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from scaling.core import case as cases
 from scaling.core import workload
 from scaling.core.case import AUTO, CHOSEN_FIELDS, DTYPES, JAX, SECOND, Case, Refusal, defaults, unknown_name
 from scaling.peers import interface as peers
@@ -100,7 +99,7 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
     values = (value,) if isinstance(value, str) else tuple(value)
     targets = tuple(getattr(module, "TARGETS", ("jacobian",)))
     mode = case.ad_mode
-    second = cases.LAPLACIAN if mode.laplacian_only else SECOND[0]
+    second = SECOND[-1 if mode.laplacian_only else 0]
     target = case.target or (values[0] if mode.is_value else second if mode.order == 2 else targets[0])
     known = tuple(dict.fromkeys((*targets, *values, *SECOND)))
     if target not in known:
