@@ -131,7 +131,7 @@ def shared_input(case: Case, workload: "Workload", name: str) -> np.ndarray:
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
 
-@functools.lru_cache(maxsize=4)  # the check needs it for each block of points
+@functools.lru_cache(maxsize=64)  # the check needs all of them for each block of points
 def _draw_shared(spec: InputSpec, seed: int, name: str, dtype: str) -> np.ndarray:
     return np.asarray(_draw_rounded(spec, seed, name, dtype, 0, 1)[0])
 

@@ -242,6 +242,20 @@ def test_the_derivative_with_respect_to_a_pytree_passes_the_check(tree_and_flat_
     assert record.case.wrt == (None if mode == "value" else "params")
 
 
+def test_the_inputs_that_all_points_share_are_drawn_once_for_all_blocks_of_points():
+    drawn = []
+
+    def make(_, rows):
+        drawn.append(len(rows))
+        return np.ones((len(rows), 2))
+
+    shared = {f"w{number}": InputSpec((2,), make) for number in range(9)}
+    built = Workload(lambda x, **weights: x, points={"x": uniform()}, shared=shared)
+    for point in range(3):
+        inputs.exact_inputs(Case("mine", points=3), built, point, point + 1)
+    assert len(drawn) == len(shared)
+
+
 @pytest.mark.parametrize("layout", ["jit", "points", "data"])
 @pytest.mark.parametrize("forward", ["w", "b", "t", "w+s"])
 def test_mixed_mode_of_a_sum_over_points_keeps_the_order_of_the_inputs(
