@@ -1,0 +1,182 @@
+"""Measure the stages of sparse differentiation: detection, coloring, compressed products, decompression.
+
+    python -m examples.brusselator_stages.measure          measures into docs/data/brusselator.jsonl (4 minutes)
+    python -m examples.brusselator_stages.measure small    the same at small sizes, in seconds
+    python -m examples.brusselator_stages.measure table    writes the table of docs/brusselator.md and its figure
+
+Run it from the root of the repository. Detection and coloring are those of the package, of which each call
+is timed. The compressed Jacobian and the decompression are two programs; the package makes one program of
+both, whose result is compared with the closed form before its first time is kept.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from examples import brusselator, diffusion, rosenbrock, side_by_side
+from scaling.core import run_case, shape, workload
+from scaling.core.case import Case
+from scaling.core.pattern import Coloring
+from scaling.core.record import Record
+from scaling.core.timing import Sampling
+from scaling.options.sparse import sparsity
+from scaling.study import completion
+
+NAME = "brusselator"
+CELLS = Path(__file__).with_name("published.yaml")
+FUNCTIONS = {  # name -> the function of one point that is analyzed
+    "brusselator": brusselator.rate,
+    "diffusion": diffusion.rate,
+    "rosenbrock": jax.grad(rosenbrock.value),
+}
+SIZE = {"brusselator": "side", "diffusion": "n", "rosenbrock": "n"}
+FULL = (("brusselator", 6), ("brusselator", 24), ("brusselator", 32), ("brusselator", 64), ("diffusion", 200),
+        ("diffusion", 1000), ("rosenbrock", 200))  # fmt: skip
+SMALL = (("brusselator", 6), ("diffusion", 20), ("rosenbrock", 20))
+MOST_DENSE = 2048  # inputs of a dense Jacobian
+HERE = {"digest": "examples", "platform": "cpu"}
+
+
+def make_input(name: str, size: int) -> jax.Array:
+    """Return one point of an example, uniform on (0.5, 1.5)."""
+    dimensions = (2, size, size) if name == "brusselator" else (size,)
+    return jnp.asarray(np.random.default_rng(0).uniform(0.5, 1.5, dimensions), jnp.float32)
+
+
+def analyze(name: str, size: int, count: int) -> tuple[list[side_by_side.Row], Coloring]:
+    """Detect the pattern and color it by columns and by rows `count` times. Return the times and the coloring.
+
+    The first detection, which traces the function, and the first coloring are a line each.
+    """
+    x, rows = make_input(name, size), dict[str, list[float]]()
+    coloring: Coloring | None = None
+    for number in range(count + 1):
+        columns = sparsity.find_coloring((name, size, number), FUNCTIONS[name], (x,), "columns")
+        by_rows = sparsity.find_coloring((name, size, number), FUNCTIONS[name], (x,), "rows")
+        first = ", first" if number == 0 else ""
+        rows.setdefault(f"detection{first}", []).append(columns.detect_seconds)
+        rows.setdefault(f"coloring{first}", []).append(columns.color_seconds)
+        rows.setdefault(f"coloring by rows{first}", []).append(by_rows.color_seconds)
+        coloring = columns
+    assert coloring is not None
+    sparsity.validate_coloring(coloring)
+    facts = {"colors": coloring.column_count, "nonzeros": len(coloring.pattern.rows)}
+    lines = [{"name": f"{name} {size}/{what}", "seconds": times} | facts for what, times in rows.items()]
+    return lines, coloring
+
+
+def split_stages(name: str, size: int, coloring: Coloring) -> dict[str, Callable[[], Any]]:
+    """Return the compressed Jacobian and its decompression as two compiled calls.
+
+    Compressed: one JVP for each color, (colors, outputs). Decompressed: the nonzeros, row by row.
+    """
+    x, function = make_input(name, size), FUNCTIONS[name]
+    colors, pattern = np.asarray(coloring.columns), coloring.pattern
+    seeds = jnp.asarray(colors == np.arange(coloring.column_count)[:, None], jnp.float32).reshape(
+        -1, *x.shape
+    )
+    positions = jnp.asarray(colors[pattern.cols] * pattern.outputs + pattern.rows)
+
+    @jax.jit
+    def compress(x, seeds):
+        return jax.vmap(lambda v: jax.jvp(function, (x,), (v,))[1].ravel())(seeds)
+
+    decompress = jax.jit(lambda compressed, positions: jnp.take(compressed.ravel(), positions, mode="clip"))
+    compressed = compress(x, seeds)
+    if size <= 32:
+        dense = jax.jacfwd(function)(x).reshape(pattern.outputs, -1)
+        np.testing.assert_array_equal(decompress(compressed, positions), dense[pattern.rows, pattern.cols])
+    return {
+        "compressed products": functools.partial(compress, x, seeds),
+        "decompression": functools.partial(decompress, compressed, positions),
+    }
+
+
+def list_cases(name: str, size: int) -> dict[str, Case]:
+    """Return the cases of an example by the name of what they compute."""
+    fields = {"workload": f"examples.{name}", "sizes": {SIZE[name]: size}, "api": "jit"}
+    if name == "rosenbrock":
+        hessian = {"target": "hessian", "mode": "fwd_over_rev"}
+        settings = {"hessian": {"seeds": "colored"} | hessian, "dense hessian": hessian}
+    else:
+        settings = {
+            "jacobian": {"mode": "jacfwd", "seeds": "colored"},
+            "jacobian by rows": {"mode": "jacrev", "seeds": "colored"},
+            "dense jacobian": {"mode": "jacfwd"},
+            "dense jacobian by rows": {"mode": "jacrev"},
+        }
+    inputs = 2 * size * size if name == "brusselator" else size
+    if inputs > MOST_DENSE:
+        settings = {what: setting for what, setting in settings.items() if "dense" not in what}
+    cases = {what: completion.complete(Case(**fields, **setting)) for what, setting in settings.items()}
+    return {
+        what: completion.without_trivial_blocks(case, shape.derivative_shape(case, workload.build(case)))
+        for what, case in cases.items()
+    }
+
+
+def measure_cases(name: str, size: int, seconds: float) -> list[side_by_side.Row]:
+    """Check and measure the cases of an example in turns."""
+    sampling = Sampling(least=side_by_side.LEAST, seconds=seconds)
+    group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
+    cases = list_cases(name, size)
+    attempts = [
+        run_case.prepare_case(Record(case, "failed", HERE), group, sampling) for case in cases.values()
+    ]
+    active = [attempt for attempt in attempts if not attempt.ended]
+    while active:
+        active = [attempt for attempt in active if not run_case.take_turn(attempt) and not attempt.ended]
+    lines = []
+    for what, attempt in zip(cases, attempts, strict=True):
+        record = run_case.finish_case(attempt)
+        if record.status != "ok":
+            raise ValueError(f"{name} {size}, {what}: {record.status}: {record.text}")
+        lines.append(
+            {"name": f"{name} {size}/{what}", "seconds": list(record.seconds), "error": record.error}
+        )
+    return lines
+
+
+def advise_examples(problems: tuple[tuple[str, int], ...], budget: float) -> list[side_by_side.Row]:
+    """Return the advice for the Jacobian or Hessian of each example."""
+    lines = []
+    for name, size in problems:
+        function = rosenbrock.value if name == "rosenbrock" else FUNCTIONS[name]
+        parameter = {"brusselator": "state", "diffusion": "u", "rosenbrock": "x"}[name]
+        points = {parameter: np.asarray(make_input(name, size))[None]}
+        target = "hessian" if name == "rosenbrock" else "jacobian"
+        lines.append(side_by_side.advise(f"{name}, {size}", budget, function, points, target=target))
+    return lines
+
+
+def measure(problems: tuple[tuple[str, int], ...], seconds: float, budget: float) -> list[side_by_side.Row]:
+    """Return the lines of the result file."""
+    lines = [side_by_side.describe_machine()]
+    for name, size in problems:
+        found, coloring = analyze(name, size, side_by_side.LEAST)
+        lines += found
+        for line in side_by_side.sample_in_turns(split_stages(name, size, coloring), seconds):
+            lines.append(line | {"name": f"{name} {size}/{line['name']}"})
+        lines += measure_cases(name, size, seconds)
+    return lines + advise_examples(problems[-5:], budget)
+
+
+def main() -> None:
+    """Measure, or write the table and the figure."""
+    if sys.argv[1:] == ["table"]:
+        side_by_side.publish(NAME, CELLS, "Stages of sparse differentiation", "milliseconds")
+        return
+    side_by_side.restart_on_one_core()
+    small = sys.argv[1:] == ["small"]
+    lines = measure(*((SMALL, 0.1, 1.0) if small else (FULL, 2.0, 10.0)))
+    side_by_side.write_lines(side_by_side.TOP / "docs" / "data" / f"{NAME}.jsonl", lines)
+
+
+if __name__ == "__main__":
+    main()

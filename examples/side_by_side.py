@@ -1,0 +1,215 @@
+"""Measure calls in alternation on one core, and put the results beside published figures: table and figure.
+
+Results are JSON lines: first the machine, then {"name", "seconds"} for each call, and {"advice", ...} for
+each advice. Published figures are the cells of a YAML file; the table between two comments of a page and the
+figure are made from both.
+"""
+
+import json
+import os
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scaling.core import environment
+from scaling.core.formatting import format_duration, format_number
+from scaling.core.intervals import median_interval, ratio_interval
+
+TOP = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- generated: do not edit -->", "<!-- end -->"
+LEAST, SHORTEST = 21, 2e-3  # samples of a call, and seconds of a sample
+Row = dict[str, Any]
+
+
+def restart_on_one_core() -> None:
+    """Bind this process to one core and restart it, because XLA and glibc read their variables at start-up."""
+    if not os.environ.get("EXAMPLES_BOUND"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+        variables = environment.variables("cpu") | {"JAX_PLATFORMS": "cpu", "EXAMPLES_BOUND": "1"}
+        os.execve(sys.executable, sys.orig_argv, os.environ | variables)
+
+
+def describe_machine() -> Row:
+    """Return the line of a result file that describes the machine."""
+    import jax
+
+    return {"machine": environment.processor(), "cores": len(os.sched_getaffinity(0)), "jax": jax.__version__}
+
+
+def sample_in_turns(calls: Mapping[str, Callable[[], Any]], seconds: float) -> list[Row]:
+    """Return the samples of each call, in seconds. The calls alternate in random order for some seconds."""
+    import jax
+
+    def time_call(name: str, count: int) -> float:
+        began = time.perf_counter()
+        for _ in range(count):
+            jax.block_until_ready(calls[name]())
+        return (time.perf_counter() - began) / count
+
+    for name in calls:
+        time_call(name, 2)  # compiles
+    counts = {name: max(1, round(SHORTEST / time_call(name, 3))) for name in calls}
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    order, shuffle, began, rounds = list(calls), random.Random(0).shuffle, time.perf_counter(), 0
+    while rounds < LEAST or time.perf_counter() - began < seconds:
+        shuffle(order)
+        for name in order:
+            samples[name].append(time_call(name, counts[name]))
+        rounds += 1
+    return [{"name": name, "seconds": values} for name, values in samples.items()]
+
+
+def advise(name: str, budget: float, *arguments: Any, **options: Any) -> Row:
+    """Return what `scaling.advise` recommends by compiling alone, and its regret among the measured candidates.
+
+    The regret is the time of the recommended method over that of the fastest, minus one.
+    """
+    import scaling
+
+    options["cores"] = sorted(os.sched_getaffinity(0))
+    predicted = scaling.advise(*arguments, budget=0, **options)
+    measured = scaling.advise(*arguments, budget=budget, **options)
+    samples = {measured.describe(case): record.seconds for case, record in measured.records.items()}
+    advised, fastest = predicted.describe(predicted.best), measured.describe(measured.best)
+    found = ratio_interval(samples[advised], samples[fastest]) if samples.get(advised) else None
+    if advised == fastest:
+        found = (1.0, 1.0, 1.0)
+    known = sum(bool(seconds) for seconds in samples.values())
+    regret = {"regret": found and [value - 1 for value in found]}
+    return {"advice": name, "advised": advised, "fastest": fastest, "measured": known, **regret}
+
+
+def write_lines(path: Path, rows: Iterable[Row]) -> None:
+    """Write JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def read_lines(path: Path) -> list[Row]:
+    """Read JSON lines."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def compare(cells: Sequence[Row], lines: Sequence[Row]) -> list[Row]:
+    """Return for each published cell: label, published, ours, low and high, which are None if not comparable.
+
+    A cell with `over` is a ratio of two times: `seconds` over `over`, and ours is that of the calls `call`
+    and `call_over`. Otherwise it is a time in seconds. `ours_over` is ours over the published number.
+    """
+    samples = {line["name"]: line["seconds"] for line in lines if "name" in line}
+    rows = []
+    for cell in cells:
+        published, ours = cell["seconds"] / cell.get("over", 1.0), None
+        if cell.get("call") in samples:
+            seconds = samples[cell["call"]]
+            interval = median_interval(seconds)
+            ours = interval and (statistics.median(seconds), *interval)
+            if "over" in cell:
+                ours = ratio_interval(seconds, samples[cell["call_over"]])
+        rows.append(cell | {"published": published, "ours": ours})
+    return rows
+
+
+def load_cells(path: Path) -> tuple[list[Row], list[Row]]:
+    """Return the published cells and their sources. The fields of a group apply to each of its cells."""
+    groups = yaml.safe_load(path.read_text())
+    cells = [
+        {key: value for key, value in group.items() if key != "cells"} | {"reference": number} | cell
+        for number, group in enumerate(groups, 1)
+        for cell in group["cells"]
+    ]
+    return cells, groups
+
+
+def make_table(cells_path: Path, lines: Sequence[Row]) -> str:
+    """Return the Markdown text: the published figures beside ours, their sources, and the advice."""
+    cells, groups = load_cells(cells_path)
+    machine = lines[0]
+    text = [
+        f"Ours: {machine['cores']} core of an {machine['machine']}, JAX {machine['jax']}, float32, medians of "
+        "alternating calls in one process, with 95 % intervals. `over` is ours over the published number.",
+        "",
+        "| problem | what | system | published | ours | over | source |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in compare(cells, lines):
+        unit = f"{{}} times {row['base']}" if "over" in row else "{}"
+        show = format_number if "over" in row else format_duration
+        published, ours, over = unit.format(show(row["published"])), row.get("why", "not measured"), ""
+        if row["ours"]:
+            middle, low, high = row["ours"]
+            if "over" in row:
+                ours = f"{format_number(middle)} ({format_number(low)} to {format_number(high)})"
+            else:
+                ours = format_duration(middle, low, high)
+            values = (value / row["published"] for value in (middle, low, high))
+            over = "{} ({} to {})".format(*map(format_number, values))
+        columns = (row["problem"], row["what"], row["system"], published, ours, over, f"[{row['reference']}]")
+        text.append(f"| {' | '.join(columns)} |")
+    text += ["", "Sources:", ""]
+    text += [
+        f"{number}. {group['source']} Machine: {group['machine']}." for number, group in enumerate(groups, 1)
+    ]
+    text += [
+        "",
+        "| example | advised by compiling alone | fastest measured | regret |",
+        "| --- | --- | --- | --- |",
+    ]
+    for line in lines:
+        if "advice" in line:
+            percent = [f"{100 * value:.1f}" for value in line["regret"] or ()]
+            regret = "{} % ({} to {})".format(*percent) if percent else "advised method not measured"
+            fastest = f"{line['fastest']} (of {line['measured']})"
+            text.append(f"| {line['advice']} | {line['advised']} | {fastest} | {regret} |")
+    return "\n".join(text)
+
+
+def replace_table(page: Path, text: str) -> None:
+    """Replace the text between the two comments of a page."""
+    before, _, rest = page.read_text().partition(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
+
+
+def draw(path: Path, rows: Sequence[Row], title: str, axis: str) -> None:
+    """Draw published and our figures of the comparable cells as a PNG: one row of the figure for each cell."""
+    import altair
+    import vl_convert
+
+    from scaling.report.figures.theme import BLUE, CONFIG, GROUND, VERMILION
+
+    scale = 1.0 if any("over" in row for row in rows) else 1e3
+    labels = [
+        f"{row['problem']}, {row['what']}, {row['system']} [{row['reference']}]"
+        for row in rows
+        if row["ours"]
+    ]
+    values = []
+    for label, row in zip(labels, (row for row in rows if row["ours"]), strict=True):
+        middle, low, high = (scale * value for value in row["ours"])
+        values.append({"cell": label, "who": "published", "value": scale * row["published"]})
+        values.append({"cell": label, "who": "ours", "value": middle, "low": low, "high": high})
+    base = altair.Chart(altair.Data(values=values)).encode(
+        y=altair.Y("cell:N", sort=labels, title=None, axis=altair.Axis(labelLimit=420)),
+        color=altair.Color(
+            "who:N", scale=altair.Scale(domain=["published", "ours"], range=[VERMILION, BLUE])
+        ),
+    )
+    points = base.mark_point(filled=True, size=55).encode(
+        x=altair.X("value:Q", scale=altair.Scale(type="log"), title=axis), shape="who:N"
+    )
+    rules = base.mark_rule(strokeWidth=2).encode(x=altair.X("low:Q", title=axis), x2="high:Q")
+    chart = (rules + points).properties(width=380, title=title).configure(**CONFIG | {"background": GROUND})
+    path.write_bytes(vl_convert.vegalite_to_png(chart.to_dict(), scale=2.0))
+
+
+def publish(name: str, cells_path: Path, title: str, axis: str) -> None:
+    """Write the table of docs/NAME.md and the figure docs/NAME.png from docs/data/NAME.jsonl."""
+    lines = read_lines(TOP / "docs" / "data" / f"{name}.jsonl")
+    replace_table(TOP / "docs" / f"{name}.md", make_table(cells_path, lines))
+    draw(TOP / "docs" / f"{name}.png", compare(load_cells(cells_path)[0], lines), title, axis)

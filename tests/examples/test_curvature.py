@@ -1,0 +1,92 @@
+"""The classifier and the regressions: derivatives are right, studies expand, and the table of the page fits its data."""
+
+import jax
+import numpy as np
+import pytest
+
+from examples import classifier, side_by_side
+from examples.curvature import measure, products
+from scaling.core import run_case
+from scaling.core.case import Case
+from scaling.core.record import Record
+from scaling.study import completion
+from tests.support.devices import HERE, ONCE
+from tests.support.paths import TOP
+
+SIZES = {"rows": 6, "pixels": 5, "width": 32}
+
+
+def run(**fields):
+    case = completion.complete(Case(**{"api": "jit", "dtype": "float64", **fields}))
+    return run_case.run_case(Record(case, "failed", HERE), jax.devices()[:1], "cpu", ONCE)
+
+
+@pytest.fixture(scope="module")
+def small():
+    return measure.make_classifier(8, 5, 32)
+
+
+def test_every_product_of_the_classifier_is_that_of_the_formulas_by_hand(small):
+    errors = measure.check_products(measure.compile_products(small), small)
+    assert set(errors) == set(products.PRODUCTS) and max(errors.values()) < 1e-4
+
+
+def test_a_wrong_product_is_found(small):
+    calls = measure.compile_products(small)
+    with pytest.raises(ValueError, match="gauss-newton has the relative error"):
+        measure.check_products(calls | {"gauss-newton": calls["empirical fisher"]}, small)
+
+
+def test_the_gradient_by_hand_of_the_products_is_that_of_the_example(small):
+    params, images, labels, direction = small
+    reference = classifier.reference(
+        {
+            "images": np.asarray(images, np.float64)[None],
+            "labels": np.asarray(labels)[None],
+            "params": jax.tree.map(lambda a: np.asarray(a, np.float64), params),
+        }
+    )
+    by_hand = products.by_hand(params, images, labels, direction, labels)
+    np.testing.assert_allclose(by_hand["gradient"], reference.derivative[0, 0], rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize(("target", "mode"), [(None, "jacrev"), ("hvp", "fwd_over_rev")])
+def test_the_classifier_is_right(target, mode):
+    record = run(workload="examples.classifier", sizes=SIZES, target=target, mode=mode)
+    assert record.status == "ok", record.text
+
+
+@pytest.mark.parametrize("variant", ["simple", "robust"])
+@pytest.mark.parametrize(("target", "mode"), [(None, "jacrev"), ("hessian", "fwd_over_rev")])
+def test_the_regressions_are_right(variant, target, mode):
+    sizes = {"n": 4, "k": 2}
+    record = run(
+        workload="examples.regression", sizes=sizes, variant=variant, target=target, mode=mode, points=2
+    )
+    assert record.status == "ok", record.text
+
+
+@pytest.mark.parametrize("variant", ["simple", "robust"])
+def test_products_and_hessians_of_the_regressions_agree(variant):
+    measure.check_nestings(*measure.regression_calls(variant))
+
+
+@pytest.mark.parametrize("study", ["classifier", "regression"])
+def test_the_study_expands_without_skipped_cases(study, scaling_command):
+    arguments = ["run", "--config-dir", "examples/conf", f"study={study}", "dry_run=true"]
+    done = scaling_command(arguments, cwd=TOP)
+    assert done.returncode == 0 and "skipped" not in done.stdout, done.stdout + done.stderr
+
+
+def test_the_table_of_the_page_is_that_of_its_data():
+    lines = side_by_side.read_lines(TOP / "docs" / "data" / "curvature.jsonl")
+    assert side_by_side.make_table(measure.CELLS, lines) in (TOP / "docs" / "curvature.md").read_text()
+
+
+def test_every_published_cell_is_measured_or_says_why_not():
+    cells, _ = side_by_side.load_cells(measure.CELLS)
+    names = {f"mlp/{name}" for name in products.PRODUCTS} | {f"tanh/{name}" for name in measure.tanh_calls()}
+    names |= {f"{v}/{name}" for v in ("simple", "robust") for name in measure.regression_calls(v)[0]}
+    assert len(cells) >= 15
+    for cell in cells:
+        assert {cell["call"], cell["call_over"]} <= names if "call" in cell else cell["why"]
