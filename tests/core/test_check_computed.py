@@ -208,6 +208,27 @@ def test_a_wrong_rule_of_a_function_with_random_bits_is_a_wrong_answer(monkeypat
     assert measure(built, monkeypatch).reason == "wrong_answer"
 
 
+@pytest.mark.parametrize(("factor", "status"), [(1.0, "ok"), (1.001, "failed")])
+def test_kinks_close_to_a_point_are_not_errors_and_do_not_hide_a_wrong_rule(factor, status, monkeypatch):
+    @jax.custom_jvp
+    def hidden(z):
+        return jax.nn.relu(z)
+
+    hidden.defjvp(lambda primals, tangents: (hidden(*primals), factor * (primals[0] > 0) * tangents[0]))
+
+    def loss(x, w):
+        for layer in w:
+            x = hidden(x @ layer)
+        return jnp.mean(jnp.sin(jnp.sum(x, axis=-1)))
+
+    monkeypatch.setattr(references, "BUDGET_SECONDS", 0.0)  # compares a sample
+    points = {"x": uniform(256, 40), "w": normal(5, 40, 40, deviation=40**-0.5)}
+    record = measure(
+        Workload(loss, points, wrt="w"), monkeypatch, points=1, target="hvp", mode="fwd_over_rev"
+    )
+    assert record.status == status, record.text
+
+
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
 def test_points_at_which_a_function_is_not_differentiable_are_not_errors(mode, monkeypatch):
     grid = np.linspace(-2, 2, 9)  # includes zero, where they are not differentiable

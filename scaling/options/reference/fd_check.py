@@ -14,6 +14,7 @@ from scaling.options.reference.evaluation import Arrays, Evaluation, directional
 _DIRECTIONS = 4
 _PERTURBATIONS = 3  # of the inputs; the derivative may by chance be the same after a single one
 _STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # relative to the size of an input
+_AGREEING_STEPS = 2  # consecutive steps whose differences confirm a derivative, whatever the noise estimate
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
 _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
 _NONZERO_NOISE_STEPS = 3  # the number of noise steps with a nonzero difference that are used
@@ -63,10 +64,12 @@ def confirm(
     value_rounding = _ROUNDINGS_OF_VALUE * roundoff * np.abs(values(evaluation, arrays))
     is_wrong, is_confirmed, largest = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
     for direction, exact in zip(directions, derivatives, strict=True):
-        difference, error = _finite_difference(evaluation, arrays, direction, noise)
+        differences = _central_differences(evaluation, arrays, direction)
+        difference, error = _select_difference(differences, noise)
         size = np.maximum(norm, np.abs(difference))
         allowed = _RELATIVE_TOLERANCE * size + value_rounding
         differs = ~(np.abs(exact - difference) <= allowed + 4 * error)
+        differs &= ~_agrees_at_several_steps(differences, exact, allowed, least_noise)
         if differs.any():
             differs &= ~_is_between_one_sided(evaluation, arrays, direction, least_noise, exact, allowed)
         is_wrong |= differs
@@ -142,15 +145,8 @@ def _values_at(evaluation: Evaluation, arrays: Arrays, direction: Arrays, step: 
     return values(evaluation, {**arrays, **moved})
 
 
-def _finite_difference(
-    evaluation: Evaluation, arrays: Arrays, direction: Arrays, noise: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the derivative along a direction and its estimated error: (points, outputs) each.
-
-    Central differences of fourth order are computed at several steps, and the step with the smallest error is
-    selected for each output. The estimated error of a step is the difference from the next shorter step plus
-    the effect of the noise.
-    """
+def _central_differences(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> list[np.ndarray]:
+    """Return central differences of fourth order along a direction, for each step: (points, outputs)."""
     differences = []
     for step in _STEPS:
         near, far = (
@@ -159,12 +155,37 @@ def _finite_difference(
         )
         difference = (8 * near - far) / (12 * step)
         differences.append(np.nan_to_num(difference, nan=np.inf, posinf=np.inf, neginf=np.inf))
+    return differences
+
+
+def _select_difference(differences: Sequence[np.ndarray], noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the derivative along a direction and its estimated error: (points, outputs) each.
+
+    The step with the smallest error is selected for each output. The estimated error of a step is the
+    difference from the next shorter step plus the effect of the noise.
+    """
     best, least_error = np.zeros_like(noise), np.full_like(noise, np.inf)
     for step, difference, shorter in zip(_STEPS[:-1], differences[:-1], differences[1:], strict=True):
         with np.errstate(invalid="ignore"):
             error = np.nan_to_num(np.abs(difference - shorter), nan=np.inf) + 1.5 * noise / step
         best, least_error = np.where(error < least_error, difference, best), np.minimum(error, least_error)
     return best, least_error
+
+
+def _agrees_at_several_steps(
+    differences: Sequence[np.ndarray], exact: np.ndarray, allowed: np.ndarray, noise: np.ndarray
+) -> np.ndarray:
+    """Return whether a derivative equals the differences at consecutive steps: (points, outputs) bool.
+
+    Near kinks, the fourth differences overestimate the noise of short steps, and two long steps may agree by
+    chance. Steps at which the noise exceeds the allowed error do not count.
+    """
+    agreeing, most = np.zeros(exact.shape, int), np.zeros(exact.shape, int)
+    for step, difference in zip(_STEPS, differences, strict=True):
+        agrees = (np.abs(difference - exact) <= allowed) & (1.5 * noise / step <= allowed)
+        agreeing = np.where(agrees, agreeing + 1, 0)
+        most = np.maximum(most, agreeing)
+    return most >= _AGREEING_STEPS
 
 
 def _is_between_one_sided(
