@@ -91,7 +91,8 @@ def split_stages(name: str, size: int, coloring: Coloring) -> dict[str, Callable
     compressed = compress(x, seeds)
     if size <= 32:
         dense = jax.jacfwd(function)(x).reshape(pattern.outputs, -1)
-        np.testing.assert_array_equal(decompress(compressed, positions), dense[pattern.rows, pattern.cols])
+        expected, scale = dense[pattern.rows, pattern.cols], float(jnp.abs(dense).max())
+        np.testing.assert_allclose(decompress(compressed, positions), expected, rtol=1e-5, atol=1e-6 * scale)
     return {
         "compressed products": functools.partial(compress, x, seeds),
         "decompression": functools.partial(decompress, compressed, positions),
