@@ -5,6 +5,7 @@ each advice. Published figures are the cells of a YAML file; the table between t
 figure are made from both.
 """
 
+import io
 import json
 import os
 import random
@@ -23,7 +24,7 @@ from scaling.core.intervals import median_interval, ratio_interval
 
 TOP = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- generated: do not edit -->", "<!-- end -->"
-LEAST, SHORTEST = 21, 2e-3  # samples of a call, and seconds of a sample
+LEAST, MOST, SHORTEST = 21, 200, 2e-3  # samples of a call, and seconds of a sample
 Row = dict[str, Any]
 
 
@@ -57,7 +58,7 @@ def sample_in_turns(calls: Mapping[str, Callable[[], Any]], seconds: float) -> l
     counts = {name: max(1, round(SHORTEST / time_call(name, 3))) for name in calls}
     samples: dict[str, list[float]] = {name: [] for name in calls}
     order, shuffle, began, rounds = list(calls), random.Random(0).shuffle, time.perf_counter(), 0
-    while rounds < LEAST or time.perf_counter() - began < seconds:
+    while rounds < LEAST or (rounds < MOST and time.perf_counter() - began < seconds):
         shuffle(order)
         for name in order:
             samples[name].append(time_call(name, counts[name]))
@@ -81,14 +82,23 @@ def advise(name: str, budget: float, *arguments: Any, **options: Any) -> Row:
     if advised == fastest:
         found = (1.0, 1.0, 1.0)
     known = sum(bool(seconds) for seconds in samples.values())
-    regret = {"regret": found and [value - 1 for value in found]}
-    return {"advice": name, "advised": advised, "fastest": fastest, "measured": known, **regret}
+    regret = found and [round(value - 1, 4) for value in found]
+    return {"advice": name, "advised": advised, "fastest": fastest, "measured": known, "regret": regret}
+
+
+def data_path(name: str) -> Path:
+    """Return the path of the result file of a page."""
+    return TOP / "docs" / "data" / f"{name}.jsonl"
 
 
 def write_lines(path: Path, rows: Iterable[Row]) -> None:
-    """Write JSON lines."""
+    """Write JSON lines, with the samples rounded to five digits."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rounded = (
+        row | {"seconds": [float(f"{value:.5g}") for value in row["seconds"]]} if "seconds" in row else row
+        for row in rows
+    )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rounded))
 
 
 def read_lines(path: Path) -> list[Row]:
@@ -97,10 +107,10 @@ def read_lines(path: Path) -> list[Row]:
 
 
 def compare(cells: Sequence[Row], lines: Sequence[Row]) -> list[Row]:
-    """Return for each published cell: label, published, ours, low and high, which are None if not comparable.
+    """Return each published cell with `published` and `ours`, (middle, low, high) or None if not comparable.
 
     A cell with `over` is a ratio of two times: `seconds` over `over`, and ours is that of the calls `call`
-    and `call_over`. Otherwise it is a time in seconds. `ours_over` is ours over the published number.
+    and `call_over`. Otherwise it is a time in seconds.
     """
     samples = {line["name"]: line["seconds"] for line in lines if "name" in line}
     rows = []
@@ -132,8 +142,8 @@ def make_table(cells_path: Path, lines: Sequence[Row]) -> str:
     cells, groups = load_cells(cells_path)
     machine = lines[0]
     text = [
-        f"Ours: {machine['cores']} core of an {machine['machine']}, JAX {machine['jax']}, float32, medians of "
-        "alternating calls in one process, with 95 % intervals. `over` is ours over the published number.",
+        f"Ours: {machine['cores']} core of an {machine['machine']}, JAX {machine['jax']}, float32 unless stated, medians "
+        "of alternating calls in one process, with 95 % intervals. `over` is ours over the published number.",
         "",
         "| problem | what | system | published | ours | over | source |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -147,7 +157,8 @@ def make_table(cells_path: Path, lines: Sequence[Row]) -> str:
             if "over" in row:
                 ours = f"{format_number(middle)} ({format_number(low)} to {format_number(high)})"
             else:
-                ours = format_duration(middle, low, high)
+                dtype = ", float64" if row["call"].endswith("float64") else ""
+                ours = format_duration(middle, low, high) + dtype
             values = (value / row["published"] for value in (middle, low, high))
             over = "{} ({} to {})".format(*map(format_number, values))
         columns = (row["problem"], row["what"], row["system"], published, ours, over, f"[{row['reference']}]")
@@ -165,6 +176,7 @@ def make_table(cells_path: Path, lines: Sequence[Row]) -> str:
         if "advice" in line:
             percent = [f"{100 * value:.1f}" for value in line["regret"] or ()]
             regret = "{} % ({} to {})".format(*percent) if percent else "advised method not measured"
+            regret = "0 %" if line["advised"] == line["fastest"] else regret
             fastest = f"{line['fastest']} (of {line['measured']})"
             text.append(f"| {line['advice']} | {line['advised']} | {fastest} | {regret} |")
     return "\n".join(text)
@@ -180,6 +192,7 @@ def draw(path: Path, rows: Sequence[Row], title: str, axis: str) -> None:
     """Draw published and our figures of the comparable cells as a PNG: one row of the figure for each cell."""
     import altair
     import vl_convert
+    from PIL import Image
 
     from scaling.report.figures.theme import BLUE, CONFIG, GROUND, VERMILION
 
@@ -194,6 +207,7 @@ def draw(path: Path, rows: Sequence[Row], title: str, axis: str) -> None:
         middle, low, high = (scale * value for value in row["ours"])
         values.append({"cell": label, "who": "published", "value": scale * row["published"]})
         values.append({"cell": label, "who": "ours", "value": middle, "low": low, "high": high})
+    who = ["published", "ours"]
     base = altair.Chart(altair.Data(values=values)).encode(
         y=altair.Y("cell:N", sort=labels, title=None, axis=altair.Axis(labelLimit=420)),
         color=altair.Color(
@@ -201,15 +215,17 @@ def draw(path: Path, rows: Sequence[Row], title: str, axis: str) -> None:
         ),
     )
     points = base.mark_point(filled=True, size=55).encode(
-        x=altair.X("value:Q", scale=altair.Scale(type="log"), title=axis), shape="who:N"
+        x=altair.X("value:Q", scale=altair.Scale(type="log"), title=axis),
+        shape=altair.Shape("who:N", scale=altair.Scale(domain=who, range=["square", "circle"])),
     )
     rules = base.mark_rule(strokeWidth=2).encode(x=altair.X("low:Q", title=axis), x2="high:Q")
     chart = (rules + points).properties(width=380, title=title).configure(**CONFIG | {"background": GROUND})
-    path.write_bytes(vl_convert.vegalite_to_png(chart.to_dict(), scale=2.0))
+    picture = Image.open(io.BytesIO(vl_convert.vegalite_to_png(chart.to_dict(), scale=2.0)))
+    picture.convert("RGB").quantize(64).save(path, optimize=True)
 
 
-def publish(name: str, cells_path: Path, title: str, axis: str) -> None:
-    """Write the table of docs/NAME.md and the figure docs/NAME.png from docs/data/NAME.jsonl."""
-    lines = read_lines(TOP / "docs" / "data" / f"{name}.jsonl")
-    replace_table(TOP / "docs" / f"{name}.md", make_table(cells_path, lines))
+def publish(name: str, cells_path: Path, title: str, axis: str, more: str = "") -> None:
+    """Write the tables of docs/NAME.md, `more` first, and docs/NAME.png from docs/data/NAME.jsonl."""
+    lines = read_lines(data_path(name))
+    replace_table(TOP / "docs" / f"{name}.md", more + make_table(cells_path, lines))
     draw(TOP / "docs" / f"{name}.png", compare(load_cells(cells_path)[0], lines), title, axis)

@@ -10,8 +10,9 @@ both, whose result is compared with the closed form before its first time is kep
 """
 
 import functools
+import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import numpy as np
 from examples import brusselator, diffusion, rosenbrock, side_by_side
 from scaling.core import run_case, shape, workload
 from scaling.core.case import Case
+from scaling.core.formatting import format_duration
 from scaling.core.pattern import Coloring
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
@@ -38,6 +40,7 @@ FUNCTIONS = {  # name -> the function of one point that is analyzed
 SIZE = {"brusselator": "side", "diffusion": "n", "rosenbrock": "n"}
 FULL = (("brusselator", 6), ("brusselator", 24), ("brusselator", 32), ("brusselator", 64), ("diffusion", 200),
         ("diffusion", 1000), ("rosenbrock", 200))  # fmt: skip
+DOUBLE = (("brusselator", 32), ("diffusion", 1000))  # also in float64, the dtype of the published times
 SMALL = (("brusselator", 6), ("diffusion", 20), ("rosenbrock", 20))
 MOST_DENSE = 2048  # inputs of a dense Jacobian
 HERE = {"digest": "examples", "platform": "cpu"}
@@ -99,9 +102,9 @@ def split_stages(name: str, size: int, coloring: Coloring) -> dict[str, Callable
     }
 
 
-def list_cases(name: str, size: int) -> dict[str, Case]:
+def list_cases(name: str, size: int, dtype: str = "float32") -> dict[str, Case]:
     """Return the cases of an example by the name of what they compute."""
-    fields = {"workload": f"examples.{name}", "sizes": {SIZE[name]: size}, "api": "jit"}
+    fields = {"workload": f"examples.{name}", "sizes": {SIZE[name]: size}, "api": "jit", "dtype": dtype}
     if name == "rosenbrock":
         hessian = {"target": "hessian", "mode": "fwd_over_rev"}
         settings = {"hessian": {"seeds": "colored"} | hessian, "dense hessian": hessian}
@@ -117,16 +120,18 @@ def list_cases(name: str, size: int) -> dict[str, Case]:
         settings = {what: setting for what, setting in settings.items() if "dense" not in what}
     cases = {what: completion.complete(Case(**fields, **setting)) for what, setting in settings.items()}
     return {
-        what: completion.without_trivial_blocks(case, shape.derivative_shape(case, workload.build(case)))
+        what + (", float64" if dtype == "float64" else ""): completion.without_trivial_blocks(
+            case, shape.derivative_shape(case, workload.build(case))
+        )
         for what, case in cases.items()
     }
 
 
-def measure_cases(name: str, size: int, seconds: float) -> list[side_by_side.Row]:
+def measure_cases(name: str, size: int, seconds: float, dtype: str = "float32") -> list[side_by_side.Row]:
     """Check and measure the cases of an example in turns."""
     sampling = Sampling(least=side_by_side.LEAST, seconds=seconds)
     group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
-    cases = list_cases(name, size)
+    cases = list_cases(name, size, dtype)
     attempts = [
         run_case.prepare_case(Record(case, "failed", HERE), group, sampling) for case in cases.values()
     ]
@@ -144,7 +149,7 @@ def measure_cases(name: str, size: int, seconds: float) -> list[side_by_side.Row
     return lines
 
 
-def advise_examples(problems: tuple[tuple[str, int], ...], budget: float) -> list[side_by_side.Row]:
+def advise_examples(problems: Sequence[tuple[str, int]], budget: float) -> list[side_by_side.Row]:
     """Return the advice for the Jacobian or Hessian of each example."""
     lines = []
     for name, size in problems:
@@ -165,18 +170,40 @@ def measure(problems: tuple[tuple[str, int], ...], seconds: float, budget: float
         for line in side_by_side.sample_in_turns(split_stages(name, size, coloring), seconds):
             lines.append(line | {"name": f"{name} {size}/{line['name']}"})
         lines += measure_cases(name, size, seconds)
-    return lines + advise_examples(problems[-5:], budget)
+    lines += advise_examples([problem for problem in problems if problem != ("brusselator", 64)], budget)
+    jax.config.update("jax_enable_x64", True)
+    for name, size in DOUBLE if problems == FULL else problems[:2]:
+        lines += measure_cases(name, size, seconds, "float64")
+    return lines
+
+
+def stage_table(lines: Sequence[side_by_side.Row]) -> str:
+    """Return a Markdown table of our times of all stages, one row for each problem."""
+    by_name = {line["name"]: line for line in lines if "name" in line}
+    stages = ("detection, first", "detection", "coloring", "compressed products", "decompression")
+    titles = (*stages, "both in one program", "by rows", "dense")
+    text = [f"| problem | colors | nonzeros | {' | '.join(titles)} |", "| --- " * (len(titles) + 3) + "|"]
+    for problem in dict.fromkeys(name.split("/")[0] for name in by_name):
+        result = "hessian" if f"{problem}/hessian" in by_name else "jacobian"
+        names = (*stages, result, f"{result} by rows", f"dense {result}")
+        samples = [by_name.get(f"{problem}/{name}", {}).get("seconds") for name in names]
+        times = [format_duration(statistics.median(seconds)) if seconds else "" for seconds in samples]
+        facts = by_name[f"{problem}/detection"]
+        row = (problem, str(facts["colors"]), f"{facts['nonzeros']:,}", *times)
+        text.append(f"| {' | '.join(row)} |")
+    return "\n".join(text) + "\n\n"
 
 
 def main() -> None:
     """Measure, or write the table and the figure."""
     if sys.argv[1:] == ["table"]:
-        side_by_side.publish(NAME, CELLS, "Stages of sparse differentiation", "milliseconds")
+        more = stage_table(side_by_side.read_lines(side_by_side.data_path(NAME)))
+        side_by_side.publish(NAME, CELLS, "Stages of sparse differentiation", "milliseconds", more)
         return
     side_by_side.restart_on_one_core()
     small = sys.argv[1:] == ["small"]
-    lines = measure(*((SMALL, 0.1, 1.0) if small else (FULL, 2.0, 10.0)))
-    side_by_side.write_lines(side_by_side.TOP / "docs" / "data" / f"{NAME}.jsonl", lines)
+    lines = measure(*((SMALL, 0.1, 1.0) if small else (FULL, 2.0, 15.0)))
+    side_by_side.write_lines(side_by_side.data_path(NAME), lines)
 
 
 if __name__ == "__main__":

@@ -166,8 +166,8 @@ def main() -> None:
         return
     side_by_side.restart_on_one_core()
     small = sys.argv[1:] == ["small"]
-    lines = measure(*((SMALL, 0.2, 1.0) if small else (FULL, 60.0, 20.0)))
-    side_by_side.write_lines(side_by_side.TOP / "docs" / "data" / f"{NAME}.jsonl", lines)
+    lines = measure(*((SMALL, 0.2, 1.0) if small else (FULL, 40.0, 60.0)))
+    side_by_side.write_lines(side_by_side.data_path(NAME), lines)
 
 
 if __name__ == "__main__":

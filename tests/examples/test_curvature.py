@@ -13,6 +13,9 @@ from scaling.study import completion
 from tests.support.devices import HERE, ONCE
 from tests.support.paths import TOP
 
+VARIANTS = pytest.mark.parametrize(
+    "variant", ["simple", pytest.param("robust", marks=pytest.mark.process)]
+)  # compiling the robust density takes seconds
 SIZES = {"rows": 6, "pixels": 5, "width": 32}
 
 
@@ -50,13 +53,15 @@ def test_the_gradient_by_hand_of_the_products_is_that_of_the_example(small):
     np.testing.assert_allclose(by_hand["gradient"], reference.derivative[0, 0], rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize(("target", "mode"), [(None, "jacrev"), ("hvp", "fwd_over_rev")])
+@pytest.mark.parametrize(
+    ("target", "mode"), [(None, "jacrev"), pytest.param("hvp", "fwd_over_rev", marks=pytest.mark.process)]
+)
 def test_the_classifier_is_right(target, mode):
     record = run(workload="examples.classifier", sizes=SIZES, target=target, mode=mode)
     assert record.status == "ok", record.text
 
 
-@pytest.mark.parametrize("variant", ["simple", "robust"])
+@VARIANTS
 @pytest.mark.parametrize(("target", "mode"), [(None, "jacrev"), ("hessian", "fwd_over_rev")])
 def test_the_regressions_are_right(variant, target, mode):
     sizes = {"n": 4, "k": 2}
@@ -66,11 +71,12 @@ def test_the_regressions_are_right(variant, target, mode):
     assert record.status == "ok", record.text
 
 
-@pytest.mark.parametrize("variant", ["simple", "robust"])
+@VARIANTS
 def test_products_and_hessians_of_the_regressions_agree(variant):
     measure.check_nestings(*measure.regression_calls(variant))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("study", ["classifier", "regression"])
 def test_the_study_expands_without_skipped_cases(study, scaling_command):
     arguments = ["run", "--config-dir", "examples/conf", f"study={study}", "dry_run=true"]
