@@ -81,4 +81,6 @@ def test_every_published_cell_names_a_call_of_the_measurement():
         for name, size in measure.FULL
         for what in (*stages, *measure.list_cases(name, size))
     }
+    for name, size in measure.DOUBLE:
+        names |= {f"{name} {size}/{what}" for what in measure.list_cases(name, size, "float64")}
     assert len(cells) >= 15 and {cell["call"] for cell in cells} <= names
