@@ -1,7 +1,7 @@
 """Measure the stages of sparse differentiation: detection, coloring, compressed products, decompression.
 
-    python -m examples.brusselator_stages.measure          measures into docs/data/brusselator.jsonl (4 minutes)
-    python -m examples.brusselator_stages.measure small    the same at small sizes, in seconds
+    python -m examples.brusselator_stages.measure          measures into docs/data/brusselator.jsonl (2 minutes)
+    python -m examples.brusselator_stages.measure small    the same at small sizes; prints the table
     python -m examples.brusselator_stages.measure table    writes the table of docs/brusselator.md and its figure
 
 Run it from the root of the repository. Detection and coloring are those of the package, of which each call
@@ -92,7 +92,7 @@ def split_stages(name: str, size: int, coloring: Coloring) -> dict[str, Callable
 
     decompress = jax.jit(lambda compressed, positions: jnp.take(compressed.ravel(), positions, mode="clip"))
     compressed = compress(x, seeds)
-    if size <= 32:
+    if x.size <= MOST_DENSE:
         dense = jax.jacfwd(function)(x).reshape(pattern.outputs, -1)
         expected, scale = dense[pattern.rows, pattern.cols], float(jnp.abs(dense).max())
         np.testing.assert_allclose(decompress(compressed, positions), expected, rtol=1e-5, atol=1e-6 * scale)
@@ -201,9 +201,11 @@ def main() -> None:
         side_by_side.publish(NAME, CELLS, "Stages of sparse differentiation", "milliseconds", more)
         return
     side_by_side.restart_on_one_core()
-    small = sys.argv[1:] == ["small"]
-    lines = measure(*((SMALL, 0.1, 1.0) if small else (FULL, 2.0, 15.0)))
-    side_by_side.write_lines(side_by_side.data_path(NAME), lines)
+    if sys.argv[1:] == ["small"]:
+        lines = measure(SMALL, 0.1, 1.0)
+        print(stage_table(lines) + side_by_side.make_table(CELLS, lines))
+        return
+    side_by_side.write_lines(side_by_side.data_path(NAME), measure(FULL, 2.0, 15.0))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Measure the cost of curvature products over the gradient, and put it beside published figures.
 
-    python -m examples.curvature.measure          measures into docs/data/curvature.jsonl (3 minutes)
-    python -m examples.curvature.measure small    the same at small sizes, in seconds
+    python -m examples.curvature.measure          measures into docs/data/curvature.jsonl (4 minutes)
+    python -m examples.curvature.measure small    the same at small sizes; prints the table
     python -m examples.curvature.measure table    writes the table of docs/curvature.md and docs/curvature.png
 
 Run it from the root of the repository. Every product of the classifier is compared with the formulas that
@@ -165,9 +165,11 @@ def main() -> None:
         side_by_side.publish(NAME, CELLS, "Cost of a derivative over a cheaper one", "times the base")
         return
     side_by_side.restart_on_one_core()
-    small = sys.argv[1:] == ["small"]
-    lines = measure(*((SMALL, 0.2, 1.0) if small else (FULL, 40.0, 60.0)))
-    side_by_side.write_lines(side_by_side.data_path(NAME), lines)
+    if sys.argv[1:] == ["small"]:
+        lines = measure(SMALL, 0.2, 1.0)
+        print(side_by_side.make_table(CELLS, lines))
+        return
+    side_by_side.write_lines(side_by_side.data_path(NAME), measure(FULL, 40.0, 60.0))
 
 
 if __name__ == "__main__":
