@@ -1,0 +1,77 @@
+"""Workload `examples.bundle_adjustment`: the residual of one observation, by camera, point and weight.
+
+    w (project(camera, x) - feature) and 1 - w^2
+
+The camera has 11 parameters: rotation r (axis times angle), center c, focal length f, principal point p and
+radial distortion k. It projects x to f distort(u) + p, where u is the first two coordinates of R(r) (x - c) over
+the third, and distort(u) = u (1 + k_0 |u|^2 + k_1 |u|^4). The Jacobian has a block of 2 x 15, with two zeros, and
+one of 1 x 1. Source: F. Srajer, Z. Kukelova, A. Fitzgibbon, "A benchmark of selected algorithmic differentiation
+tools", 2018, section 4.2. A point (batch element) is one observation, with its camera and its point in space.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from scaling.workload import Workload, normal, uniform
+
+SIZES = {}
+VALUE = "residual"
+CAMERA = np.array([0.1, 0.2, -0.1, 0.0, 0.0, -5.0, 500.0, 320.0, 240.0, -0.1, 0.01])
+SPREAD = np.array([0.1, 0.1, 0.1, 0.3, 0.3, 0.3, 10.0, 5.0, 5.0, 0.01, 0.001])
+
+
+def rotate(r, v):
+    """Return v, turned about r by the angle |r| (Rodrigues): lists of three scalars."""
+    angle = jnp.sqrt(r[0] * r[0] + r[1] * r[1] + r[2] * r[2])
+    axis = [component / angle for component in r]
+    cos, sin = jnp.cos(angle), jnp.sin(angle)
+    along = (axis[0] * v[0] + axis[1] * v[1] + axis[2] * v[2]) * (1 - cos)
+    cross = [axis[i - 2] * v[i - 1] - axis[i - 1] * v[i - 2] for i in range(3)]
+    return [v[i] * cos + cross[i] * sin + axis[i] * along for i in range(3)]
+
+
+def residual(camera, x, w, feature):
+    """Return the residual (3,) of an observation: camera (11,), point (3,), weight () and feature (2,)."""
+    turned = rotate(camera[:3], [x[i] - camera[3 + i] for i in range(3)])
+    u, v = turned[0] / turned[2], turned[1] / turned[2]
+    square = u * u + v * v
+    scale = camera[6] * (1 + camera[9] * square + camera[10] * square * square)
+    return jnp.stack(
+        [w * (scale * u + camera[7] - feature[0]), w * (scale * v + camera[8] - feature[1]), 1 - w * w]
+    )
+
+
+def pattern():
+    """Return the rows and columns of the nonzeros of the Jacobian of an observation: 14, 14 and 1."""
+    rows = np.repeat([0, 1, 2], [14, 14, 1])
+    columns = np.concatenate([np.delete(np.arange(15), 8), np.delete(np.arange(15), 7), [14]])
+    return rows.astype(np.int32), columns.astype(np.int32)
+
+
+def gradients_by_row(camera, x, w, feature):
+    """Return the nonzeros of a batch, (points, 29): the gradients of both errors by 15 vectors of scalars."""
+    inputs = [*camera.T, *x.T, w]
+
+    def row(number):
+        component = lambda *z: residual(z[:11], z[11:14], z[14], z[15:])[number]  # noqa: E731
+        return jax.vmap(jax.grad(component, range(15)))(*inputs, *feature.T)
+
+    blocks = [row(0), row(1), [None] * 14 + [-2 * w]]
+    return jnp.stack([blocks[i][j] for i, j in zip(*pattern(), strict=True)], axis=1)
+
+
+def workload(case):
+    return Workload(
+        residual,
+        points={
+            "camera": normal(11, mean=CAMERA, deviation=SPREAD),
+            "x": uniform(3, low=-1.0),
+            "w": uniform(low=0.5, high=1.5),
+            "feature": normal(2, mean=[320.0, 240.0], deviation=50.0),
+        },
+        wrt="camera+x+w",
+        terms=16,
+        pattern=pattern,
+        whole_modes={"vmap_grad": gradients_by_row} if case.seeds == "colored" else {},
+    )

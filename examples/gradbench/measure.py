@@ -1,0 +1,177 @@
+"""Measure the derivatives of GradBench's problems in JAX and in C++, in alternating calls on one core.
+
+    python -m examples.gradbench.measure [PROBLEM...] [small] [out=docs/data/gradbench.jsonl]
+
+For each cell (a problem of one size), `scaling advise` chooses among the AD modes of JAX by measuring. Then the
+advised one, its closest rivals, the function itself and the C++ programs alternate: one sample of each in a
+shuffled order, until the seconds of the cell are spent. All derivatives are compared with the hand-written ones
+before a time is kept. One JSON line per cell has all samples; examples/gradbench/table.py makes the table.
+"""
+
+# ruff: noqa: E402  # the process is bound to its core before JAX is imported
+import os
+import sys
+
+from scaling.core import environment
+from scaling.workers import cores
+
+CORES = cores.usable_cores()[:1]
+os.sched_setaffinity(0, CORES)
+if not os.environ.get("SCALING_BENCH"):  # restart, because XLA and glibc read these variables at start-up
+    variables = environment.variables("cpu") | {"SCALING_BENCH": "1", "JAX_PLATFORMS": "cpu"}
+    arguments = [sys.executable, "-m", "examples.gradbench.measure", *sys.argv[1:]]
+    os.execve(sys.executable, arguments, os.environ | variables)
+
+import datetime
+import json
+import random
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+
+from examples.gradbench import problems
+from scaling.advice import advisor
+from scaling.core import inputs, workload
+from scaling.core.case import Case
+from scaling.study import completion
+
+ADVICE_SECONDS, TURN_SECONDS, LEAST_ROUNDS = 5.0, 5.0, 9
+SAMPLE_SECONDS = 0.004  # a shorter call is repeated
+MOST_RIVALS = 2
+MOST_DIFFERENCE = 1e-9  # relative to the largest entry, float64
+CPP, CPP_FAST, FUNCTION, CPP_FUNCTION = "C++", "C++ -ffast-math", "JAX function", "C++ function"
+
+
+def mean_seconds(run: Callable[[], object], calls: int) -> float:
+    """Return the seconds of one call, the mean of several calls."""
+    began = time.perf_counter()
+    for _ in range(calls):
+        run()
+    return (time.perf_counter() - began) / calls
+
+
+def take_samples(sides: dict[str, Callable[[int], float]], seconds: float) -> dict[str, list[float]]:
+    """Return the samples of each side in seconds. In each round the sides follow each other in random order."""
+    calls = {}
+    for name, side in sides.items():
+        side(1)  # warms up
+        calls[name] = max(1, min(1000, round(SAMPLE_SECONDS / side(1))))
+    samples: dict[str, list[float]] = {name: [] for name in sides}
+    began, order = time.perf_counter(), random.Random(0)
+    while len(samples[CPP]) < LEAST_ROUNDS or time.perf_counter() - began < seconds:
+        for name in order.sample(list(sides), len(sides)):
+            samples[name].append(sides[name](calls[name]))
+    return samples
+
+
+def choose_rivals(advice: advisor.Advice) -> tuple[list[Case], Case]:
+    """Return the advised case followed by its closest rivals, and the case that compiling alone advises."""
+    measured = [case for case in advice.cases if advice.records.get(case) and advice.records[case].seconds]
+    predicted = {case: (advice.fields[case].get("predicted") or {}).get("seconds") for case in measured}
+    by_compiling = min(measured, key=lambda case: predicted[case] or float("inf"))
+    return list(dict.fromkeys([*measured[: 1 + MOST_RIVALS], by_compiling])), by_compiling
+
+
+def measure_cell(cell: problems.Cell, programs: tuple[Path, Path], folder: Path, scale: float) -> dict:
+    """Return the record of a cell, a dict of JSON values. Raise `ValueError` if a derivative is wrong."""
+    base = completion.complete(
+        Case(f"examples.{cell.problem}", mode="jacfwd", **problems.COMMON | cell.fields)
+    )
+    began = time.monotonic()
+    advice = advisor.advise_case(base, budget=ADVICE_SECONDS * scale, cores=CORES)
+    advice_seconds = time.monotonic() - began
+    cases, by_compiling = choose_rivals(advice)
+    built = workload.build(base)
+    problem_file, result_file = folder / "problem", folder / "result"
+    problems.write_problem(problem_file, base, inputs.input_arrays(base, built))
+    with (
+        problems.Program(programs[0], problem_file) as cpp,
+        problems.Program(programs[1], problem_file) as fast,
+    ):
+        fields = problems.COMMON | {"points": base.points, "sizes": base.sizes}
+        run_value, collect_value = problems.compile_jax(
+            completion.complete(Case(base.workload, mode="value", **fields)), cell
+        )
+        value = collect_value(run_value())
+        differences = {}
+        for name, program in {CPP: cpp, CPP_FAST: fast}.items():
+            program.seconds_per_call("derivative", 1)
+            program.seconds_per_call("value", 1)
+            by_hand = program.results(result_file, value.size, cell)
+            if name == CPP:
+                expected = by_hand
+            differences[name] = problems.relative_difference(by_hand[1], expected[1])
+        differences[FUNCTION] = problems.relative_difference(value, expected[0])
+        sides = {
+            CPP: lambda calls: cpp.seconds_per_call("derivative", calls),
+            CPP_FAST: lambda calls: fast.seconds_per_call("derivative", calls),
+            CPP_FUNCTION: lambda calls: cpp.seconds_per_call("value", calls),
+            FUNCTION: lambda calls: mean_seconds(run_value, calls),
+        }
+        for case in cases:
+            run, collect = problems.compile_jax(case, cell)
+            differences[advice.describe(case)] = problems.relative_difference(collect(run()), expected[1])
+            sides[advice.describe(case)] = lambda calls, run=run: mean_seconds(run, calls)
+        wrong = {name: error for name, error in differences.items() if not error <= MOST_DIFFERENCE}
+        if wrong:
+            raise ValueError(f"{cell.problem} {cell.label}: differences from the C++ program: {wrong}")
+        samples = take_samples(sides, TURN_SECONDS * scale)
+    return {
+        "problem": cell.problem, "label": cell.label, "fields": dict(cell.fields),
+        "advised": advice.describe(cases[0]), "advised_by_compiling": advice.describe(by_compiling),
+        "candidates": [advice.describe(case) for case in cases], "advice_seconds": round(advice_seconds, 1),
+        "largest_difference": max(differences.values()),
+        "seconds": {name: [float(f"{s:.5g}") for s in times] for name, times in samples.items()},
+    }  # fmt: skip
+
+
+def describe_machine() -> dict:
+    """Return the fields that all lines have in common: processor, versions, flags and date."""
+    compiler = subprocess.run(
+        [problems.find_compiler() or "g++", "--version"], capture_output=True, text=True
+    )
+    commit, is_dirty = environment.commit()
+    return {
+        "machine": environment.processor(), "cores": len(CORES), "jax": jax.__version__,
+        "compiler": compiler.stdout.splitlines()[0], "flags": " ".join(problems.FLAGS),
+        "xla_flags": os.environ.get("XLA_FLAGS", ""), "commit": commit, "dirty": is_dirty,
+        "date": datetime.date.today().isoformat(),
+    }  # fmt: skip
+
+
+def main(words: list[str]) -> None:
+    """Measure the cells of the named problems, by default all, and write one JSON line for each."""
+    out = Path(next((word[4:] for word in words if word.startswith("out=")), "docs/data/gradbench.jsonl"))
+    names = {word for word in words if "=" not in word and word != "small"}
+    is_small = "small" in words
+    cells = problems.small_cells() if is_small else problems.full_cells()
+    cells = [cell for cell in cells if not names or cell.problem in names]
+    jax.config.update("jax_enable_x64", True)
+    common, lines = describe_machine(), []
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as path:
+        folder = Path(path)
+        programs = {
+            name: tuple(problems.compile_program(name, folder, *more) for more in ((), (problems.FAST_MATH,)))
+            for name in dict.fromkeys(cell.problem for cell in cells)
+        }
+        for cell in cells:
+            line = measure_cell(cell, programs[cell.problem], folder, 0.1 if is_small else 1.0)
+            lines.append(json.dumps(line | common))
+            out.write_text("\n".join(lines) + "\n")  # after each cell, so that Ctrl-C loses one cell
+            ratio = statistics.median(line["seconds"][line["advised"]]) / statistics.median(
+                line["seconds"][CPP]
+            )
+            print(
+                f"{cell.problem} {cell.label}: {line['advised']}, {ratio:.3g} times the time of C++",
+                flush=True,
+            )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,220 @@
+"""Write the tables of docs/gradbench.md and the figure docs/gradbench.png from measured and published times.
+
+python -m examples.gradbench.table [DATA] [PAGE]     by default docs/data/gradbench.jsonl docs/gradbench.md
+"""
+
+import json
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from scaling.core.formatting import format_duration, format_interval, format_number
+from scaling.core.intervals import median_interval, ratio_interval
+
+PUBLISHED = Path(__file__).parent / "published.yaml"
+MEASURED, BESIDE, ADVISED = "measured", "published", "advice"  # the parts of the page between markers
+TITLES = {"gmm": "GMM", "bundle_adjustment": "BA", "lstm": "LSTM", "hand_tracking": "HT"}
+CPP, CPP_FAST, FUNCTION, CPP_FUNCTION = "C++", "C++ -ffast-math", "JAX function", "C++ function"
+Line = dict[str, Any]
+
+
+def read_lines(path: Path) -> list[Line]:
+    """Return the records that measure.py wrote."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def read_published() -> dict[str, Any]:
+    """Return the published times and their sources."""
+    return yaml.safe_load(PUBLISHED.read_text())
+
+
+def ratio(line: Line, top: str, bottom: str) -> tuple[float, float, float]:
+    """Return the ratio of the median times of two sides with its 95 % interval."""
+    found = ratio_interval(line["seconds"][top], line["seconds"][bottom])
+    if found is None:
+        raise ValueError(f"{line['label']}: too few samples of {top} and {bottom} for an interval")
+    return found
+
+
+def best_of_jax(line: Line) -> str:
+    """Return the name of the fastest AD mode of JAX, by the median."""
+    return min(line["candidates"], key=lambda name: statistics.median(line["seconds"][name]))
+
+
+def regret(line: Line, name: str) -> float:
+    """Return the time of an AD mode over that of the fastest one, minus one."""
+    seconds = line["seconds"]
+    return statistics.median(seconds[name]) / statistics.median(seconds[best_of_jax(line)]) - 1
+
+
+def format_ratio(value: float, low: float, high: float) -> str:
+    """Format a ratio with its interval, such as '1.77 (1.70 to 1.81)'."""
+    return format_number(value) + format_interval(low, high)
+
+
+def make_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def measured_table(lines: Sequence[Line]) -> str:
+    """Return the table of our times: JAX in its best mode beside C++."""
+    rows = []
+    for line in lines:
+        name = best_of_jax(line)
+        times = [format_duration(statistics.median(line["seconds"][side])) for side in (name, CPP)]
+        ratios = [(name, CPP), (name, CPP_FAST), (name, FUNCTION), (CPP, CPP_FUNCTION)]
+        texts = [format_ratio(*ratio(line, *sides)) for sides in ratios]
+        rows.append([TITLES[line["problem"]], line["label"], name, *times, *texts])
+    header = [
+        "problem", "size", "mode of JAX", "JAX", "C++", "JAX / C++", "JAX / C++ -ffast-math",
+        "JAX / its function", "C++ / its function",
+    ]  # fmt: skip
+    within = sum(ratio(line, best_of_jax(line), CPP)[0] <= 2 for line in lines)
+    first = lines[0]
+    machine = (
+        f"{first['machine']}, one core, float64, JAX {first['jax']}, {first['compiler']}, {first['date']}"
+    )
+    count = f"JAX takes at most twice the time of C++ in {within} of {len(lines)} cells."
+    return f"{make_table(header, rows)}\n\n{count} ({machine}.)"
+
+
+def published_table(lines: Sequence[Line], published: dict[str, Any]) -> str:
+    """Return the table of the published cells, each with our time and the ratio of both."""
+    ours = {(line["problem"], line["label"]): line for line in lines}
+    rows, without = [], 0
+    for cell in published["cells"]:
+        line = ours.get((cell["problem"], cell["label"]))
+        if line is None:
+            without += 1
+            continue
+        seconds = line["seconds"][best_of_jax(line)]
+        low, high = median_interval(seconds) or (float("nan"), float("nan"))
+        theirs, middle = cell["seconds"], statistics.median(seconds)
+        over = cell.get("over_function")
+        rows.append([
+            TITLES[cell["problem"]], cell["label"], cell["tool"], cell["source"], format_duration(theirs),
+            format_number(over) if over else "", format_duration(middle),
+            format_ratio(*ratio(line, best_of_jax(line), FUNCTION)),
+            format_ratio(theirs / middle, theirs / high, theirs / low),
+        ])  # fmt: skip
+    header = [
+        "problem", "size", "system", "source", "published", "over its function", "JAX here",
+        "over its function", "published / JAX here",
+    ]  # fmt: skip
+    missing = f" {without} further cells are of sizes that were not measured." if without else ""
+    sources = [
+        f"- `{name}`: {source['title']}, {source['files']} ({source['url']}). Machine: {source['machine']}."
+        f" {' '.join(source['note'].split())}"
+        for name, source in published["sources"].items()
+    ]
+    return f"{make_table(header, rows)}\n\n{len(rows)} published cells.{missing}\n\n" + "\n".join(sources)
+
+
+def advice_table(lines: Sequence[Line]) -> str:
+    """Return the table of what `scaling advise` chose, with its regret, by measuring and by compiling alone."""
+    rows = [
+        [
+            TITLES[line["problem"]], line["label"], line["advised"], f"{100 * regret(line, line['advised']):.1f} %",
+            line["advised_by_compiling"], f"{100 * regret(line, line['advised_by_compiling']):.1f} %",
+            f"{len(line['candidates'])}", f"{line['advice_seconds']:.0f} s",
+        ]
+        for line in lines
+    ]  # fmt: skip
+    header = [
+        "problem",
+        "size",
+        "advice",
+        "regret",
+        "by compiling alone",
+        "regret",
+        "compared",
+        "advice took",
+    ]
+    return make_table(header, rows)
+
+
+def figure_rows(lines: Sequence[Line], published: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of the figure: times over those of the C++ by hand of the same machine and source."""
+    rows = []
+    for line in lines:
+        value, low, high = ratio(line, best_of_jax(line), CPP)
+        rows.append({"tool": "JAX here", "value": value, "low": low, "high": high} | _place(line))
+    by_hand = {
+        (cell["source"], cell["problem"], cell["label"]): cell["seconds"]
+        for cell in published["cells"]
+        if cell["tool"] == "C++ by hand"
+    }
+    measured = {(line["problem"], line["label"]) for line in lines}
+    for cell in published["cells"]:
+        reference = by_hand.get((cell["source"], cell["problem"], cell["label"]))
+        if reference and cell["tool"] != "C++ by hand" and (cell["problem"], cell["label"]) in measured:
+            tool = f"{cell['tool']} ({cell['source']})"
+            rows.append({"tool": tool, "value": cell["seconds"] / reference} | _place(cell))
+    return rows
+
+
+def _place(line: dict[str, Any]) -> dict[str, str]:
+    return {"size": f"{TITLES[line['problem']]} {line['label']}"}
+
+
+def draw_figure(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write the figure as a PNG file: a row for each size, with the ratios of all systems."""
+    import altair
+    import vl_convert
+
+    sizes = list(dict.fromkeys(row["size"] for row in rows))
+    tools = list(dict.fromkeys(row["tool"] for row in rows))
+    data = altair.Data(values=list(rows))
+    y = altair.Y("size:N", sort=sizes, title=None, axis=altair.Axis(labelLimit=300))
+    x = altair.X(
+        "value:Q",
+        scale=altair.Scale(type="log"),
+        title="time of the derivative over C++ by hand of the same machine and source",
+    )
+    color = altair.Color("tool:N", sort=tools, title=None)
+    is_ours = altair.datum.tool == "JAX here"
+    base = altair.Chart(data)
+    layers = [
+        altair.Chart(altair.Data(values=[{"value": 2}])).mark_rule(strokeDash=[4, 3], color="#6e6e6e").encode(x=x),
+        base.transform_filter(~is_ours).mark_point(size=45).encode(
+            x=x, y=y, color=color, shape=altair.Shape("tool:N", sort=tools, title=None)
+        ),
+        base.transform_filter(is_ours).mark_rule(color="black").encode(x="low:Q", x2="high:Q", y=y),
+        base.transform_filter(is_ours).mark_point(filled=True, size=70, color="black").encode(x=x, y=y),
+    ]  # fmt: skip
+    title = altair.Title(
+        "Derivatives in JAX (black) and in other systems",
+        subtitle="Each system over the hand-written C++ of its own source. Dashed: twice its time.",
+    )
+    chart = altair.layer(*layers).properties(width=520, height=18 * len(sizes), title=title)
+    path.write_bytes(vl_convert.vegalite_to_png(chart.to_json(), scale=2.0))
+
+
+def replace_part(page: str, part: str, text: str) -> str:
+    """Return a page with the text between the two markers of a part replaced."""
+    begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
+    before, _, rest = page.partition(begin)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise ValueError(f"the page has no markers {begin} and {end}")
+    return f"{before}{begin}\n{text}\n{end}{after}"
+
+
+def write_page(data: Path, page: Path) -> None:
+    """Write the tables into a page, and the figure beside it."""
+    lines, published = read_lines(data), read_published()
+    text = page.read_text()
+    text = replace_part(text, MEASURED, measured_table(lines))
+    text = replace_part(text, ADVISED, advice_table(lines))
+    page.write_text(replace_part(text, BESIDE, published_table(lines, published)))
+    draw_figure(figure_rows(lines, published), page.with_suffix(".png"))
+
+
+if __name__ == "__main__":
+    write_page(*map(Path, [*sys.argv[1:], "docs/data/gradbench.jsonl", "docs/gradbench.md"][:2]))
