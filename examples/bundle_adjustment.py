@@ -21,25 +21,21 @@ CAMERA = np.array([0.1, 0.2, -0.1, 0.0, 0.0, -5.0, 500.0, 320.0, 240.0, -0.1, 0.
 SPREAD = np.array([0.1, 0.1, 0.1, 0.3, 0.3, 0.3, 10.0, 5.0, 5.0, 0.01, 0.001])
 
 
-def rotate(r, v):
-    """Return v, turned about r by the angle |r| (Rodrigues): lists of three scalars."""
+def residual(camera, x, w, feature, keep=lambda arrays: arrays):
+    """Return the residual (3,) of an observation: camera (11,), point (3,), weight () and feature (2,).
+
+    The arguments may be lists of vectors over the observations, too. `keep` marks what is used several times.
+    """
+    r, v = camera[:3], [x[i] - camera[3 + i] for i in range(3)]
     angle = jnp.sqrt(r[0] * r[0] + r[1] * r[1] + r[2] * r[2])
-    axis = [component / angle for component in r]
-    cos, sin = jnp.cos(angle), jnp.sin(angle)
-    along = (axis[0] * v[0] + axis[1] * v[1] + axis[2] * v[2]) * (1 - cos)
-    cross = [axis[i - 2] * v[i - 1] - axis[i - 1] * v[i - 2] for i in range(3)]
-    return [v[i] * cos + cross[i] * sin + axis[i] * along for i in range(3)]
-
-
-def residual(camera, x, w, feature):
-    """Return the residual (3,) of an observation: camera (11,), point (3,), weight () and feature (2,)."""
-    turned = rotate(camera[:3], [x[i] - camera[3 + i] for i in range(3)])
-    u, v = turned[0] / turned[2], turned[1] / turned[2]
-    square = u * u + v * v
+    a, cos, sin = keep(([component / angle for component in r], jnp.cos(angle), jnp.sin(angle)))
+    along = (a[0] * v[0] + a[1] * v[1] + a[2] * v[2]) * (1 - cos)
+    cross = [a[i - 2] * v[i - 1] - a[i - 1] * v[i - 2] for i in range(3)]
+    turned = keep([v[i] * cos + cross[i] * sin + a[i] * along for i in range(3)])  # Rodrigues
+    u = [turned[0] / turned[2], turned[1] / turned[2]]
+    square = u[0] * u[0] + u[1] * u[1]
     scale = camera[6] * (1 + camera[9] * square + camera[10] * square * square)
-    return jnp.stack(
-        [w * (scale * u + camera[7] - feature[0]), w * (scale * v + camera[8] - feature[1]), 1 - w * w]
-    )
+    return jnp.stack([*(w * (scale * u[i] + camera[7 + i] - feature[i]) for i in range(2)), 1 - w * w])
 
 
 def pattern():
@@ -50,14 +46,20 @@ def pattern():
 
 
 def gradients_by_row(camera, x, w, feature):
-    """Return the nonzeros of a batch, (points, 29): the gradients of both errors by 15 vectors of scalars."""
-    inputs = [*camera.T, *x.T, w]
+    """Return the nonzeros of a batch, (points, 29): a reverse pass for each of the two errors of projection.
 
-    def row(number):
-        component = lambda *z: residual(z[:11], z[11:14], z[14], z[15:])[number]  # noqa: E731
-        return jax.vmap(jax.grad(component, range(15)))(*inputs, *feature.T)
+    XLA fuses the function into the loop of each result, but it does not fuse loops across a conditional.
+    """
 
-    blocks = [row(0), row(1), [None] * 14 + [-2 * w]]
+    def keep(arrays):
+        return jax.lax.cond(
+            jnp.isnan(w[0]), lambda z: jax.tree.map(lambda a: a * jnp.nan, z), lambda z: z, arrays
+        )
+
+    f = lambda *z: residual(z[:11], z[11:14], z[14], feature.T, keep)[:2]  # noqa: E731
+    _, pullback = jax.vjp(f, *camera.T, *x.T, w)
+    seeds = jnp.eye(2, dtype=w.dtype)[:, :, None] * jnp.ones_like(w)
+    blocks = [pullback(seeds[0]), pullback(seeds[1]), [None] * 14 + [-2 * w]]
     return jnp.stack([blocks[i][j] for i, j in zip(*pattern(), strict=True)], axis=1)
 
 

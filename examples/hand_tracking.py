@@ -48,9 +48,9 @@ def residual(theta, u, relative, inverse, weights, base, triangles, y):
     shares = jnp.stack([u[:, 0], u[:, 1], 1 - u[:, 0] - u[:, 1]])[:, :, None, None]
     corners = weights[triangles.T][:, :, :, None] * base[triangles.T][:, :, None]  # (3, measured, 22, 4)
     spots = jnp.sum(shares * corners, axis=0).reshape(len(y), -1)
-    transforms = bone_transforms(theta[6:].reshape(5, 4), relative, inverse)
-    skinned = spots @ transforms.transpose(0, 2, 1).reshape(-1, 3)
-    return y - skinned @ rotation_matrix(theta[:3]).T - theta[3:6]
+    transforms = bone_transforms(theta[6:].reshape(5, 4), relative, inverse).transpose(1, 0, 2)
+    turned = rotation_matrix(theta[:3]) @ transforms.reshape(3, -1)
+    return y - spots @ turned.T - theta[3:6]
 
 
 def columns_by_block(theta, u, **shared):

@@ -40,7 +40,7 @@ from scaling.core import inputs, workload
 from scaling.core.case import Case
 from scaling.study import completion
 
-ADVICE_SECONDS, TURN_SECONDS, LEAST_ROUNDS = 5.0, 5.0, 9
+ADVICE_SECONDS, TURN_SECONDS, LEAST_ROUNDS = 4.0, 4.0, 9
 SAMPLE_SECONDS = 0.004  # a shorter call is repeated
 MOST_RIVALS = 2
 MOST_DIFFERENCE = 1e-9  # relative to the largest entry, float64

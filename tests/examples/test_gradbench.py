@@ -5,7 +5,7 @@ import os
 import jax
 import pytest
 
-from examples.gradbench import problems
+from examples.gradbench import problems, table
 from scaling.core import environment, inputs, run_case, workload
 from scaling.core.case import Case
 from scaling.core.record import Record
@@ -63,3 +63,33 @@ def test_the_derivative_written_in_cpp_is_that_of_jax(cell, tmp_path):
 def test_each_study_expands(name, scaling_command):
     done = scaling_command(["run", "--config-dir", "examples/conf", f"study={name}", "dry_run=true"], cwd=TOP)
     assert done.returncode == 0 and f"examples.{name}" in done.stdout
+
+
+def test_each_published_cell_has_a_source_and_a_time():
+    published = table.read_published()
+    cells = published["cells"]
+    assert len(cells) >= 30 and {cell["source"] for cell in cells} == set(published["sources"])
+    assert all(cell["seconds"] > 0 and cell["tool"] for cell in cells)
+    assert all(
+        source["title"] and source["url"] and source["machine"] for source in published["sources"].values()
+    )
+    keys = [tuple(cell[name] for name in ("problem", "label", "source", "tool")) for cell in cells]
+    assert len(set(keys)) == len(keys)
+
+
+def test_each_cell_of_the_measurement_was_published():
+    published = {(cell["problem"], cell["label"]) for cell in table.read_published()["cells"]}
+    assert {(cell.problem, cell.label) for cell in problems.full_cells()} == published
+
+
+def test_the_tables_of_the_page_are_those_of_its_data(tmp_path):
+    page = tmp_path / "gradbench.md"
+    page.write_text((TOP / "docs/gradbench.md").read_text())
+    table.write_page(TOP / "docs/data/gradbench.jsonl", page)
+    assert page.read_text() == (TOP / "docs/gradbench.md").read_text()
+    assert page.with_suffix(".png").stat().st_size > 10_000
+
+
+def test_each_example_has_at_most_80_lines():
+    lengths = {path.name: len(path.read_text().splitlines()) for path in (TOP / "examples").glob("*.py")}
+    assert {name: length for name, length in lengths.items() if length > 80} == {}
