@@ -1,11 +1,12 @@
 """Measure the derivatives of GradBench's problems in JAX and in C++, in alternating calls on one core.
 
-    python -m examples.gradbench.measure [PROBLEM...] [small] [out=docs/data/gradbench.jsonl]
+    python -m examples.gradbench.measure [PROBLEM...] [first|small] [out=docs/data/gradbench.jsonl]
 
 For each cell (a problem of one size), `scaling advise` chooses among the AD modes of JAX by measuring. Then the
 advised one, its closest rivals, the function itself and the C++ programs alternate: one sample of each in a
 shuffled order, until the seconds of the cell are spent. All derivatives are compared with the hand-written ones
-before a time is kept. One JSON line per cell has all samples; examples/gradbench/table.py makes the table.
+before a time is kept. One JSON line per cell has all samples; examples/gradbench/table.py makes the table. `first`
+measures one cell of each problem, `small` a tiny one.
 """
 
 # ruff: noqa: E402  # the process is bound to its core before JAX is imported
@@ -22,6 +23,7 @@ if not os.environ.get("SCALING_BENCH"):  # restart, because XLA and glibc read t
     arguments = [sys.executable, "-m", "examples.gradbench.measure", *sys.argv[1:]]
     os.execve(sys.executable, arguments, os.environ | variables)
 
+import dataclasses
 import datetime
 import json
 import random
@@ -40,7 +42,7 @@ from scaling.core import inputs, workload
 from scaling.core.case import Case
 from scaling.study import completion
 
-ADVICE_SECONDS, TURN_SECONDS, LEAST_ROUNDS = 4.0, 4.0, 9
+ADVICE_SECONDS, TURN_SECONDS, LEAST_ROUNDS = 6.0, 4.0, 9
 SAMPLE_SECONDS = 0.004  # a shorter call is repeated
 MOST_RIVALS = 2
 MOST_DIFFERENCE = 1e-9  # relative to the largest entry, float64
@@ -69,12 +71,19 @@ def take_samples(sides: dict[str, Callable[[int], float]], seconds: float) -> di
     return samples
 
 
-def choose_rivals(advice: advisor.Advice) -> tuple[list[Case], Case]:
-    """Return the advised case followed by its closest rivals, and the case that compiling alone advises."""
+def choose_cases(advice: advisor.Advice, base: Case, modes: tuple[str, ...]) -> tuple[dict[str, Case], str]:
+    """Return the cases to measure by name, the advised one first, and the name advised by compiling alone.
+
+    They are the advised cases, those that were measured as the next fastest ones, and one of each mode.
+    """
     measured = [case for case in advice.cases if advice.records.get(case) and advice.records[case].seconds]
-    predicted = {case: (advice.fields[case].get("predicted") or {}).get("seconds") for case in measured}
-    by_compiling = min(measured, key=lambda case: predicted[case] or float("inf"))
-    return list(dict.fromkeys([*measured[: 1 + MOST_RIVALS], by_compiling])), by_compiling
+    times = {case: (fields.get("predicted") or {}).get("seconds") for case, fields in advice.fields.items()}
+    by_compiling = min((case for case in times if times[case]), key=lambda case: times[case])
+    of_modes = [completion.complete(dataclasses.replace(base, mode=mode)) for mode in modes]
+    cases: dict[str, Case] = {}
+    for case in [advice.best, by_compiling, *measured[1 : 1 + MOST_RIVALS], *of_modes]:
+        cases.setdefault(advice.describe(case), case)
+    return cases, advice.describe(by_compiling)
 
 
 def measure_cell(cell: problems.Cell, programs: tuple[Path, Path], folder: Path, scale: float) -> dict:
@@ -85,7 +94,7 @@ def measure_cell(cell: problems.Cell, programs: tuple[Path, Path], folder: Path,
     began = time.monotonic()
     advice = advisor.advise_case(base, budget=ADVICE_SECONDS * scale, cores=CORES)
     advice_seconds = time.monotonic() - began
-    cases, by_compiling = choose_rivals(advice)
+    cases, by_compiling = choose_cases(advice, base, cell.modes)
     built = workload.build(base)
     problem_file, result_file = folder / "problem", folder / "result"
     problems.write_problem(problem_file, base, inputs.input_arrays(base, built))
@@ -113,18 +122,18 @@ def measure_cell(cell: problems.Cell, programs: tuple[Path, Path], folder: Path,
             CPP_FUNCTION: lambda calls: cpp.seconds_per_call("value", calls),
             FUNCTION: lambda calls: mean_seconds(run_value, calls),
         }
-        for case in cases:
+        for name, case in cases.items():
             run, collect = problems.compile_jax(case, cell)
-            differences[advice.describe(case)] = problems.relative_difference(collect(run()), expected[1])
-            sides[advice.describe(case)] = lambda calls, run=run: mean_seconds(run, calls)
+            differences[name] = problems.relative_difference(collect(run()), expected[1])
+            sides[name] = lambda calls, run=run: mean_seconds(run, calls)
         wrong = {name: error for name, error in differences.items() if not error <= MOST_DIFFERENCE}
         if wrong:
             raise ValueError(f"{cell.problem} {cell.label}: differences from the C++ program: {wrong}")
         samples = take_samples(sides, TURN_SECONDS * scale)
     return {
         "problem": cell.problem, "label": cell.label, "fields": dict(cell.fields),
-        "advised": advice.describe(cases[0]), "advised_by_compiling": advice.describe(by_compiling),
-        "candidates": [advice.describe(case) for case in cases], "advice_seconds": round(advice_seconds, 1),
+        "advised": advice.describe(advice.best), "advised_by_compiling": by_compiling,
+        "candidates": list(cases), "advice_seconds": round(advice_seconds, 1),
         "largest_difference": max(differences.values()),
         "seconds": {name: [float(f"{s:.5g}") for s in times] for name, times in samples.items()},
     }  # fmt: skip
@@ -147,10 +156,12 @@ def describe_machine() -> dict:
 def main(words: list[str]) -> None:
     """Measure the cells of the named problems, by default all, and write one JSON line for each."""
     out = Path(next((word[4:] for word in words if word.startswith("out=")), "docs/data/gradbench.jsonl"))
-    names = {word for word in words if "=" not in word and word != "small"}
+    names = {word for word in words if "=" not in word} - {"small", "first"}
     is_small = "small" in words
     cells = problems.small_cells() if is_small else problems.full_cells()
     cells = [cell for cell in cells if not names or cell.problem in names]
+    if "first" in words:
+        cells = list({cell.problem: cell for cell in reversed(cells)}.values())[::-1]
     jax.config.update("jax_enable_x64", True)
     common, lines = describe_machine(), []
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,7 @@ class Cell:
         entries: the entries of the dense Jacobian of a point that the C++ program returns, or None for all.
         nonzeros: the entries of each block of `block` numbers of the C++ program that are not always zero,
             which are compared, or None for all.
+        modes: the AD modes of JAX that are measured even if the advice does not choose them.
     """
 
     problem: str
@@ -35,6 +36,7 @@ class Cell:
     entries: np.ndarray | None = None
     nonzeros: np.ndarray | None = None
     block: int = 1
+    modes: tuple[str, ...] = ("jacrev",)
 
 
 COMMON = {"points": 1, "dtype": "float64", "api": "jit", "devices": 1}
@@ -48,7 +50,15 @@ def _bundle(observations: int) -> Cell:
     rows, columns = pattern()
     fields = {"points": observations, "seeds": "colored"}
     entries, label = 15 * rows + columns, f"p={observations:,}"
-    return Cell("bundle_adjustment", label, fields, entries, np.minimum(entries, 30), block=31)
+    return Cell(
+        "bundle_adjustment",
+        label,
+        fields,
+        entries,
+        np.minimum(entries, 30),
+        31,
+        ("vmap_grad", "jacrev", "jacfwd"),
+    )
 
 
 def _network(layers: int, characters: int) -> Cell:
@@ -61,7 +71,8 @@ def _hand(vertices: int, measured: int) -> Cell:
     is_nonzero = np.ones((3, 28), bool)  # a coordinate of a residual by the pose and its two shares
     is_nonzero[:, 3:6] = np.eye(3)  # a translation moves one coordinate
     label, nonzeros = f"V={vertices:,}, c={measured:,}", np.flatnonzero(is_nonzero)
-    return Cell("hand_tracking", label, fields, nonzeros=nonzeros, block=is_nonzero.size)
+    modes = ("vmap_grad", "jacfwd") if measured < 1000 else ("vmap_grad",)
+    return Cell("hand_tracking", label, fields, None, nonzeros, is_nonzero.size, modes)
 
 
 def full_cells() -> list[Cell]:

@@ -19,6 +19,7 @@ PUBLISHED = Path(__file__).parent / "published.yaml"
 MEASURED, BESIDE, ADVISED = "measured", "published", "advice"  # the parts of the page between markers
 TITLES = {"gmm": "GMM", "bundle_adjustment": "BA", "lstm": "LSTM", "hand_tracking": "HT"}
 CPP, CPP_FAST, FUNCTION, CPP_FUNCTION = "C++", "C++ -ffast-math", "JAX function", "C++ function"
+OURS = "JAX here"
 Line = dict[str, Any]
 
 
@@ -144,7 +145,7 @@ def figure_rows(lines: Sequence[Line], published: dict[str, Any]) -> list[dict[s
     rows = []
     for line in lines:
         value, low, high = ratio(line, best_of_jax(line), CPP)
-        rows.append({"tool": "JAX here", "value": value, "low": low, "high": high} | _place(line))
+        rows.append({"tool": OURS, "value": value, "low": low, "high": high} | _place(line))
     by_hand = {
         (cell["source"], cell["problem"], cell["label"]): cell["seconds"]
         for cell in published["cells"]
@@ -169,7 +170,7 @@ def draw_figure(rows: Sequence[dict[str, Any]], path: Path) -> None:
     import vl_convert
 
     sizes = list(dict.fromkeys(row["size"] for row in rows))
-    tools = list(dict.fromkeys(row["tool"] for row in rows))
+    systems = list(dict.fromkeys(row["tool"] for row in rows if row["tool"] != OURS))
     data = altair.Data(values=list(rows))
     y = altair.Y("size:N", sort=sizes, title=None, axis=altair.Axis(labelLimit=300))
     x = altair.X(
@@ -177,14 +178,16 @@ def draw_figure(rows: Sequence[dict[str, Any]], path: Path) -> None:
         scale=altair.Scale(type="log"),
         title="time of the derivative over C++ by hand of the same machine and source",
     )
-    color = altair.Color("tool:N", sort=tools, title=None)
-    is_ours = altair.datum.tool == "JAX here"
+    scale = altair.Scale(domain=systems)  # the same for both, so that they share one legend
+    color, shape = (
+        altair.Color("tool:N", scale=scale, title=None),
+        altair.Shape("tool:N", scale=scale, title=None),
+    )
+    is_ours = altair.datum.tool == OURS
     base = altair.Chart(data)
     layers = [
         altair.Chart(altair.Data(values=[{"value": 2}])).mark_rule(strokeDash=[4, 3], color="#6e6e6e").encode(x=x),
-        base.transform_filter(~is_ours).mark_point(size=45).encode(
-            x=x, y=y, color=color, shape=altair.Shape("tool:N", sort=tools, title=None)
-        ),
+        base.transform_filter(~is_ours).mark_point(size=45).encode(x=x, y=y, color=color, shape=shape),
         base.transform_filter(is_ours).mark_rule(color="black").encode(x="low:Q", x2="high:Q", y=y),
         base.transform_filter(is_ours).mark_point(filled=True, size=70, color="black").encode(x=x, y=y),
     ]  # fmt: skip
