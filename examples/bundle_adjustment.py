@@ -64,6 +64,7 @@ def gradients_by_row(camera, x, w, feature):
 
 
 def workload(case):
+    is_colored = case.seeds == "colored" and case.wrt in (None, "camera+x+w")
     return Workload(
         residual,
         points={
@@ -74,6 +75,5 @@ def workload(case):
         },
         wrt="camera+x+w",
         terms=16,
-        pattern=pattern,
-        whole_modes={"vmap_grad": gradients_by_row} if case.seeds == "colored" else {},
+        **({"pattern": pattern, "whole_modes": {"vmap_grad": gradients_by_row}} if is_colored else {}),
     )
