@@ -5,11 +5,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+
 from scaling.core import option_modules, shape, workload
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
 from scaling.core.pattern import Coloring
 from scaling.core.shape import DerivativeShape
 from scaling.core.workload import Workload
+from scaling.options.program import jaxpr_flops
 from scaling.study import applicability, completion
 
 _MODES = ("jacfwd", "jacrev", "grad_of_sum", "mixed")
@@ -22,6 +25,7 @@ _MOST_NESTED_FORWARD = 8  # inputs: forward over forward takes inputs x inputs J
 _CHUNKS = (16, 128)  # seeds at a time
 _BLOCK_ELEMENTS = (2**14, 2**18)  # of the Jacobians of the points that are computed at a time
 _MOST_ENTRIES = 10**7  # of a Jacobian whose sparsity pattern is detected
+_MOST_OPERATIONS = 10**8  # of a function whose sparsity pattern is detected, at half a minute
 
 
 def list_candidates(
@@ -110,6 +114,7 @@ def find_coloring(base: Case) -> Coloring | None:
         or fewest < 4
         or sizes.inputs * sizes.outputs > _MOST_ENTRIES
         or sparse.why_unavailable()
+        or _count_operations(base, built) > _MOST_OPERATIONS
     ):
         return None
     modes = (dataclasses.replace(base, mode=mode, seeds="colored") for mode in ("jacfwd", "jacrev"))
@@ -119,6 +124,12 @@ def find_coloring(base: Case) -> Coloring | None:
         return None
     best: Coloring = min(colorings, key=_count_colors)
     return best if 2 * _count_colors(best) <= fewest else None
+
+
+def _count_operations(case: Case, built: Workload) -> int:
+    """Return the floating-point operations of the function at one point, or 0 if they are unknown."""
+    traced = jax.make_jaxpr(lambda named: built.function(**named))(shape.point_structs(case, built))
+    return jaxpr_flops.count_operations(traced).flops or 0
 
 
 def _count_colors(coloring: Coloring) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import scaling
-from scaling.advice import advisor, local_peaks, measurement, prediction
+from scaling.advice import advisor, candidates, local_peaks, measurement, prediction, problem
 from scaling.core.case import Case, Refusal
 from scaling.core.record import Record
 from tests.support import ceilings, devices  # noqa: F401
@@ -34,6 +34,25 @@ def wrong(x):
 
 
 wrong.defjvp(lambda primals, tangents: (jnp.sin(primals[0]), 2 * jnp.cos(primals[0]) * tangents[0]))
+
+
+@pytest.mark.parametrize(("size", "detected"), [(4, True), (400, False)])
+def test_the_pattern_of_a_function_with_many_operations_is_not_detected(size, detected, monkeypatch):
+    detections = []
+    sparse = candidates.option_modules.load("sparse")
+    monkeypatch.setattr(sparse, "detect_coloring", lambda *_: detections.append(True) or 1 / 0)
+
+    def scaled_rows(x, a):  # the product of two matrices
+        return jnp.diag(x) @ a @ x
+
+    structs = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((1, size), (size, size))]
+    with problem.registered(problem.make_problem(scaled_rows, {"x": structs[0]}, {"a": structs[1]})) as base:
+        if detected:
+            with pytest.raises(ZeroDivisionError):
+                candidates.find_coloring(base)
+        else:
+            assert candidates.find_coloring(base) is None
+    assert bool(detections) == detected
 
 
 def test_without_a_budget_nothing_runs_and_all_candidates_are_predicted(monkeypatch):
