@@ -1,0 +1,154 @@
+"""Measure the cases of this folder at the sizes of their threads, and write docs/data/memory.jsonl.
+
+python -m examples.memory.measure # all cases, one after the other python -m examples.memory.measure kernel
+genes python -m examples.memory.measure --small # at the default sizes of the cases
+
+Each case has a process of its own, which is bound to one core. It (1) compiles the call of the thread without
+running it, (2) asks for advice on the function of the thread by compiling alone, and (3) runs the study
+memory_CASE, which checks each result. Bytes are those of arguments, temporaries and result, as XLA states
+them.
+"""
+
+import importlib
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import jax
+
+import scaling
+
+FOLDER = Path(__file__).parent
+XLA_FLAGS = (
+    "--xla_cpu_experimental_ynn_fusion_type="  # as in a study: that fusion gives wrong results elsewhere
+)
+DATA = FOLDER.parents[1] / "docs" / "data" / "memory.jsonl"
+CASES = (
+    "atoms", "pairs", "kernel", "visibilities", "fields", "burgers", "scaled_rows", "genes", "last_layer",
+    "lenet", "tangent_kernel", "first_order", "upsampling", "neighbors",
+)  # fmt: skip
+LIMITS = [
+    "memory_limit=24GB",
+    "case_seconds=120",
+    "sampling.least=3",
+    "sampling.turns=1",
+    "sampling.seconds=0.2",
+]
+COLUMNS = [
+    "key", "mode", "chunk", "case.block", "seeds", "reduce", "status",
+    "text", "median", "low", "high", "samples", "argument_bytes", "temp_bytes", "output_bytes", "error",
+    "tolerance", "check_seconds", "compile_seconds", "checked.entries", "checked.points", "colors.columns", "colors.rows",
+]  # fmt: skip
+
+
+def is_shape(value):
+    return isinstance(value, tuple) and all(isinstance(size, int) for size in value)
+
+
+def as_structs(shapes, dtype, leading=()):
+    """Return a dict of `jax.ShapeDtypeStruct`, or of pytrees of them, from one of shapes, in its order."""
+    struct = lambda shape: jax.ShapeDtypeStruct((*leading, *shape), dtype)  # noqa: E731
+    return {name: jax.tree.map(struct, tree, is_leaf=is_shape) for name, tree in shapes.items()}
+
+
+def compile_call(function, transform, shapes, dtype):
+    """Return the bytes of the call of the thread, and the seconds to compile it."""
+    began = time.perf_counter()
+    try:
+        compiled = jax.jit(transform(function)).lower(*as_structs(shapes, dtype).values()).compile()
+    except Exception as error:  # beyond what XLA can address
+        return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
+    needs = compiled.memory_analysis()
+    parts = {
+        f"{part}_bytes": getattr(needs, f"{part}_size_in_bytes") for part in ("argument", "temp", "output")
+    }
+    return parts | {"bytes": sum(parts.values()), "compile_seconds": time.perf_counter() - began}
+
+
+def ask(function, transform, shapes, dtype):
+    """Return the advice on the function of the thread by compiling alone."""
+    began, target = time.perf_counter(), "hessian" if transform is jax.hessian else "jacobian"
+    first, *others = shapes
+    points = as_structs({first: shapes[first]}, dtype, (1,))
+    shared = as_structs({name: shapes[name] for name in others}, dtype)
+    try:
+        advice = scaling.advise(function, points, shared, target=target, budget=0)
+        best = advice.table.iloc[0]
+        method = advice.describe(advice.best)
+    except Exception as error:
+        text = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        return {"error": text, "advice_seconds": time.perf_counter() - began}
+    return {
+        "method": method, "bytes": float(best.memory_bytes), "predicted_seconds": best.predicted_seconds,
+        "predicted_low": best.predicted_low, "predicted_high": best.predicted_high,
+        "advice_seconds": time.perf_counter() - began,
+    }  # fmt: skip
+
+
+def run_study(name, sizes, results):
+    """Run the study of a case, and return its records and the largest memory of one of its processes."""
+    fields = [f"points={size}" if key == "points" else f"sizes.{key}={size}" for key, size in sizes.items()]
+    command = [Path(sys.executable).with_name("scaling"), "run", "--config-dir", FOLDER.parent / "conf"]
+    study = [f"study=memory_{name}", f"results={results}", *fields, *LIMITS]
+    subprocess.run([*command, *study], stdout=sys.stderr, check=False)
+    lines = [line for path in Path(results).glob("*.jsonl") for line in path.read_text().splitlines()]
+    chosen = {record["key"]: {"chosen": record["chosen"]} for record in map(json.loads, lines)}
+    frame = scaling.load(results).reindex(columns=COLUMNS)
+    rows = [row | chosen[row["key"]] for row in frame.to_dict("records")]
+    runs = [{name: x for name, x in row.items() if x is not None and x == x} for row in rows]
+    return {"runs": runs, "process_bytes": 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}
+
+
+def find_case(name, small):
+    """Return the module of a case, its sizes and its dtype, and enable float64 if that is its dtype."""
+    case = importlib.import_module(f"examples.memory.{name}")
+    dtype = getattr(case, "DTYPE", "float32")
+    jax.config.update("jax_enable_x64", dtype == "float64")
+    return case, getattr(case, "SMALL", case.SIZES) if small else case.THREAD, dtype
+
+
+def measure(name, small):
+    """Return the row of a case."""
+    case, sizes, dtype = find_case(name, small)
+    asked = case.asked(sizes)
+    url = re.search(r"https://[\w./-]+\d", case.__doc__)[0]
+    row = {"case": name, **case.REPORT, "url": url, "sizes": sizes, "dtype": dtype, "jax": jax.__version__}
+    row |= {"plain": compile_call(*asked, dtype), "advice": ask(*asked, dtype)}
+    with tempfile.TemporaryDirectory() as results:
+        return row | run_study(name, sizes, results)
+
+
+def main(words):
+    small, names = "--small" in words, [word for word in words if not word.startswith("--")] or CASES
+    if "--here" in words:
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+        print(json.dumps(measure(*names, small)))
+        return
+    rows = (
+        {row["case"]: row for row in map(json.loads, DATA.read_text().splitlines())} if DATA.exists() else {}
+    )
+    for name in names:
+        began, options = time.perf_counter(), [option for option in ("--small",) if small]
+        case, sizes, dtype = find_case(name, small)
+        default = compile_call(*case.asked(sizes), dtype)
+        command = [sys.executable, "-m", "examples.memory.measure", "--here", name, *options]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"XLA_FLAGS": XLA_FLAGS}
+        )
+        rows[name] = json.loads(done.stdout) | {
+            "plain_default": default,
+            "seconds": time.perf_counter() - began,
+        }
+        if not small:
+            DATA.write_text("".join(json.dumps(rows[each]) + "\n" for each in CASES if each in rows))
+        print(f"{name}: {rows[name]['seconds']:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
