@@ -1,7 +1,8 @@
 """Measure the cases of this folder at the sizes of their threads, and write docs/data/memory.jsonl.
 
-python -m examples.memory.measure # all cases, one after the other python -m examples.memory.measure kernel
-genes python -m examples.memory.measure --small # at the default sizes of the cases
+    python -m examples.memory.measure               # all cases, one after the other
+    python -m examples.memory.measure kernel genes  # some of them
+    python -m examples.memory.measure --small       # at the default sizes; writes nothing
 
 Each case has a process of its own, which is bound to one core. It (1) compiles the call of the thread without
 running it, (2) asks for advice on the function of the thread by compiling alone, and (3) runs the study

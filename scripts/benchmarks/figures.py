@@ -27,6 +27,16 @@ FIGURES = {  # file in docs/ -> study, and the name of its figure
     "speedup": ("speedup", "scaling-strong"),
     "report": ("speedup", "devices"),
 }
+EXAMPLES = {  # file in docs/ -> modules and arguments that measure its data, and that make its tables and figure
+    "laplacian": (["examples.measure_laplacian"], ["examples.measure_laplacian", "--draw"]),
+    "curvature": (["examples.curvature.measure"], ["examples.curvature.measure", "table"]),
+    "brusselator": (
+        ["examples.brusselator_stages.measure"],
+        ["examples.brusselator_stages.measure", "table"],
+    ),
+    "memory": (["examples.memory.measure"], ["examples.memory.page"]),
+    "gradbench": (["examples.gradbench.measure"], ["examples.gradbench.table"]),
+}
 
 
 def digest(study: str) -> str:
@@ -60,14 +70,25 @@ def draw(name: str) -> None:
         shutil.copy(path, TOP / "docs" / f"{name}.png")
 
 
+def make_example(name: str, is_measured: bool) -> None:
+    """Make the tables and the figure of a page about examples, from data that are measured first if asked for."""
+    for module in EXAMPLES[name][0 if is_measured else 1 :]:
+        subprocess.run([sys.executable, "-m", *module], cwd=TOP, check=True)
+
+
 def main() -> None:
     """Measure where that is asked for, and draw what there are records for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measure", action="store_true", help="measure the records first")
-    parser.add_argument("names", nargs="*", help=f"figures, all by default: {', '.join(FIGURES)}")
+    parser.add_argument(
+        "names", nargs="*", help=f"figures, all by default: {', '.join([*FIGURES, *EXAMPLES])}"
+    )
     given = parser.parse_args()
     digests = json.loads(DRAWN.read_text()) if DRAWN.exists() else {}
-    for name in given.names or FIGURES:
+    for name in given.names or [*FIGURES, *EXAMPLES]:
+        if name in EXAMPLES:
+            make_example(name, given.measure)
+            continue
         study = FIGURES[name][0]
         if given.measure:
             measure(study)
