@@ -187,12 +187,15 @@ def tables(rows: list[dict], published: list[dict]) -> str:
     lines += ["", f"| {' | '.join(head)} |", "| - " * len(head) + "|"]
     timed = [row for row in rows if row["kind"] == "time" and row["median"]]
     for row in sorted(timed, key=lambda row: (row["points"], row["devices"], row["median"])):
-        nested = (r for r in timed if is_plain(r, "time", COMPARED[0]) and r["points"] == row["points"])
-        baseline = next(nested, None)
+        same = [
+            r for r in timed if (r["mode"], r["points"], r["chunk"]) == (COMPARED[0], row["points"], None)
+        ]
+        nested = sorted(same, key=lambda r: (r["devices"], r["api"] != "jit", r["split"]))
+        baseline = next(iter(nested), None)
         over = format_ratio(ratio(value(row), value(baseline))) if baseline else "not measured"
         over = "1" if row is baseline else over
         used, of_nested = (each and each["temp_bytes"] + each["output_bytes"] for each in (row, baseline))
-        devices = f"{row['devices']} by {row['split']}" if row["devices"] > 1 else "1"
+        devices = "1" if row["api"] == "jit" else f"{row['devices']} by {row['split']}"
         settings = f"`{row['mode']}` | {row['points']} | {row['chunk'] or 'all'} | {devices}"
         memory = f"{format_bytes(used)} | {f'{used / of_nested:.2f}' if of_nested else 'not measured'}"
         lines.append(f"| {settings} | {format_duration(row['median'])} | {over} | {memory} |")
