@@ -20,12 +20,12 @@ os.environ |= environment.variables("cpu") | {"JAX_PLATFORMS": "cpu"}
 import jax
 
 import scaling
+from examples import pages
 from scaling.core import layout, store, workload
 from scaling.core.case import Case
 from scaling.core.formatting import format_bytes, format_duration
 from scaling.study import completion
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
 MODES = {"fwd_over_rev": "nested", "jet": "Taylor", "forward_laplacian": "collapsed", "analytic": "by hand"}
 COMPARED = tuple(MODES)[:3]
 UNITS = {"s": 1.0, "ms": 1e-3, "GiB": 2.0**30, "MiB": 2.0**20}
@@ -87,7 +87,7 @@ def measure_memory(sizes: dict[str, int], batches: tuple[int, ...] = BATCHES) ->
 
 def read(name: str) -> list[dict]:
     """Return the rows of docs/data/NAME.jsonl."""
-    return [json.loads(line) for line in (DOCS / "data" / f"{name}.jsonl").read_text().splitlines()]
+    return pages.read_lines(pages.data_path(name))
 
 
 def slope(rows: list[dict], kind: str, mode: str) -> tuple[float, float, float] | None:
@@ -166,14 +166,15 @@ def tables(rows: list[dict], published: list[dict]) -> str:
     """Return the comparison with the published cells and all measured times as two Markdown tables."""
     head = ("quantity", "batch", "mode", "published", "here", "here over published")
     head += ("over nested: published", "over nested: here")
-    lines = [f"| {' | '.join(head)} |", "| - " * len(head) + "|"]
+    cells = []
     for cell in compare(rows, published):
         what = f"{cell['quantity']}, {cell['system']} ({cell['source']})"
-        what += f" | {cell['points']} | {MODES[cell['mode']]}"
-        here = f"{format_value(cell)} | {format_ratio(cell['over_published'])}"
-        over_nested = f"{cell['ratio']:.2f} | {format_ratio(cell['our_ratio'])}"
-        over_nested = "1 | 1" if cell["mode"] == COMPARED[0] else over_nested
-        lines.append(f"| {what} | {cell['value']:g} {cell['unit']} | {here} | {over_nested} |")
+        over_nested = f"{cell['ratio']:.2f}", format_ratio(cell["our_ratio"])
+        over_nested = ("1", "1") if cell["mode"] == COMPARED[0] else over_nested
+        published_value, over = f"{cell['value']:g} {cell['unit']}", format_ratio(cell["over_published"])
+        problem = what, str(cell["points"]), MODES[cell["mode"]]
+        cells.append((*problem, published_value, format_value(cell), over, *over_nested))
+    comparison = pages.make_table(head, cells)
     head = (
         "mode",
         "batch",
@@ -184,7 +185,7 @@ def tables(rows: list[dict], published: list[dict]) -> str:
         "memory",
         "over nested",
     )
-    lines += ["", f"| {' | '.join(head)} |", "| - " * len(head) + "|"]
+    times = []
     timed = [row for row in rows if row["kind"] == "time" and row["median"]]
     for row in sorted(timed, key=lambda row: (row["points"], row["devices"], row["median"])):
         same = [
@@ -196,10 +197,10 @@ def tables(rows: list[dict], published: list[dict]) -> str:
         over = "1" if row is baseline else over
         used, of_nested = (each and each["temp_bytes"] + each["output_bytes"] for each in (row, baseline))
         devices = "1" if row["api"] == "jit" else f"{row['devices']} by {row['split']}"
-        settings = f"`{row['mode']}` | {row['points']} | {row['chunk'] or 'all'} | {devices}"
-        memory = f"{format_bytes(used)} | {f'{used / of_nested:.2f}' if of_nested else 'not measured'}"
-        lines.append(f"| {settings} | {format_duration(row['median'])} | {over} | {memory} |")
-    return "\n".join([*lines, *describe_choices(rows)])
+        settings = f"`{row['mode']}`", str(row["points"]), str(row["chunk"] or "all"), devices
+        memory = format_bytes(used), f"{used / of_nested:.2f}" if of_nested else "not measured"
+        times.append((*settings, format_duration(row["median"]), over, *memory))
+    return "\n".join([comparison, "", pages.make_table(head, times), *describe_choices(rows)])
 
 
 def describe_choices(rows: list[dict]) -> list[str]:
@@ -251,11 +252,11 @@ def draw(rows: list[dict], published: list[dict], path: Path) -> None:
 
 def write_page() -> None:
     """Write the tables between the markers of docs/laplacian.md, and the figure beside it."""
-    rows, published, page = read("laplacian"), read("laplacian_published"), DOCS / "laplacian.md"
+    rows, published, page = read("laplacian"), read("laplacian_published"), pages.DOCS / "laplacian.md"
     begin, end = "<!-- begin of the measured tables -->", "<!-- end of the measured tables -->"
-    before, rest = page.read_text().split(begin)
-    page.write_text(f"{before}{begin}\n{tables(rows, published)}\n{end}{rest.split(end)[1]}")
-    draw(rows, published, DOCS / "laplacian.png")
+    text = f"\n{tables(rows, published)}\n"
+    page.write_text(pages.replace_between(page.read_text(), begin, end, text))
+    draw(rows, published, page.with_suffix(".png"))
 
 
 def main(arguments: list[str]) -> None:
@@ -269,7 +270,7 @@ def main(arguments: list[str]) -> None:
     }
     rows = measure(arguments) + measure_memory(sizes)
     rows.append({"kind": "machine", "processor": platform.processor(), "jax": jax.__version__})
-    (DOCS / "data" / "laplacian.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pages.data_path("laplacian").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 if __name__ == "__main__":

@@ -18,14 +18,16 @@ from typing import Any
 
 import yaml
 
+from examples import pages
+from examples.pages import Row
 from scaling.core import environment
 from scaling.core.formatting import format_duration, format_number
 from scaling.core.intervals import median_interval, ratio_interval
 
-TOP = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- generated: do not edit -->", "<!-- end -->"
+HEADER = ("problem", "what", "system", "published", "ours", "over", "source")
+ADVICE_HEADER = ("example", "advised by compiling alone", "fastest measured", "regret")
 LEAST, MOST, SHORTEST = 21, 200, 2e-3  # samples of a call, and seconds of a sample
-Row = dict[str, Any]
 
 
 def restart_on_one_core() -> None:
@@ -86,11 +88,6 @@ def advise(name: str, budget: float, *arguments: Any, **options: Any) -> Row:
     return {"advice": name, "advised": advised, "fastest": fastest, "measured": known, "regret": regret}
 
 
-def data_path(name: str) -> Path:
-    """Return the path of the result file of a page."""
-    return TOP / "docs" / "data" / f"{name}.jsonl"
-
-
 def write_lines(path: Path, rows: Iterable[Row]) -> None:
     """Write JSON lines, with the samples rounded to five digits."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,11 +96,6 @@ def write_lines(path: Path, rows: Iterable[Row]) -> None:
         for row in rows
     )
     path.write_text("".join(json.dumps(row) + "\n" for row in rounded))
-
-
-def read_lines(path: Path) -> list[Row]:
-    """Read JSON lines."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def compare(cells: Sequence[Row], lines: Sequence[Row]) -> list[Row]:
@@ -145,9 +137,8 @@ def make_table(cells_path: Path, lines: Sequence[Row]) -> str:
         f"Ours: {machine['cores']} core of an {machine['machine']}, JAX {machine['jax']}, float32 unless stated, medians "
         "of alternating calls in one process, with 95 % intervals. `over` is ours over the published number.",
         "",
-        "| problem | what | system | published | ours | over | source |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
+    table = []
     for row in compare(cells, lines):
         unit = f"{{}} times {row['base']}" if "over" in row else "{}"
         show = format_number if "over" in row else format_duration
@@ -155,37 +146,26 @@ def make_table(cells_path: Path, lines: Sequence[Row]) -> str:
         if row["ours"]:
             middle, low, high = row["ours"]
             if "over" in row:
-                ours = f"{format_number(middle)} ({format_number(low)} to {format_number(high)})"
+                ours = pages.format_ratio(middle, low, high)
             else:
                 dtype = ", float64" if row["call"].endswith("float64") else ""
                 ours = format_duration(middle, low, high) + dtype
-            values = (value / row["published"] for value in (middle, low, high))
-            over = "{} ({} to {})".format(*map(format_number, values))
-        columns = (row["problem"], row["what"], row["system"], published, ours, over, f"[{row['reference']}]")
-        text.append(f"| {' | '.join(columns)} |")
-    text += ["", "Sources:", ""]
+            over = pages.format_ratio(*(value / row["published"] for value in (middle, low, high)))
+        reference = f"[{row['reference']}]"
+        table.append((row["problem"], row["what"], row["system"], published, ours, over, reference))
+    text += [pages.make_table(HEADER, table), "", "Sources:", ""]
     text += [
         f"{number}. {group['source']} Machine: {group['machine']}." for number, group in enumerate(groups, 1)
     ]
-    text += [
-        "",
-        "| example | advised by compiling alone | fastest measured | regret |",
-        "| --- | --- | --- | --- |",
-    ]
+    table = []
     for line in lines:
         if "advice" in line:
             percent = [f"{100 * value:.1f}" for value in line["regret"] or ()]
             regret = "{} % ({} to {})".format(*percent) if percent else "advised method not measured"
             regret = "0 %" if line["advised"] == line["fastest"] else regret
             fastest = f"{line['fastest']} (of {line['measured']})"
-            text.append(f"| {line['advice']} | {line['advised']} | {fastest} | {regret} |")
-    return "\n".join(text)
-
-
-def replace_table(page: Path, text: str) -> None:
-    """Replace the text between the two comments of a page."""
-    before, _, rest = page.read_text().partition(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}")
+            table.append((line["advice"], line["advised"], fastest, regret))
+    return "\n".join([*text, "", pages.make_table(ADVICE_HEADER, table)])
 
 
 def draw(path: Path, rows: Sequence[Row], title: str, axis: str) -> None:
@@ -226,6 +206,7 @@ def draw(path: Path, rows: Sequence[Row], title: str, axis: str) -> None:
 
 def publish(name: str, cells_path: Path, title: str, axis: str, more: str = "") -> None:
     """Write the tables of docs/NAME.md, `more` first, and docs/NAME.png from docs/data/NAME.jsonl."""
-    lines = read_lines(data_path(name))
-    replace_table(TOP / "docs" / f"{name}.md", more + make_table(cells_path, lines))
-    draw(TOP / "docs" / f"{name}.png", compare(load_cells(cells_path)[0], lines), title, axis)
+    lines, page = pages.read_lines(pages.data_path(name)), pages.DOCS / f"{name}.md"
+    text = f"\n\n{more}{make_table(cells_path, lines)}\n\n"
+    page.write_text(pages.replace_between(page.read_text(), BEGIN, END, text))
+    draw(page.with_suffix(".png"), compare(load_cells(cells_path)[0], lines), title, axis)

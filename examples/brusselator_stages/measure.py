@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from examples import brusselator, diffusion, rosenbrock, side_by_side
+from examples import brusselator, diffusion, pages, rosenbrock, side_by_side
 from scaling.core import run_case, shape, workload
 from scaling.core.case import Case
 from scaling.core.formatting import format_duration
@@ -52,7 +52,7 @@ def make_input(name: str, size: int) -> jax.Array:
     return jnp.asarray(np.random.default_rng(0).uniform(0.5, 1.5, dimensions), jnp.float32)
 
 
-def analyze(name: str, size: int, count: int) -> tuple[list[side_by_side.Row], Coloring]:
+def analyze(name: str, size: int, count: int) -> tuple[list[pages.Row], Coloring]:
     """Detect the pattern and color it by columns and by rows `count` times. Return the times and the coloring.
 
     The first detection, which traces the function, and the first coloring are a line each.
@@ -127,7 +127,7 @@ def list_cases(name: str, size: int, dtype: str = "float32") -> dict[str, Case]:
     }
 
 
-def measure_cases(name: str, size: int, seconds: float, dtype: str = "float32") -> list[side_by_side.Row]:
+def measure_cases(name: str, size: int, seconds: float, dtype: str = "float32") -> list[pages.Row]:
     """Check and measure the cases of an example in turns."""
     sampling = Sampling(least=side_by_side.LEAST, seconds=seconds)
     group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
@@ -149,7 +149,7 @@ def measure_cases(name: str, size: int, seconds: float, dtype: str = "float32") 
     return lines
 
 
-def advise_examples(problems: Sequence[tuple[str, int]], budget: float) -> list[side_by_side.Row]:
+def advise_examples(problems: Sequence[tuple[str, int]], budget: float) -> list[pages.Row]:
     """Return the advice for the Jacobian or Hessian of each example."""
     lines = []
     for name, size in problems:
@@ -161,7 +161,7 @@ def advise_examples(problems: Sequence[tuple[str, int]], budget: float) -> list[
     return lines
 
 
-def measure(problems: tuple[tuple[str, int], ...], seconds: float, budget: float) -> list[side_by_side.Row]:
+def measure(problems: tuple[tuple[str, int], ...], seconds: float, budget: float) -> list[pages.Row]:
     """Return the lines of the result file."""
     lines = [side_by_side.describe_machine()]
     for name, size in problems:
@@ -177,27 +177,26 @@ def measure(problems: tuple[tuple[str, int], ...], seconds: float, budget: float
     return lines
 
 
-def stage_table(lines: Sequence[side_by_side.Row]) -> str:
+def stage_table(lines: Sequence[pages.Row]) -> str:
     """Return a Markdown table of our times of all stages, one row for each problem."""
     by_name = {line["name"]: line for line in lines if "name" in line}
     stages = ("detection, first", "detection", "coloring", "compressed products", "decompression")
     titles = (*stages, "both in one program", "by rows", "dense")
-    text = [f"| problem | colors | nonzeros | {' | '.join(titles)} |", "| --- " * (len(titles) + 3) + "|"]
+    rows = []
     for problem in dict.fromkeys(name.split("/")[0] for name in by_name):
         result = "hessian" if f"{problem}/hessian" in by_name else "jacobian"
         names = (*stages, result, f"{result} by rows", f"dense {result}")
         samples = [by_name.get(f"{problem}/{name}", {}).get("seconds") for name in names]
         times = [format_duration(statistics.median(seconds)) if seconds else "" for seconds in samples]
         facts = by_name[f"{problem}/detection"]
-        row = (problem, str(facts["colors"]), f"{facts['nonzeros']:,}", *times)
-        text.append(f"| {' | '.join(row)} |")
-    return "\n".join(text) + "\n\n"
+        rows.append((problem, str(facts["colors"]), f"{facts['nonzeros']:,}", *times))
+    return pages.make_table(("problem", "colors", "nonzeros", *titles), rows) + "\n\n"
 
 
 def main() -> None:
     """Measure, or write the table and the figure."""
     if sys.argv[1:] == ["table"]:
-        more = stage_table(side_by_side.read_lines(side_by_side.data_path(NAME)))
+        more = stage_table(pages.read_lines(pages.data_path(NAME)))
         side_by_side.publish(NAME, CELLS, "Stages of sparse differentiation", "milliseconds", more)
         return
     side_by_side.restart_on_one_core()
@@ -205,7 +204,7 @@ def main() -> None:
         lines = measure(SMALL, 0.1, 1.0)
         print(stage_table(lines) + side_by_side.make_table(CELLS, lines))
         return
-    side_by_side.write_lines(side_by_side.data_path(NAME), measure(FULL, 2.0, 15.0))
+    side_by_side.write_lines(pages.data_path(NAME), measure(FULL, 2.0, 15.0))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 
-from examples import classifier, regression, side_by_side
+from examples import classifier, pages, regression, side_by_side
 from examples.curvature import products
 
 NAME = "curvature"
@@ -118,7 +118,7 @@ def tanh_calls() -> dict[str, Callable[[], Any]]:
     return calls | {"hessian": lambda: jnp.tensordot(jax.hessian(function)(*x), v[0], 2)}
 
 
-def advise_examples(inputs: tuple[Any, ...], budget: float) -> list[side_by_side.Row]:
+def advise_examples(inputs: tuple[Any, ...], budget: float) -> list[pages.Row]:
     """Return the advice for the gradient and the product of the classifier, and for the robust density."""
     params, images, labels, _ = inputs
     images, labels = images[:ADVISED], labels[:ADVISED]
@@ -142,7 +142,7 @@ def advise_examples(inputs: tuple[Any, ...], budget: float) -> list[side_by_side
     return rows
 
 
-def measure(size: tuple[int, int, int], seconds: float, budget: float) -> list[side_by_side.Row]:
+def measure(size: tuple[int, int, int], seconds: float, budget: float) -> list[pages.Row]:
     """Return the lines of the result file."""
     lines, inputs = [side_by_side.describe_machine()], make_classifier(*size)
     calls = compile_products(inputs)
@@ -169,7 +169,7 @@ def main() -> None:
         lines = measure(SMALL, 0.2, 1.0)
         print(side_by_side.make_table(CELLS, lines))
         return
-    side_by_side.write_lines(side_by_side.data_path(NAME), measure(FULL, 40.0, 60.0))
+    side_by_side.write_lines(pages.data_path(NAME), measure(FULL, 40.0, 60.0))
 
 
 if __name__ == "__main__":

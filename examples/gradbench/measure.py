@@ -37,6 +37,7 @@ from pathlib import Path
 import jax
 
 from examples.gradbench import problems
+from examples.gradbench.problems import CPP, CPP_FAST, CPP_FUNCTION, FUNCTION
 from scaling.advice import advisor
 from scaling.core import inputs, workload
 from scaling.core.case import Case
@@ -46,7 +47,6 @@ ADVICE_SECONDS, TURN_SECONDS, LEAST_ROUNDS = 6.0, 4.0, 9
 SAMPLE_SECONDS = 0.004  # a shorter call is repeated
 MOST_RIVALS = 2
 MOST_DIFFERENCE = 1e-9  # relative to the largest entry, float64
-CPP, CPP_FAST, FUNCTION, CPP_FUNCTION = "C++", "C++ -ffast-math", "JAX function", "C++ function"
 
 
 def mean_seconds(run: Callable[[], object], calls: int) -> float:

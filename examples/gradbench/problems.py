@@ -13,6 +13,7 @@ from examples.bundle_adjustment import pattern
 
 FOLDER = Path(__file__).parent
 FLAGS = ("-O3", "-march=native")
+CPP, CPP_FAST, FUNCTION, CPP_FUNCTION = "C++", "C++ -ffast-math", "JAX function", "C++ function"
 FAST_MATH = "-ffast-math"  # allows the compiler to vectorize sums, exp and tanh
 
 

@@ -3,29 +3,22 @@
 python -m examples.gradbench.table [DATA] [PAGE]     by default docs/data/gradbench.jsonl docs/gradbench.md
 """
 
-import json
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from scaling.core.formatting import format_duration, format_interval, format_number
+from examples.gradbench.problems import CPP, CPP_FAST, CPP_FUNCTION, FUNCTION
+from examples.pages import Row, format_ratio, make_table, read_lines, replace_between
+from scaling.core.formatting import format_duration, format_number
 from scaling.core.intervals import median_interval, ratio_interval
 
 PUBLISHED = Path(__file__).parent / "published.yaml"
-MEASURED, BESIDE, ADVISED = "measured", "published", "advice"  # the parts of the page between markers
 TITLES = {"gmm": "GMM", "bundle_adjustment": "BA", "lstm": "LSTM", "hand_tracking": "HT"}
-CPP, CPP_FAST, FUNCTION, CPP_FUNCTION = "C++", "C++ -ffast-math", "JAX function", "C++ function"
 OURS = "JAX here"
-Line = dict[str, Any]
-
-
-def read_lines(path: Path) -> list[Line]:
-    """Return the records that measure.py wrote."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def read_published() -> dict[str, Any]:
@@ -33,7 +26,7 @@ def read_published() -> dict[str, Any]:
     return yaml.safe_load(PUBLISHED.read_text())
 
 
-def ratio(line: Line, top: str, bottom: str) -> tuple[float, float, float]:
+def ratio(line: Row, top: str, bottom: str) -> tuple[float, float, float]:
     """Return the ratio of the median times of two sides with its 95 % interval."""
     found = ratio_interval(line["seconds"][top], line["seconds"][bottom])
     if found is None:
@@ -41,29 +34,18 @@ def ratio(line: Line, top: str, bottom: str) -> tuple[float, float, float]:
     return found
 
 
-def best_of_jax(line: Line) -> str:
+def best_of_jax(line: Row) -> str:
     """Return the name of the fastest AD mode of JAX, by the median."""
     return min(line["candidates"], key=lambda name: statistics.median(line["seconds"][name]))
 
 
-def regret(line: Line, name: str) -> float:
+def regret(line: Row, name: str) -> float:
     """Return the time of an AD mode over that of the fastest one, minus one."""
     seconds = line["seconds"]
     return statistics.median(seconds[name]) / statistics.median(seconds[best_of_jax(line)]) - 1
 
 
-def format_ratio(value: float, low: float, high: float) -> str:
-    """Format a ratio with its interval, such as '1.77 (1.70 to 1.81)'."""
-    return format_number(value) + format_interval(low, high)
-
-
-def make_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def measured_table(lines: Sequence[Line]) -> str:
+def measured_table(lines: Sequence[Row]) -> str:
     """Return the table of our times: JAX in its best mode beside C++."""
     rows = []
     for line in lines:
@@ -85,7 +67,7 @@ def measured_table(lines: Sequence[Line]) -> str:
     return f"{make_table(header, rows)}\n\n{count} ({machine}.)"
 
 
-def published_table(lines: Sequence[Line], published: dict[str, Any]) -> str:
+def published_table(lines: Sequence[Row], published: dict[str, Any]) -> str:
     """Return the table of the published cells, each with our time and the ratio of both."""
     ours = {(line["problem"], line["label"]): line for line in lines}
     rows, without = [], 0
@@ -117,7 +99,7 @@ def published_table(lines: Sequence[Line], published: dict[str, Any]) -> str:
     return f"{make_table(header, rows)}\n\n{len(rows)} published cells.{missing}\n\n" + "\n".join(sources)
 
 
-def advice_table(lines: Sequence[Line]) -> str:
+def advice_table(lines: Sequence[Row]) -> str:
     """Return the table of what `scaling advise` chose, with its regret, by measuring and by compiling alone."""
     rows = [
         [
@@ -140,7 +122,7 @@ def advice_table(lines: Sequence[Line]) -> str:
     return make_table(header, rows)
 
 
-def figure_rows(lines: Sequence[Line], published: dict[str, Any]) -> list[dict[str, Any]]:
+def figure_rows(lines: Sequence[Row], published: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the rows of the figure: times over those of the C++ by hand of the same machine and source."""
     rows = []
     for line in lines:
@@ -199,23 +181,18 @@ def draw_figure(rows: Sequence[dict[str, Any]], path: Path) -> None:
     path.write_bytes(vl_convert.vegalite_to_png(chart.to_json(), scale=2.0))
 
 
-def replace_part(page: str, part: str, text: str) -> str:
-    """Return a page with the text between the two markers of a part replaced."""
-    begin, end = f"<!-- {part}: begin -->", f"<!-- {part}: end -->"
-    before, _, rest = page.partition(begin)
-    _, found, after = rest.partition(end)
-    if not found:
-        raise ValueError(f"the page has no markers {begin} and {end}")
-    return f"{before}{begin}\n{text}\n{end}{after}"
-
-
 def write_page(data: Path, page: Path) -> None:
     """Write the tables into a page, and the figure beside it."""
-    lines, published = read_lines(data), read_published()
-    text = page.read_text()
-    text = replace_part(text, MEASURED, measured_table(lines))
-    text = replace_part(text, ADVISED, advice_table(lines))
-    page.write_text(replace_part(text, BESIDE, published_table(lines, published)))
+    lines, published, text = read_lines(data), read_published(), page.read_text()
+    parts = {
+        "measured": measured_table(lines),
+        "advice": advice_table(lines),
+        "published": published_table(lines, published),
+    }
+    for part, table in parts.items():
+        markers = (f"<!-- {part}: {which} -->" for which in ("begin", "end"))
+        text = replace_between(text, *markers, f"\n{table}\n")
+    page.write_text(text)
     draw_figure(figure_rows(lines, published), page.with_suffix(".png"))
 
 

@@ -24,12 +24,13 @@ from pathlib import Path
 import jax
 
 import scaling
+from examples import pages
 
 FOLDER = Path(__file__).parent
 XLA_FLAGS = (
     "--xla_cpu_experimental_ynn_fusion_type="  # as in a study: that fusion gives wrong results elsewhere
 )
-DATA = FOLDER.parents[1] / "docs" / "data" / "memory.jsonl"
+DATA = pages.data_path("memory")
 CASES = (
     "atoms", "pairs", "kernel", "visibilities", "fields", "burgers", "scaled_rows", "genes", "last_layer",
     "lenet", "tangent_kernel", "first_order", "upsampling", "neighbors",
@@ -131,9 +132,7 @@ def main(words):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
         print(json.dumps(measure(*names, small)))
         return
-    rows = (
-        {row["case"]: row for row in map(json.loads, DATA.read_text().splitlines())} if DATA.exists() else {}
-    )
+    rows = {row["case"]: row for row in pages.read_lines(DATA)} if DATA.exists() else {}
     for name in names:
         began, options = time.perf_counter(), [option for option in ("--small",) if small]
         case, sizes, dtype = find_case(name, small)

@@ -3,23 +3,20 @@
 python -m examples.memory.page
 """
 
-import json
 import re
-from pathlib import Path
 
 import altair
 import vl_convert
 
+from examples import pages
 from scaling.core.formatting import format_bytes, format_duration, format_number, format_wait
 
-DOCS = Path(__file__).parents[2] / "docs"
 LIMIT = 24e9  # bytes
 MARKERS = re.compile(r"(<!-- table -->\n).*(<!-- end of table -->)", re.DOTALL)
-HEADER = """\
-| case | thread | asked for | needed there | machine | needs as asked | advice on it: needs, predicted time | solved by \
-| needs | time | regret | checked |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |
-"""
+HEADER = (
+    "case", "thread", "asked for", "needed there", "machine", "needs as asked", "advice on it: needs, predicted time",
+    "solved by", "needs", "time", "regret", "checked",
+)  # fmt: skip
 
 
 def bytes_of(run):
@@ -112,11 +109,11 @@ def draw(rows):
 
 
 def main():
-    rows = [json.loads(line) for line in (DOCS / "data" / "memory.jsonl").read_text().splitlines()]
-    table = HEADER + "".join(f"| {' | '.join(write_row(row))} |\n" for row in rows)
-    page = DOCS / "memory.md"
+    rows = pages.read_lines(pages.data_path("memory"))
+    table = pages.make_table(HEADER, map(write_row, rows)) + "\n"
+    page = pages.DOCS / "memory.md"
     page.write_text(MARKERS.sub(lambda match: match[1] + table + match[2], page.read_text()))
-    (DOCS / "memory.png").write_bytes(vl_convert.vegalite_to_png(draw(rows).to_json(), scale=2.0))
+    page.with_suffix(".png").write_bytes(vl_convert.vegalite_to_png(draw(rows).to_json(), scale=2.0))
 
 
 if __name__ == "__main__":

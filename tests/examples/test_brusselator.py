@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from examples import brusselator, diffusion, side_by_side
+from examples import brusselator, diffusion, pages, side_by_side
 from examples.brusselator_stages import measure
 from scaling.core import run_case
 from scaling.core.case import Case
@@ -68,7 +68,7 @@ def test_the_study_expands_without_skipped_cases(study, scaling_command):
 
 
 def test_the_table_of_the_page_is_that_of_its_data():
-    lines = side_by_side.read_lines(TOP / "docs" / "data" / "brusselator.jsonl")
+    lines = pages.read_lines(TOP / "docs" / "data" / "brusselator.jsonl")
     text = measure.stage_table(lines) + side_by_side.make_table(measure.CELLS, lines)
     assert text in (TOP / "docs" / "brusselator.md").read_text()
 

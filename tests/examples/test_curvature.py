@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from examples import classifier, side_by_side
+from examples import classifier, pages, side_by_side
 from examples.curvature import measure, products
 from scaling.core import run_case
 from scaling.core.case import Case
@@ -85,7 +85,7 @@ def test_the_study_expands_without_skipped_cases(study, scaling_command):
 
 
 def test_the_table_of_the_page_is_that_of_its_data():
-    lines = side_by_side.read_lines(TOP / "docs" / "data" / "curvature.jsonl")
+    lines = pages.read_lines(TOP / "docs" / "data" / "curvature.jsonl")
     assert side_by_side.make_table(measure.CELLS, lines) in (TOP / "docs" / "curvature.md").read_text()
 
 
