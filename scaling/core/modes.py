@@ -174,22 +174,13 @@ def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function V -> sum of v^T H v, each the second derivative of f along v, in Taylor mode."""
-    import jax.numpy as jnp
-    from jax.experimental import jet as taylor
-
-    def second_derivative(v: tuple[Any, ...]) -> Any:
-        series = [(a, jnp.zeros_like(a)) for a in v]
-        try:  # without the factorials, which jet rounds, the coefficient is half of the derivative
-            return 2 * taylor.jet(f, x, series, factorial_scaled=False)[1][1]
-        except (KeyError, NotImplementedError) as error:
-            raise NotImplementedError(f"jax.experimental.jet has no rule for an operation: {error}") from None
-
-    return _sum_over_block(second_derivative)
+    sum_along: LinearMap = option_modules.load("laplacian").jet(f, x)
+    return sum_along
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function V -> sum of v^T H v, which one forward pass computes for all v in V together."""
-    propagate: LinearMap = option_modules.load("forward_laplacian").sum_quadratic_forms(f, x)
+    propagate: LinearMap = option_modules.load("laplacian").forward_laplacian(f, x)
     return propagate
 
 

@@ -13,7 +13,7 @@ For some cases:
     host_offload         plan_offload, make_offload_runner; for `storage=host`
     data_parallel        sum_derivative; for a sum over the points
     finite_step          result_bounds, input_bounds; for `mode=finite_difference`
-    forward_laplacian    sum_quadratic_forms; for `mode=forward_laplacian`
+    laplacian            jet, forward_laplacian; for the modes of these names
     pytrees              flatten_inputs, concatenate_leaves, concatenate_blocks; for pytrees of arrays
     computed_reference   examine, with_reference, session; for a function without a closed form
     reevaluate           reevaluate_failures; whether rounding explains an error over its tolerance
@@ -32,9 +32,9 @@ _MODULES = {
     "computed_reference": "scaling.options.reference.computed_reference",
     "data_parallel": "scaling.options.data_parallel",
     "finite_step": "scaling.options.reference.finite_step_bound",
-    "forward_laplacian": "scaling.options.forward_laplacian",
     "host_monitor": "scaling.options.host_monitor",
     "host_offload": "scaling.options.host_offload",
+    "laplacian": "scaling.options.laplacian",
     "peers": "scaling.peers.interface",
     "program_stats": "scaling.options.program.program_stats",
     "pytrees": "scaling.options.pytrees",

@@ -101,13 +101,13 @@ def surface(command, tmp_path_factory):
 
 
 @pytest.mark.default
-def test_every_study_has_the_same_case_keys_in_the_same_order(monkeypatch):
+def test_every_study_contains_the_same_case_keys_in_the_same_order(monkeypatch):
     monkeypatch.setattr(sys, "argv", sys.argv)  # composing a study replaces both
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     golden, actual = _golden("keys"), _as_json(make.pack_keys(make.case_keys()))
     assert actual["studies"].keys() >= golden["studies"].keys()
     for study, keys in golden["studies"].items():
-        assert actual["studies"][study] == keys, study
+        assert [key for key in actual["studies"][study] if key in keys] == keys, study  # cases may be added
     for key, fields in golden["cases"].items():
         assert actual["cases"][key] == fields
 

@@ -1,0 +1,187 @@
+"""Compute the Laplacian of a function by Taylor mode, along each direction or for all of them in one pass.
+
+`jet` propagates second derivatives along each direction with `jax.experimental.jet`, which has rules for
+primitive operations alone.
+
+`forward_laplacian`, or collapsed Taylor mode, sums second derivatives over the directions before it
+propagates them. Each intermediate result y carries its derivatives along all directions, and the sum over
+these directions of its second derivatives. For y = g(x), with t the derivative of x along a direction and s
+the sum of its second derivatives,
+
+    derivative of y along the direction      g'(x) t
+    sum of the second derivatives of y       g'(x) s + sum over the directions of g''(x)[t, t]
+
+so that the second derivatives along single directions are never stored. For g linear the last sum is zero,
+and for g elementwise it is g''(x) times the sum of t^2. For any other operation, such as a loop or a function
+with a custom derivative, it is a JVP of a JVP along each direction.
+
+Li et al., "A computational framework for neural network-based variational Monte Carlo with Forward Laplacian"
+(2024); Dangel et al., "Collapsing Taylor mode automatic differentiation" (2025).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import jet as taylor
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+
+from scaling.core.modes import LinearMap
+
+# Names of primitives. A piecewise linear operation counts as linear.
+_ELEMENTWISE = {
+    "acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cos", "cosh", "digamma", "erf",
+    "erf_inv", "erfc", "exp", "exp2", "expm1", "integer_pow", "lgamma", "log", "log1p", "logistic",
+    "rsqrt", "sin", "sinh", "sqrt", "square", "tan", "tanh",
+}  # fmt: skip
+_LINEAR = {
+    "add", "add_any", "clamp", "complex", "concatenate", "conj", "convert_element_type", "copy",
+    "copy_p", "cumsum", "dynamic_slice", "dynamic_update_slice", "expand_dims", "fft", "gather", "imag",
+    "max", "min", "neg", "pad", "real", "reduce_max", "reduce_min", "reduce_sum", "reduce_window_sum",
+    "reshape", "rev", "scatter-add", "select_n", "slice", "split", "squeeze", "stack", "sub", "tile",
+    "transpose", "unstack",
+}  # fmt: skip
+_BILINEAR = "conv_general_dilated", "dot_general", "mul"
+# Calls of functions whose jaxpr is a parameter.
+_CALLS = "checkpoint", "closed_call", "core_call", "jit", "pjit", "remat", "remat2"
+_CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"
+
+
+class Expanded(NamedTuple):
+    """A value that depends on the directions.
+
+    Attributes:
+        value: the value itself.
+        tangents: its derivatives along the directions, with a leading axis of directions.
+        second: the sum of its second derivatives along the directions, of the shape of `value`.
+    """
+
+    value: Any
+    tangents: Any
+    second: Any
+
+
+def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
+    """Return the function V -> sum of v^T H v over the directions v in V, each by Taylor mode along v.
+
+    V is a tuple like x, with a leading axis of directions. f returns a scalar, and H is its Hessian at x.
+    Custom derivatives are ignored: the function itself is differentiated. Raise `NotImplementedError` for an
+    operation without a rule.
+    """
+    inlined = _inline_calls(f, x)
+
+    def second_derivative(v: tuple[Any, ...]) -> Any:
+        series = [(a, jnp.zeros_like(a)) for a in v]
+        try:  # without the factorials, which jet rounds, the coefficient is half of the derivative
+            return 2 * taylor.jet(inlined, x, series, factorial_scaled=False)[1][1]
+        except (KeyError, NotImplementedError) as error:
+            raise NotImplementedError(f"jax.experimental.jet has no rule for an operation: {error}") from None
+
+    return lambda V: jax.vmap(second_derivative)(V).sum()
+
+
+def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
+    """Return the function V -> sum of v^T H v over the directions v in V, all in one forward pass.
+
+    V is a tuple like x, with a leading axis of directions. f returns a scalar, and H is its Hessian at x.
+    """
+    closed = jax.make_jaxpr(f)(*x)
+
+    def propagate(V: tuple[Any, ...]) -> Any:
+        inputs = [Expanded(a, v, jnp.zeros_like(a)) for a, v in zip(x, V, strict=True)]
+        (result,) = _evaluate(closed.jaxpr, closed.consts, inputs, _CALLS, _apply_expanded)
+        return result.second if isinstance(result, Expanded) else jnp.zeros_like(result)
+
+    return propagate
+
+
+def _inline_calls(f: Callable[..., Any], x: tuple[Any, ...]) -> Callable[..., Any]:
+    """Return f with its calls of compiled functions and of functions with custom derivatives inlined.
+
+    `jax.experimental.jet` fails in a call whose operands depend on a batch but not on the directions, and in
+    most functions with custom derivatives. f returns a scalar.
+    """
+    closed = jax.make_jaxpr(f)(*x)
+
+    calls = (*_CALLS, *_CUSTOM_CALLS)
+    return lambda *z: _evaluate(closed.jaxpr, closed.consts, z, calls, _apply)[0]
+
+
+def _evaluate(
+    jaxpr: Any,
+    constants: Sequence[Any],
+    inputs: Sequence[Any],
+    calls: Sequence[str],
+    apply: Callable[[Any, Any, Sequence[Any]], list[Any]],
+) -> list[Any]:
+    """Evaluate a jaxpr: the functions in its `calls` in the same way, and other equations with `apply`."""
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
+    read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]  # noqa: E731
+    for equation in jaxpr.eqns:
+        operands = [read(atom) for atom in equation.invars]
+        if equation.primitive.name in calls:
+            params = equation.params
+            inner = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
+            nested = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
+            results = _evaluate(*nested, operands, calls, apply)
+        else:
+            results = apply(jaxpr, equation, operands)
+        values.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _apply(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Evaluate an equation of a jaxpr with operands of any kind that `jax` traces."""
+    pairs = zip(equation.invars, operands, strict=True)
+    values = {variable: operand for variable, operand in pairs if not isinstance(variable, Literal)}
+    alone = jaxpr.replace(constvars=[], invars=[*values], outvars=equation.outvars, eqns=[equation])
+    return list(jaxpr_as_fun(ClosedJaxpr(alone, ()))(*values.values()))
+
+
+def _apply_expanded(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Evaluate an equation of a jaxpr whose operands may be `Expanded`, with the rule for its operation."""
+    at = [number for number, operand in enumerate(operands) if isinstance(operand, Expanded)]
+    expanded = list({id(operands[number]): operands[number] for number in at}.values())
+
+    def function(*dependent: Any) -> list[Any]:
+        replaced = dict(zip(map(id, expanded), dependent, strict=True))
+        return _apply(jaxpr, equation, [replaced.get(id(operand), operand) for operand in operands])
+
+    dtypes = [getattr(variable.aval, "dtype", jnp.int32) for variable in equation.outvars]
+    is_real = [jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes]
+    if not (at and any(is_real)):
+        return function(*(x.value for x in expanded))
+    name = equation.primitive.name
+    if name in _ELEMENTWISE:
+        return [_expand_elementwise(lambda x: function(x)[0], operands[0])]
+    is_linear = name in _LINEAR or (name in _BILINEAR and len(at) == 1)
+    is_linear |= name == "div" and at == [0]
+    return _expand(function, expanded, is_real, is_linear)
+
+
+def _expand_elementwise(g: Callable[[Any], Any], x: Expanded) -> Expanded:
+    ones = jnp.ones_like(x.value)
+    derivative = lambda z: jax.jvp(g, (z,), (ones,))[1]  # noqa: E731
+    first, second = jax.jvp(derivative, (x.value,), (ones,))
+    return Expanded(
+        g(x.value), first * x.tangents, first * x.second + second * jnp.sum(x.tangents**2, axis=0)
+    )
+
+
+def _expand(
+    g: Callable[..., list[Any]], inputs: Sequence[Expanded], is_real: Sequence[bool], is_linear: bool
+) -> list[Any]:
+    """Return the results of a function g of some inputs. Those that are not real numbers are constants."""
+    values, tangents, seconds = (tuple(parts) for parts in zip(*inputs, strict=True))
+    real = lambda *z: [y for y, keep in zip(g(*z), is_real, strict=True) if keep]  # noqa: E731
+    push = lambda *t: jax.jvp(real, values, t)[1]  # noqa: E731
+    second = push(*seconds)
+    if is_linear:
+        firsts = jax.vmap(push)(*tangents)
+    else:
+        push_twice = lambda *t: jax.jvp(lambda *z: jax.jvp(real, z, t)[1], values, t)  # noqa: E731
+        firsts, curvatures = jax.vmap(push_twice)(*tangents)
+        second = [s + jnp.sum(c, axis=0) for s, c in zip(second, curvatures, strict=True)]
+    parts = zip(firsts, second, strict=True)
+    return [Expanded(y, *next(parts)) if keep else y for y, keep in zip(g(*values), is_real, strict=True)]
