@@ -10,7 +10,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from scaling.core import workload
-from scaling.core.case import AUTO, CHOSEN_FIELDS, DTYPES, JAX, SECOND, Case, Refusal, defaults, unknown_name
+from scaling.core.case import (
+    AUTO,
+    CHOSEN_FIELDS,
+    DTYPES,
+    JAX,
+    LAPLACIAN,
+    SECOND,
+    Case,
+    Refusal,
+    defaults,
+    unknown_name,
+)
 from scaling.peers import interface as peers
 from scaling.study.grid import UnusedField
 from scaling.study.user_workload import check_workload, find_module
@@ -99,7 +110,7 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
     values = (value,) if isinstance(value, str) else tuple(value)
     targets = tuple(getattr(module, "TARGETS", ("jacobian",)))
     mode = case.ad_mode
-    second = SECOND[-1 if mode.laplacian_only else 0]
+    second = LAPLACIAN if mode.laplacian_only else SECOND[0]
     target = case.target or (values[0] if mode.is_value else second if mode.order == 2 else targets[0])
     known = tuple(dict.fromkeys((*targets, *values, *SECOND)))
     if target not in known:
