@@ -25,11 +25,9 @@ import jax
 
 import scaling
 from examples import pages
+from scaling.core import environment
 
 FOLDER = Path(__file__).parent
-XLA_FLAGS = (
-    "--xla_cpu_experimental_ynn_fusion_type="  # as in a study: that fusion gives wrong results elsewhere
-)
 DATA = pages.data_path("memory")
 CASES = (
     "atoms", "pairs", "kernel", "visibilities", "fields", "burgers", "scaled_rows", "genes", "last_layer",
@@ -138,9 +136,8 @@ def main(words):
         case, sizes, dtype = find_case(name, small)
         default = compile_call(*case.asked(sizes), dtype)
         command = [sys.executable, "-m", "examples.memory.measure", "--here", name, *options]
-        done = subprocess.run(
-            command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | {"XLA_FLAGS": XLA_FLAGS}
-        )
+        flags = {"XLA_FLAGS": environment.variables("cpu")["XLA_FLAGS"]}  # as in a study
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=os.environ | flags)
         rows[name] = json.loads(done.stdout) | {
             "plain_default": default,
             "seconds": time.perf_counter() - began,
