@@ -59,14 +59,6 @@ def test_the_detected_pattern_is_the_closed_form_and_the_stages_give_the_nonzero
     assert calls["compressed products"]().shape[0] == coloring.column_count
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("study", ["brusselator", "diffusion", "rosenbrock"])
-def test_the_study_expands_without_skipped_cases(study, scaling_command):
-    arguments = ["run", "--config-dir", "examples/conf", f"study={study}", "dry_run=true"]
-    done = scaling_command(arguments, cwd=TOP)
-    assert done.returncode == 0 and "skipped" not in done.stdout, done.stdout + done.stderr
-
-
 def test_the_table_of_the_page_is_that_of_its_data():
     lines = pages.read_lines(TOP / "docs" / "data" / "brusselator.jsonl")
     text = measure.stage_table(lines) + side_by_side.make_table(measure.CELLS, lines)

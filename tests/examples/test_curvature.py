@@ -76,14 +76,6 @@ def test_products_and_hessians_of_the_regressions_agree(variant):
     measure.check_nestings(*measure.regression_calls(variant))
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("study", ["classifier", "regression"])
-def test_the_study_expands_without_skipped_cases(study, scaling_command):
-    arguments = ["run", "--config-dir", "examples/conf", f"study={study}", "dry_run=true"]
-    done = scaling_command(arguments, cwd=TOP)
-    assert done.returncode == 0 and "skipped" not in done.stdout, done.stdout + done.stderr
-
-
 def test_the_table_of_the_page_is_that_of_its_data():
     lines = pages.read_lines(TOP / "docs" / "data" / "curvature.jsonl")
     assert side_by_side.make_table(measure.CELLS, lines) in (TOP / "docs" / "curvature.md").read_text()

@@ -58,13 +58,6 @@ def test_the_derivative_written_in_cpp_is_that_of_jax(cell, tmp_path):
         assert ours.shape == theirs.shape and problems.relative_difference(ours, theirs) < 1e-12
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("name", NAMES)
-def test_each_study_expands(name, scaling_command):
-    done = scaling_command(["run", "--config-dir", "examples/conf", f"study={name}", "dry_run=true"], cwd=TOP)
-    assert done.returncode == 0 and f"examples.{name}" in done.stdout
-
-
 def test_each_published_cell_has_a_source_and_a_time():
     published = table.read_published()
     cells = published["cells"]

@@ -1,0 +1,19 @@
+"""Tests of the studies of examples/: every case of each can run."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scaling.study import grid, preflight_process
+
+STUDIES = sorted((Path(__file__).resolve().parents[2] / "examples" / "conf" / "study").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_the_preflight_accepts_every_case_of_a_study(path):
+    answers = [
+        preflight_process.answer(cell) for cell in grid.expand_study(yaml.safe_load(path.read_text()), {})
+    ]
+    assert answers
+    assert [answer["unfit"] for answer in answers] == [None] * len(answers)
