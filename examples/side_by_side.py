@@ -5,6 +5,7 @@ each advice. Published figures are the cells of a YAML file; the table between t
 figure are made from both.
 """
 
+import functools
 import io
 import json
 import os
@@ -23,6 +24,7 @@ from examples.pages import Row
 from scaling.core import environment
 from scaling.core.formatting import format_duration, format_number
 from scaling.core.intervals import median_interval, ratio_interval
+from scaling.workers import cores
 
 BEGIN, END = "<!-- generated: do not edit -->", "<!-- end -->"
 HEADER = ("problem", "what", "system", "published", "ours", "over", "source")
@@ -33,7 +35,7 @@ LEAST, MOST, SHORTEST = 21, 200, 2e-3  # samples of a call, and seconds of a sam
 def restart_on_one_core() -> None:
     """Bind this process to one core and restart it, because XLA and glibc read their variables at start-up."""
     if not os.environ.get("EXAMPLES_BOUND"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+        os.sched_setaffinity(0, cores.usable_cores()[:1])
         variables = environment.variables("cpu") | {"JAX_PLATFORMS": "cpu", "EXAMPLES_BOUND": "1"}
         os.execve(sys.executable, sys.orig_argv, os.environ | variables)
 
@@ -45,26 +47,48 @@ def describe_machine() -> Row:
     return {"machine": environment.processor(), "cores": len(os.sched_getaffinity(0)), "jax": jax.__version__}
 
 
-def sample_in_turns(calls: Mapping[str, Callable[[], Any]], seconds: float) -> list[Row]:
-    """Return the samples of each call, in seconds. The calls alternate in random order for some seconds."""
+def time_calls(call: Callable[[], Any], count: int) -> float:
+    """Return the seconds of one call, the mean of `count` calls, each until its result is computed."""
     import jax
 
-    def time_call(name: str, count: int) -> float:
-        began = time.perf_counter()
-        for _ in range(count):
-            jax.block_until_ready(calls[name]())
-        return (time.perf_counter() - began) / count
+    began = time.perf_counter()
+    for _ in range(count):
+        jax.block_until_ready(call())
+    return (time.perf_counter() - began) / count
 
-    for name in calls:
-        time_call(name, 2)  # compiles
-    counts = {name: max(1, round(SHORTEST / time_call(name, 3))) for name in calls}
-    samples: dict[str, list[float]] = {name: [] for name in calls}
-    order, shuffle, began, rounds = list(calls), random.Random(0).shuffle, time.perf_counter(), 0
-    while rounds < LEAST or (rounds < MOST and time.perf_counter() - began < seconds):
-        shuffle(order)
-        for name in order:
-            samples[name].append(time_call(name, counts[name]))
-        rounds += 1
+
+def sample_in_turns(
+    timers: Mapping[str, Callable[[int], float]],
+    seconds: float,
+    least: int = LEAST,
+    most: int = MOST,
+    shortest: float = SHORTEST,
+) -> dict[str, list[float]]:
+    """Return samples of each timer in seconds. The timers alternate in random order.
+
+    Args:
+        timers: functions from a number of calls to the mean seconds of one call.
+        seconds: how long to sample.
+        least, most: minimum and maximum number of samples of each timer.
+        shortest: minimum duration of a sample, in seconds, of up to 1,000 calls.
+    """
+    for timer in timers.values():
+        timer(2)  # compiles
+    counts = {name: min(1000, max(1, round(shortest / timer(3)))) for name, timer in timers.items()}
+    samples: dict[str, list[float]] = {name: [] for name in timers}
+    order, began = random.Random(0), time.perf_counter()
+    for number in range(most):
+        if number >= least and time.perf_counter() - began > seconds:
+            break
+        for name in order.sample(list(timers), len(timers)):
+            samples[name].append(timers[name](counts[name]))
+    return samples
+
+
+def sample_calls(calls: Mapping[str, Callable[[], Any]], seconds: float) -> list[Row]:
+    """Return the lines of a result file with the samples of each call. The calls alternate in random order."""
+    timers = {name: functools.partial(time_calls, call) for name, call in calls.items()}
+    samples = sample_in_turns(timers, seconds)
     return [{"name": name, "seconds": values} for name, values in samples.items()]
 
 

@@ -167,7 +167,7 @@ def measure(problems: tuple[tuple[str, int], ...], seconds: float, budget: float
     for name, size in problems:
         found, coloring = analyze(name, size, side_by_side.LEAST)
         lines += found
-        for line in side_by_side.sample_in_turns(split_stages(name, size, coloring), seconds):
+        for line in side_by_side.sample_calls(split_stages(name, size, coloring), seconds):
             lines.append(line | {"name": f"{name} {size}/{line['name']}"})
         lines += measure_cases(name, size, seconds)
     lines += advise_examples([problem for problem in problems if problem != ("brusselator", 64)], budget)

@@ -147,14 +147,14 @@ def measure(size: tuple[int, int, int], seconds: float, budget: float) -> list[p
     lines, inputs = [side_by_side.describe_machine()], make_classifier(*size)
     calls = compile_products(inputs)
     errors = check_products(calls, inputs)
-    for line in side_by_side.sample_in_turns(calls, seconds):
+    for line in side_by_side.sample_calls(calls, seconds):
         lines.append(line | {"name": f"mlp/{line['name']}", "error": errors[line["name"]]})
     for variant in regression.VARIANTS:
         calls, v = regression_calls(variant)
         check_nestings(calls, v)
-        found = side_by_side.sample_in_turns(calls, seconds / 6)
+        found = side_by_side.sample_calls(calls, seconds / 6)
         lines += [line | {"name": f"{variant}/{line['name']}"} for line in found]
-    found = side_by_side.sample_in_turns(tanh_calls(), seconds / 6)
+    found = side_by_side.sample_calls(tanh_calls(), seconds / 6)
     lines += [line | {"name": f"tanh/{line['name']}"} for line in found]
     return lines + advise_examples(inputs, budget)
 

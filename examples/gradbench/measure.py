@@ -9,66 +9,32 @@ before a time is kept. One JSON line per cell has all samples; examples/gradbenc
 measures one cell of each problem, `small` a tiny one.
 """
 
-# ruff: noqa: E402  # the process is bound to its core before JAX is imported
-import os
-import sys
-
-from scaling.core import environment
-from scaling.workers import cores
-
-CORES = cores.usable_cores()[:1]
-os.sched_setaffinity(0, CORES)
-if not os.environ.get("SCALING_BENCH"):  # restart, because XLA and glibc read these variables at start-up
-    variables = environment.variables("cpu") | {"SCALING_BENCH": "1", "JAX_PLATFORMS": "cpu"}
-    arguments = [sys.executable, "-m", "examples.gradbench.measure", *sys.argv[1:]]
-    os.execve(sys.executable, arguments, os.environ | variables)
-
 import dataclasses
 import datetime
+import functools
 import json
-import random
+import os
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import jax
 
+from examples import side_by_side
 from examples.gradbench import problems
 from examples.gradbench.problems import CPP, CPP_FAST, CPP_FUNCTION, FUNCTION
 from scaling.advice import advisor
-from scaling.core import inputs, workload
+from scaling.core import environment, inputs, workload
 from scaling.core.case import Case
 from scaling.study import completion
 
-ADVICE_SECONDS, TURN_SECONDS, LEAST_ROUNDS = 6.0, 4.0, 9
-SAMPLE_SECONDS = 0.004  # a shorter call is repeated
+ADVICE_SECONDS, TURN_SECONDS = 6.0, 4.0
+LEAST, MOST, SHORTEST = 9, 1000, 4e-3  # samples of each program, and seconds of a sample
 MOST_RIVALS = 2
 MOST_DIFFERENCE = 1e-9  # relative to the largest entry, float64
-
-
-def mean_seconds(run: Callable[[], object], calls: int) -> float:
-    """Return the seconds of one call, the mean of several calls."""
-    began = time.perf_counter()
-    for _ in range(calls):
-        run()
-    return (time.perf_counter() - began) / calls
-
-
-def take_samples(sides: dict[str, Callable[[int], float]], seconds: float) -> dict[str, list[float]]:
-    """Return the samples of each side in seconds. In each round the sides follow each other in random order."""
-    calls = {}
-    for name, side in sides.items():
-        side(1)  # warms up
-        calls[name] = max(1, min(1000, round(SAMPLE_SECONDS / side(1))))
-    samples: dict[str, list[float]] = {name: [] for name in sides}
-    began, order = time.perf_counter(), random.Random(0)
-    while len(samples[CPP]) < LEAST_ROUNDS or time.perf_counter() - began < seconds:
-        for name in order.sample(list(sides), len(sides)):
-            samples[name].append(sides[name](calls[name]))
-    return samples
 
 
 def choose_cases(advice: advisor.Advice, base: Case, modes: tuple[str, ...]) -> tuple[dict[str, Case], str]:
@@ -92,7 +58,7 @@ def measure_cell(cell: problems.Cell, programs: tuple[Path, Path], folder: Path,
         Case(f"examples.{cell.problem}", mode="jacfwd", **problems.COMMON | cell.fields)
     )
     began = time.monotonic()
-    advice = advisor.advise_case(base, budget=ADVICE_SECONDS * scale, cores=CORES)
+    advice = advisor.advise_case(base, budget=ADVICE_SECONDS * scale, cores=sorted(os.sched_getaffinity(0)))
     advice_seconds = time.monotonic() - began
     cases, by_compiling = choose_cases(advice, base, cell.modes)
     built = workload.build(base)
@@ -116,20 +82,20 @@ def measure_cell(cell: problems.Cell, programs: tuple[Path, Path], folder: Path,
                 expected = by_hand
             differences[name] = problems.relative_difference(by_hand[1], expected[1])
         differences[FUNCTION] = problems.relative_difference(value, expected[0])
-        sides = {
-            CPP: lambda calls: cpp.seconds_per_call("derivative", calls),
-            CPP_FAST: lambda calls: fast.seconds_per_call("derivative", calls),
-            CPP_FUNCTION: lambda calls: cpp.seconds_per_call("value", calls),
-            FUNCTION: lambda calls: mean_seconds(run_value, calls),
+        timers = {
+            CPP: functools.partial(cpp.seconds_per_call, "derivative"),
+            CPP_FAST: functools.partial(fast.seconds_per_call, "derivative"),
+            CPP_FUNCTION: functools.partial(cpp.seconds_per_call, "value"),
+            FUNCTION: functools.partial(side_by_side.time_calls, run_value),
         }
         for name, case in cases.items():
             run, collect = problems.compile_jax(case, cell)
             differences[name] = problems.relative_difference(collect(run()), expected[1])
-            sides[name] = lambda calls, run=run: mean_seconds(run, calls)
+            timers[name] = functools.partial(side_by_side.time_calls, run)
         wrong = {name: error for name, error in differences.items() if not error <= MOST_DIFFERENCE}
         if wrong:
             raise ValueError(f"{cell.problem} {cell.label}: differences from the C++ program: {wrong}")
-        samples = take_samples(sides, TURN_SECONDS * scale)
+        samples = side_by_side.sample_in_turns(timers, TURN_SECONDS * scale, LEAST, MOST, SHORTEST)
     return {
         "problem": cell.problem, "label": cell.label, "fields": dict(cell.fields),
         "advised": advice.describe(advice.best), "advised_by_compiling": by_compiling,
@@ -146,7 +112,7 @@ def describe_machine() -> dict:
     )
     commit, is_dirty = environment.commit()
     return {
-        "machine": environment.processor(), "cores": len(CORES), "jax": jax.__version__,
+        "machine": environment.processor(), "cores": len(os.sched_getaffinity(0)), "jax": jax.__version__,
         "compiler": compiler.stdout.splitlines()[0], "flags": " ".join(problems.FLAGS),
         "xla_flags": os.environ.get("XLA_FLAGS", ""), "commit": commit, "dirty": is_dirty,
         "date": datetime.date.today().isoformat(),
@@ -155,6 +121,7 @@ def describe_machine() -> dict:
 
 def main(words: list[str]) -> None:
     """Measure the cells of the named problems, by default all, and write one JSON line for each."""
+    side_by_side.restart_on_one_core()
     out = Path(next((word[4:] for word in words if word.startswith("out=")), "docs/data/gradbench.jsonl"))
     names = {word for word in words if "=" not in word} - {"small", "first"}
     is_small = "small" in words

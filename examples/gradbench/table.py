@@ -27,7 +27,7 @@ def read_published() -> dict[str, Any]:
 
 
 def ratio(line: Row, top: str, bottom: str) -> tuple[float, float, float]:
-    """Return the ratio of the median times of two sides with its 95 % interval."""
+    """Return the ratio of the median times of two programs with its 95 % interval."""
     found = ratio_interval(line["seconds"][top], line["seconds"][bottom])
     if found is None:
         raise ValueError(f"{line['label']}: too few samples of {top} and {bottom} for an interval")
