@@ -39,9 +39,9 @@ class ProcessExit:
     """Description of how a process ended.
 
     Attributes:
-        reason: "out_of_memory" or "killed".
+        reason: "out_of_memory" if the process ended because memory ran out, otherwise "killed".
         text: Phrase with the exit status or signal, such as "was killed by signal 9 (SIGKILL)".
-        last_line: Last line of standard error that may explain the end, or "" if there is none.
+        last_line: Last line of standard error that may explain why the process ended, or "" if there is none.
     """
 
     reason: str
@@ -50,17 +50,20 @@ class ProcessExit:
 
 
 class ChildProcess:
-    """A child process in its own Unix session that reads JSON lines and writes JSON objects, called events.
+    """A child process that receives JSON lines on standard input and sends JSON lines on standard output.
+
+    Each line of output that contains a JSON object is called an event. The process runs in a new Unix
+    session.
 
     Args:
-        command: Command and arguments.
-        stdin_text: Complete standard input. If None, a pipe is opened for `send`.
-        reaped: Whether to run the command under reaper.py, which kills all descendants of the command when it
-            ends.
-        log: File to append standard error to.
-        deliver: Function that receives each event. If None, `receive` returns the events.
+        command: Command and its arguments.
+        stdin_text: Complete standard input of the process. If None, a pipe is opened for `send`.
+        reaped: Whether to run the command under reaper.py. The reaper kills all descendants of the command
+            when the command ends.
+        log: File to which standard error is appended, without secrets, or None.
+        deliver: Function that a reader thread calls with each event. If None, `receive` returns the events.
         tagged: Whether to ignore JSON objects without a field "event".
-        options: Further arguments of `subprocess.Popen`.
+        options: Further keyword arguments of `subprocess.Popen`.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class ChildProcess:
             reader.start()
 
     def send(self, value: Any) -> None:
-        """Write a value as one line of JSON to the standard input of the process, unless it has ended."""
+        """Write a value as one line of JSON to the standard input of the process, if it is still open."""
         self._write(json.dumps(value) + "\n")
 
     def _write(self, text: str) -> None:
@@ -106,13 +109,17 @@ class ChildProcess:
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None after `seconds`. The last is {"event": "exit", "status": status}."""
+        """Return the next event, or None if no event arrives within `seconds`.
+
+        If `seconds` is None, wait without a time limit. The last event is {"event": "exit", "status": exit
+        status}.
+        """
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
         return None
 
     def stderr_lines(self) -> list[str]:
-        """Return the last 200 lines of standard error. They are complete once the process has ended."""
+        """Return the last 200 lines of standard error. The list is complete once the process has ended."""
         self._readers[0].join(1.0)
         return list(self._stderr)
 
@@ -120,8 +127,8 @@ class ChildProcess:
         """Return a description of how the process ended.
 
         Args:
-            status: Exit status, or minus the signal number.
-            lines: Lines of standard error. If None, the lines kept by this object are used.
+            status: Exit status of the process, or -N if signal N ended it.
+            lines: Lines of standard error. If None, the last lines that the process has written are used.
         """
         last = last_line(self.stderr_lines() if lines is None else lines)
         oom_killed = status == -signal.SIGKILL and process_memory.count_oom_kills() > self._kills_before
@@ -137,11 +144,12 @@ class ChildProcess:
         )
 
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
-        """Terminate the process and its process group, and close its streams.
+        """End the process with SIGTERM, kill its process group with SIGKILL, and close the pipes.
 
         Args:
-            exit_seconds: Seconds for the process to exit by itself after its standard input is closed.
-            end_seconds: Seconds between SIGTERM and SIGKILL.
+            exit_seconds: Maximum seconds to wait for the process to exit by itself after its standard input
+                is closed. If 0, SIGTERM is sent immediately.
+            end_seconds: Maximum seconds between SIGTERM and SIGKILL.
         """
         process = self._process
         if exit_seconds and process.stdin is not None:
@@ -173,7 +181,7 @@ class ChildProcess:
         deliver({"event": "exit", "status": self._process.wait()})
 
     def _read_stderr(self, log: Path | None) -> None:
-        """Keep the last lines of standard error, and append all lines to the log with secrets removed."""
+        """Keep the last lines of standard error in memory. Append all lines to the log, without secrets."""
         assert self._process.stderr is not None
         remaining = _LOG_CHARACTERS if log else 0
         with open(log or os.devnull, "a", encoding="utf-8", errors="replace") as file:

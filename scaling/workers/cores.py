@@ -1,8 +1,8 @@
-"""CPU cores of this host: the cores that a process may use, and exclusive claims on cores.
+"""CPU cores of this host: find the cores that a process may use, and claim cores exclusively for a study.
 
-A claim excludes all other processes on the host that use this package, including those of other users, so
-that two studies never measure on the same core at the same time. A claim is a bound abstract Unix socket,
-which Linux releases when its process ends.
+While one study holds a claim on a core, no other study on this host can claim the same core, even if another
+user runs it. Therefore, two studies never measure on the same core at the same time. A claim is a bound
+abstract Unix socket. Linux releases the socket when the process ends.
 """
 
 import contextlib
@@ -21,7 +21,11 @@ _NAME = "ad-scaling/core/"  # prefix of the abstract socket names
 
 
 def usable_cores() -> list[int]:
-    """Return the logical core numbers that affinity and CPU quota allow, with hyperthread siblings last."""
+    """Return the numbers of the logical cores that this process may use, hyperthread siblings last.
+
+    The CPU affinity of the process and the CPU quota of its cgroup limit the cores. The list starts with one
+    logical core of each physical core.
+    """
     path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
     first = {group: core for core, group in reversed(siblings.items())}  # group -> its lowest core
@@ -30,7 +34,10 @@ def usable_cores() -> list[int]:
 
 
 def _quota_cores() -> int:
-    """Return the number of whole cores that the CPU quota of the cgroup allows, or 0 if there is no quota."""
+    """Return the number of cores that the CPU quota of the cgroup allows, or 0 if there is no quota.
+
+    The quota is rounded down to whole cores, but to no less than 1.
+    """
     words = (contents("/sys/fs/cgroup/cpu.max") or "max").split()
     return max(1, int(int(words[0]) / int(words[1]))) if len(words) == 2 and words[0] != "max" else 0
 
@@ -42,14 +49,18 @@ def claim_cores(
 ) -> Iterator[list[int]]:  # fmt: skip
     """Claim CPU cores exclusively and yield their sorted numbers. The claim ends when the context exits.
 
-    Owners are served in the order of their requests. Processes with the same owner and node share their
-    cores. Processes with the same owner and different nodes (which are in fact this one host) receive
-    distinct cores, or shared cores if too few exist.
+    If several owners wait for cores, one of them at a time may claim cores that become free. Thus, an owner
+    that needs many cores is not overtaken by owners that need few.
+
+    Processes with the same owner and node share their cores. Processes with the same owner and different
+    nodes receive different cores, or shared cores if the host has too few. (Several node names can refer to
+    this one host.)
 
     Args:
         count: Number of cores. If the host has fewer, all usable cores are claimed.
         owner: Identifier of the run that claims the cores.
-        report_wait: Called once, with the process IDs of the current holders, if the cores are not free.
+        report_wait: Function that is called once, with the process IDs of the current holders, if the cores
+            are not free immediately.
         node: Name of the node that this process represents.
         timeout: Maximum waiting time in seconds.
     Raises:
@@ -79,7 +90,7 @@ def describe_wait(holders: Sequence[int], node: str = "") -> str:
     """Return a message such as "waits for cores: another study on this host holds them (process 17)".
 
     Args:
-        holders: Process IDs of the processes that hold the cores. Invisible processes are missing.
+        holders: IDs of the processes that hold the cores, as far as they are visible to this process.
         node: Name of the node, or "" for this host.
     """
     pids = ", ".join(map(str, holders))
@@ -88,12 +99,19 @@ def describe_wait(holders: Sequence[int], node: str = "") -> str:
 
 
 def _may_claim(usable: list[int], owner: str, queue: contextlib.ExitStack) -> bool:
-    """Return whether a run may claim cores: it is the first in the queue, or it already holds some."""
+    """Return whether this run may claim cores now.
+
+    A run may claim cores if it holds the queue socket, or if another process of the run already holds cores.
+    The queue socket is bound on `queue` if it is free, and gives one waiting run at a time priority.
+    """
     return _try_bind("queue", queue) or not all(_is_free(f"{core}/{owner}") for core in usable)
 
 
 def _find_holders(cores: list[int]) -> list[int]:
-    """Return the IDs of the processes that hold any of these cores. Those of other users may be missing."""
+    """Return the sorted IDs of the processes that hold any of these cores.
+
+    Processes that are not visible to this process, such as those in a container, are omitted.
+    """
     pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):

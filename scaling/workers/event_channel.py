@@ -1,6 +1,7 @@
-"""Worker side of the pipe to the launcher: requests on standard input, JSON events on standard output.
+"""Pipe from a worker to its launcher: read requests from standard input, write events to standard output.
 
-The pipe keeps working if the measured function prints, forks, or replaces `json.dumps` or `print`.
+Requests and events are JSON objects, one per line. The pipe keeps working if the measured function prints,
+forks, or replaces `json.dumps` or `print`.
 """
 
 import ctypes
@@ -21,8 +22,9 @@ class Channel:
 
     Attributes:
         requests: Text stream with one JSON request per line.
-        send_event: Function that sends its keyword arguments as one JSON object.
-        exit_if_forked: Function that ends the process if it is a fork of the process that opened the channel.
+        send_event: Function that sends its keyword arguments to the launcher as one JSON object.
+        exit_if_forked: Function that ends the current process if it is a fork of the process that opened the
+            channel.
     """
 
     requests: TextIO
@@ -33,7 +35,7 @@ class Channel:
 def open_channel() -> Channel:
     """Reserve the pipes of standard input and output for the launcher, and return them as a `Channel`.
 
-    After the call, standard input is empty, and standard output is redirected to standard error.
+    Afterwards, standard input of this process is empty, and its standard output goes to standard error.
     """
     requests, out, owner = os.fdopen(os.dup(0)), os.dup(1), os.getpid()
     null = os.open(os.devnull, os.O_RDWR)

@@ -16,10 +16,11 @@ _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}  # backends of JAX that this package
 
 
 def find_platform() -> str:
-    """Return the default platform of JAX on this host: "cpu", "gpu", or "tpu".
+    """Return the default platform of JAX on this host, such as "cpu", "gpu", or "tpu".
 
-    The environment variable JAX_PLATFORMS determines it. If it is not set, the platform is "cpu" unless an
-    accelerator plugin is installed. In that case, JAX is started in another process to query the platform.
+    The environment variable JAX_PLATFORMS determines the platform. If it is not set, the platform is "cpu"
+    unless an accelerator plugin is installed. If a plugin is installed, JAX is started in another process to
+    query the platform.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:
@@ -31,10 +32,11 @@ def find_platform() -> str:
 
 @functools.cache
 def find_devices() -> dict[str, Any]:
-    """Start JAX in another process, and return the devices of its default platform.
+    """Start JAX in another process, and return a description of its default devices. The result is cached.
 
     Returns:
-        A dict with "platform" (cpu, gpu, or tpu), "device_kind" (model name), and "devices" (count).
+        A dict with "platform" (cpu, gpu, or tpu), "device_kind" (model of the first device), and "devices"
+        (number of devices).
     Raises:
         Refusal: If JAX cannot start.
     """

@@ -1,6 +1,7 @@
-"""Worker process after the import of JAX: initialize the devices, and execute requests in `CaseLoop`.
+"""JAX part of a worker process: start and check the devices, then prepare, sample, and record cases.
 
-worker_main.py imports this module after the process is bound to its cores, because JAX starts threads.
+worker_main.py imports this module after the process is bound to its cores, because JAX starts threads, which
+inherit the binding.
 """
 
 import contextlib
@@ -33,10 +34,11 @@ def start(
     """Start JAX in this process, connect it to the other workers of the case, and return the process group.
 
     Args:
-        header: First line that the launcher sends, a dict of settings.
+        header: Dict of settings, the first line that the launcher sends.
         rank: Rank of this process.
         bound: CPU cores that this process is bound to, or None.
-        get_coordinator: Function that returns the coordinator address as "host:port".
+        get_coordinator: Function that returns the address of the coordinator of `jax.distributed` as
+            "host:port".
     Raises:
         Refusal: If JAX does not have the requested devices.
     """
@@ -84,11 +86,16 @@ def _explain_missing_backend(platform: str, error: str) -> str:
 
 
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
-    """Describe all processes of a case. Raise `Refusal` if their devices or cores are not as requested.
+    """Check the devices and cores of all processes of a case, and return their description for the records.
 
+    Args:
+        header: Dict of settings, the first line that the launcher sends.
+        group: All processes of the case and their devices.
     Returns:
-        Environment fields for the records: a dict with "hosts" (node names), "cores" (sorted core
-            numbers or None), "shape" (devices, nodes, and processes), and the fields that the launcher sent.
+        A dict of environment fields: "hosts" (node names), "cores" (sorted core numbers or None), "shape"
+            (numbers of devices, nodes, and processes), and the fields that the launcher sent.
+    Raises:
+        Refusal: If the devices or cores are not as requested.
     """
     local_devices = [device for device in group.devices if device.process_index == group.rank]
     kind = local_devices[0].device_kind if local_devices else None
@@ -121,7 +128,10 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
 
 
 def _all_gather(values: list[float]) -> list[list[float]]:
-    """Return the values of every process as a list (processes, values), in rank order. Also a barrier."""
+    """Return the values of every process as nested lists of shape (processes, values), in rank order.
+
+    All processes must call this function with the same number of values. It waits for all processes.
+    """
     from jax.experimental import multihost_utils
 
     # Send bytes, because JAX rounds float64 to float32 unless x64 is enabled.
@@ -131,10 +141,11 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 
 
 class CaseLoop:
-    """The loop in which a worker executes the launcher's requests to prepare, sample, and finish cases.
+    """Loop of a worker that executes the launcher's requests to prepare, sample, and finish cases.
 
     Args:
-        header: First line that the launcher sends, a dict of settings.
+        header: Dict of settings, the first line that the launcher sends.
+        channel: Connection to the launcher.
         group: All processes of the case and their devices.
         context: Environment fields of the whole process group, from `check_process_group`.
     """
@@ -184,7 +195,7 @@ class CaseLoop:
         return 0
 
     def _prepare(self, key: str, request: dict[str, Any]) -> None:
-        """Build, compile, and check a case, and then check whether its module has changed global state."""
+        """Build, compile, and check a case. Fail the case if its module has changed global state."""
         case, self.alone[key] = from_dict(request["case"]), request["alone"]
         if self.changes is None and user_modules(case):
             from scaling.workers import module_side_effects
@@ -202,7 +213,7 @@ class CaseLoop:
             run_case.fail_case(self.attempts[key], "error", f"{case.workload} {'; '.join(spoilt)}")
 
     def _new_record(self, case: Case, request: dict[str, Any]) -> Record:
-        """Return a new record of a case that has not run yet. Its status is "failed" until the case ends."""
+        """Return the initial record of a case. Its status "failed" is replaced when the case is prepared."""
         header, group, digest = self.header, self.group, None
         with contextlib.suppress(Refusal):
             digest = workload.digest(case.workload)
@@ -217,7 +228,7 @@ class CaseLoop:
         )  # fmt: skip
 
     def _finish(self, key: str) -> bool:
-        """Write the record of a case to disk and send its "end" event. Return whether writing succeeded."""
+        """Finish a case, write its record, and send the event "end". Return False if writing failed."""
         record = run_case.finish_case(self.attempts.pop(key))
         try:
             if self.group.rank == 0:

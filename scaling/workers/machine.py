@@ -1,4 +1,4 @@
-"""Classes Machine (existing nodes and devices) and ProcessShape (devices, nodes, and processes of a case)."""
+"""Classes Machine (available nodes and devices) and ProcessShape (devices, nodes, processes of a case)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,10 @@ class AllocationLost(Exception):
 
 @dataclass(frozen=True)
 class ProcessShape:
-    """Number of devices, nodes, and processes of a case. Devices divide evenly over nodes and processes."""
+    """The numbers of devices, nodes, and processes of a case.
+
+    `devices` is a multiple of `processes`, and `processes` is a multiple of `nodes`.
+    """
 
     devices: int
     nodes: int = 1
@@ -30,10 +33,11 @@ class Machine:
         platform: JAX platform: cpu, gpu, or tpu.
         device_kind: Name of the device model, or None if only a process on the nodes can determine it.
         per_node: Number of devices of each node. On a CPU, a device is a core.
+        nodes: Number of nodes.
         name: Description of the nodes for error messages, such as "of partition gpu".
         remote: Whether the nodes are other hosts than this one.
-        untold: Fields of the environment that only a process on the nodes can determine.
-        cpus_each: CPUs of a node divided by its accelerators, or None if unknown.
+        untold: Names of the environment fields that only a process on the nodes can determine.
+        cpus_each: Number of CPUs of a node divided by the number of its accelerators, or None if unknown.
     """
 
     platform: str
@@ -51,16 +55,15 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the numbers of devices, nodes, and processes of a case that runs on this number of devices.
+        """Return the process shape (numbers of devices, nodes, and processes) of a case.
 
-        By default, there is one process per node, on the smallest number of nodes over which the devices
-        divide evenly.
+        The number of nodes is the smallest one that provides enough devices and divides their number evenly.
 
         Args:
             devices: Number of devices of the case.
             processes: Number of processes, "device" for one per device, or None for one per node.
         Raises:
-            Refusal: If the devices do not divide evenly over the processes.
+            Refusal: If the devices do not divide evenly over the processes, or the processes over the nodes.
         """
         nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
         while devices % nodes:

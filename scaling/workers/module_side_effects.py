@@ -53,7 +53,7 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
 
 
 def _snapshot() -> dict[str, Any]:
-    """Return the current JAX settings and the functions of common modules as a dict from name to value."""
+    """Return a dict from name to value of the watched JAX settings and the functions of `_MODULES`."""
     members = [
         (f"{module.__name__}.{name}", value) for module in _MODULES for name, value in vars(module).items()
     ]

@@ -1,4 +1,4 @@
-"""Class PreflightResult: whether a case can run, checked before the study starts, and if not, why."""
+"""Class PreflightResult: outcome of the check, before a study starts, of whether a benchmark case can run."""
 
 from dataclasses import dataclass
 
@@ -10,11 +10,12 @@ class PreflightResult:
     """Result of checking, before any measurement, whether a benchmark case can run.
 
     Attributes:
-        case: The case with all defaults filled in, or as written in the study if the check failed.
-        inapplicable: (reason, text) for a "skipped" record if the case is undefined or not offered, or None.
-        workload_digest: Digest of the source code of the differentiated function.
+        case: The case with all defaults filled in, or as written in the study if the check itself failed.
+        inapplicable: (reason, text) of the "skipped" record to write if the case cannot run, for example
+            because its combination of options is undefined. None if the case can run.
+        workload_digest: Hash of the source code of the differentiated function, or None if unknown.
         engine: (name, version) of each package that runs the case instead of JAX. Empty for JAX.
-        failure: (reason, text) for a "failed" record if the check itself failed, or None.
+        failure: (reason, text) of the "failed" record to write if the check itself failed. None otherwise.
     """
 
     case: Case
@@ -25,5 +26,5 @@ class PreflightResult:
 
     @property
     def environment_key(self) -> tuple:
-        """Return (workload digest, package versions), which is equal for cases with equal environments."""
+        """Return (workload digest, package versions). Cases with equal keys have equal environments."""
         return self.workload_digest, self.engine

@@ -1,4 +1,4 @@
-"""Memory limit of a worker process, and its priority for the out-of-memory killer (oom_score_adj)."""
+"""Memory limit and out-of-memory priority (oom_score_adj) of this process; count of out-of-memory kills."""
 
 import contextlib
 import re
@@ -10,19 +10,23 @@ from scaling.core.memory import available_bytes
 
 
 def raise_oom_score() -> None:
-    """Make Linux kill this process first, and not the user's session, when the host runs out of memory."""
+    """Make Linux kill this process before the user's other processes when the host runs out of memory."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def count_oom_kills() -> int:
-    """Return the number of processes that Linux has killed since the host started because memory ran out."""
+    """Return the number of processes killed because memory ran out, since the host started. 0 if unknown."""
     line = re.search(r"^oom_kill (\d+)$", contents("/proc/vmstat") or "", re.MULTILINE)
     return int(line.group(1)) if line else 0
 
 
 def limit_process() -> None:
-    """Limit this process to 95 % of the host's free memory, so that it fails before the kernel kills it."""
+    """Limit the memory that this process can still allocate to 95 % of the memory that is available now.
+
+    An allocation beyond the limit fails in this process, before Linux kills a process because memory ran out.
+    The limit is RLIMIT_DATA. A lower existing limit is kept.
+    """
     data = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
     if data and (free := available_bytes()):
         limit = int(data.group(1)) * 1024 + free - free // 20

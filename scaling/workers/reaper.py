@@ -1,10 +1,13 @@
 """Subreaper process: run a command, and kill every descendant process that outlives it.
 
 `python -I -S reaper.py PARENT` reads the command, a JSON list of words, from the first line of standard
-input. The command inherits the rest of standard input and the other streams. The reaper is the child
-subreaper of the command (see prctl(2)), so that a process that detaches itself, even into its own session,
-remains a descendant. The reaper kills all descendants when the command ends, when the process PARENT dies,
-and on SIGTERM. It ends with the same exit status or signal as the command.
+input. PARENT is the ID of the process that starts the reaper. The command inherits the rest of standard input
+and the other streams.
+
+The reaper is the child subreaper of the command (see prctl(2)). Therefore, a process that detaches itself,
+even into a new session, remains a descendant of the reaper. The reaper kills all its descendants when the
+command ends, when the process PARENT dies, and on SIGTERM. Then it ends with the same exit status or signal
+as the command.
 
 The reaper imports only the standard library, because every worker waits for it to start.
 """
@@ -66,7 +69,11 @@ def _kill_descendants_and_exit(_signal: int, _frame: Any) -> None:
 
 
 def _kill_descendants() -> None:
-    """Kill all children until none remain. The children of a killed child become children of this process."""
+    """Kill all descendants of this process.
+
+    The children of a killed child become children of this process. All children are therefore killed
+    repeatedly until none remain.
+    """
     while True:
         for child in _find_children():
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -92,7 +99,10 @@ def _find_children() -> list[int]:
 
 
 def _exit_with_status(status: int) -> None:
-    """End this process with the given wait status: the same exit status or the same signal."""
+    """End this process with the exit status or the signal of another process.
+
+    `status` is the wait status of the other process, as returned by `os.waitpid`.
+    """
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with contextlib.suppress(OSError):  # SIGKILL has no handler

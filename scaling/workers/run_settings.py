@@ -18,7 +18,12 @@ class RunSettings:
     """Settings of a run that apply to every benchmark case of the study.
 
     Attributes:
+        sampling: Rule that decides when enough timing samples have been taken.
+        bind: Whether each process on a CPU is bound to as many cores as it has devices.
         oversubscribe: Whether a case may have more devices than the host has cores.
+        case_seconds: Time limit of a case in seconds.
+        order_seed: Random seed of the order of the cases.
+        replicates: Number of times that every case is measured, each time in a new process.
         processes: Number of processes of a case, "device" for one per device, or None for one per node.
         max_cases: Maximum number of cases. A larger study is rejected.
         attempts: Maximum number of attempts at a case with transient failures, such as a timeout. Other
@@ -37,7 +42,10 @@ class RunSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
-        """Return the settings of a composed Hydra configuration. Raise `Refusal` if a value is invalid."""
+        """Return the settings in a composed Hydra configuration. Raise `Refusal` if a value is invalid.
+
+        `attempts` is not part of the configuration and is copied to the settings.
+        """
         for name in ("bind", "oversubscribe", "dry_run", "nested", "wait", "retry"):
             if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
                 raise Refusal(f"{name} must be true or false, not {config[name]!r}")
@@ -86,7 +94,11 @@ def _check_number(name: str, value: Any, minimum: float, whole: bool = False) ->
 
 
 def _choose_replicates(config: Mapping[str, Any]) -> Any:
-    """Return the configured number of replicates, or a default that depends on the other settings."""
+    """Return the configured number of replicates or, if it is not set, the default.
+
+    The default is 5 to compare two programs (`versus`), 3 if all device counts share one allocation
+    (`nested`), and otherwise 1. Raise `Refusal` if a nested study sets fewer than 3 replicates.
+    """
     replicates = config["replicates"]
     if config["nested"] and isinstance(replicates, int) and replicates < _NESTED_REPLICATES:
         raise Refusal(

@@ -1,6 +1,7 @@
 """Schedule of a run: the cases without an "ok" or "skipped" record, shuffled and grouped by worker process.
 
-A case has a result if a record in the planned environment is "ok", or "skipped" for a lasting reason.
+A case has a result if it has a record in the planned environment that is "ok" or "skipped". A skip does not
+count if its reason may no longer apply, for example because a missing package has been installed.
 """
 
 import dataclasses
@@ -35,8 +36,8 @@ class ScheduledCase:
     Attributes:
         preflight: The case, with the result of its preflight check.
         order: Position of the case in the shuffled order of its replicate.
-        attempt: Number of the attempt, beginning with 1.
-        replicate: Number of the replicate, beginning with 0.
+        attempt: Number of the attempt, starting with 1.
+        replicate: Number of the replicate, starting with 0.
     """
 
     preflight: PreflightResult
@@ -51,16 +52,19 @@ class ScheduledCase:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number), which is the same for all attempts at this measurement."""
+        """Return (case key, replicate number), which identifies the measurement in all of its attempts."""
         return self.case.key, self.replicate
 
     @property
     def session_key(self) -> tuple:
-        """Return a tuple that differs between cases that must not share a worker process.
+        """Return a hashable key. Cases with different keys must not share a worker process.
 
-        The key separates device counts because a CPU process is bound to one core per device, float64 because
-        x64 mode also changes float32 programs, peer packages because they may abort and start threads, and
-        modules of the user because their side effects persist.
+        The key contains, in addition to the replicate:
+
+        - the engine, because a peer package may abort the process or start threads,
+        - the number of devices, because a CPU process is bound to one core per device,
+        - whether the dtype is float64, because the x64 mode of JAX also changes float32 programs,
+        - the modules of the user, because their side effects persist.
         """
         case = self.case
         return self.replicate, case.engine, case.devices, case.dtype == "float64", *user_modules(case)
@@ -68,12 +72,13 @@ class ScheduledCase:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The cases that a run will execute or record without execution, and counts of all other cases.
+    """The cases that a run will execute, the cases that it will only record, and counts of all other cases.
 
     Attributes:
         sessions: Sequences of cases to execute. The cases of a session share a worker process.
         skips: Inapplicable cases, to be recorded as skipped.
         done: Number of cases that have a result, which is an "ok" record or a lasting "skipped" record.
+        machine: Nodes and devices on which the cases run.
         environments: Dict from `PreflightResult.environment_key` to the planned environment.
         queued: Number of cases that another submission will run.
         lost: Number of failed cases that have no attempts left.
@@ -91,7 +96,7 @@ class Schedule:
 
     @property
     def missing(self) -> int:
-        """Return the number of cases that the run will execute, counting each replicate."""
+        """Return the number of cases that the run will execute. Each replicate of a case counts."""
         return sum(len(session) for session in self.sessions)
 
 
@@ -108,15 +113,19 @@ def make_schedule(
     results: Sequence[PreflightResult], settings: RunSettings, machine: Machine, records: Sequence[Record],
     baseline: Sequence[Record] | None = None, queued: Collection[tuple[str, int]] = (), retry: bool = False,
 ) -> Schedule:  # fmt: skip
-    """Return the schedule of the cases that have no result yet, which is an "ok" or lasting "skipped" record.
+    """Return the schedule of the cases that have no result yet.
 
-    Replicates run one after another, each in its own shuffled order.
+    A result is an "ok" record or a lasting "skipped" record in the planned environment. Replicates run one
+    after another, each in a different shuffled order.
 
     Args:
         results: Preflight results of all cases.
+        settings: Settings of the run.
+        machine: Nodes and devices on which the cases will run.
         records: All records of the results folder.
-        baseline: Records of the baseline program in a comparison of two programs. If given, a case has a
-            result only if its samples were interleaved with those of a valid baseline record.
+        baseline: Records of the baseline program if two programs are compared, otherwise None. In a
+            comparison, a case has a result only if its samples were interleaved with those of a valid
+            baseline record.
         queued: (case key, replicate) of each case that another submission will run.
         retry: Whether to run cases that have no attempts left once more.
     """
@@ -152,12 +161,15 @@ def make_schedule(
 
 
 def process_shape(case: Case, machine: Machine, settings: RunSettings) -> ProcessShape:
-    """Return the numbers of devices, nodes, and processes of a case. Only JAX may use several processes."""
+    """Return the process shape (numbers of devices, nodes, and processes) of a case.
+
+    `settings.processes` applies to JAX only. A case of a peer package runs in one process.
+    """
     return machine.shape(case.devices, settings.processes if case.engine == "jax" else 1)
 
 
 def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]]:
-    """Return one list of cases per problem (function, sizes, derivative), in order of first appearance."""
+    """Return one list of cases per problem (function, inputs, derivative), in order of first appearance."""
     groups: dict[tuple, list[ScheduledCase]] = {}
     for item in items:
         groups.setdefault(problem(item.case), []).append(item)
@@ -165,9 +177,13 @@ def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
-    """Return the environment (dict of versions, devices, and flags) as far as it is known before the run.
+    """Return the environment (dict of versions, devices, and flags) that is expected in the records of a run.
+
+    For a remote machine, the field "untold" lists the fields that only a process on its nodes can determine.
 
     Args:
+        machine: Nodes and devices on which the cases will run.
+        settings: Settings of the run.
         key: The `PreflightResult.environment_key` of the cases.
     """
     platform, (workload_digest, engine) = machine.platform, key
@@ -184,14 +200,16 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
 
 @dataclass(frozen=True)
 class History:
-    """Outcomes of previous attempts at cases, by identity: (case key, environment digest, replicate).
+    """Outcomes of previous attempts at cases. A case is identified by an `Identity`.
+
+    An `Identity` is (case key, digest of the planned environment, replicate).
 
     Attributes:
         good: Identities with a result: an "ok" record, or a "skipped" record with a lasting reason.
-        temporary_skips: Identities that were skipped for a reason that may no longer hold.
+        temporary_skips: Identities that were skipped for a reason that may no longer apply.
         final: Identities with a failure that another attempt would repeat.
-        attempts: Number of attempts of each identity.
-        recorded: (identity, attempt) of each attempt that has a record.
+        attempts: Number of attempts for each identity.
+        recorded: (identity, attempt number) of each attempt that has a record.
     """
 
     good: set[Identity]
@@ -201,7 +219,11 @@ class History:
     recorded: set[tuple[Identity, int]]
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether the settings prohibit another attempt at the case with this identity."""
+        """Return whether the settings prohibit another attempt at the case with this identity.
+
+        No further attempt is allowed after a failure that would repeat, or after `settings.attempts`
+        attempts.
+        """
         limit = settings.attempts
         return limit is not None and (identity in self.final or self.attempts[identity] >= limit)
 
@@ -212,8 +234,11 @@ def build_history(
     """Return the outcomes of previous attempts from the records that match a planned environment.
 
     Args:
-        baseline: Records of the baseline program in a comparison of two programs. If given, a case has a
-            result only if its samples were interleaved with those of a valid baseline record.
+        records: Records of the results folder.
+        environments: Planned environments.
+        baseline: Records of the baseline program if two programs are compared, otherwise None. In a
+            comparison, a case has a result only if its samples were interleaved with those of a valid
+            baseline record.
     """
     identities = _identity_matcher(environments)
     events = [(identity, record) for record in records for identity in identities(record)]
@@ -230,13 +255,19 @@ def build_history(
 
 
 def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
-    """Return the environment hashes (`Record.setting`) of the records that match a planned environment."""
+    """Return the set of `Record.setting` of all records that match a planned environment.
+
+    `Record.setting` is a hash of the environment of a record, without the versions of peer packages.
+    """
     identities = _identity_matcher(environments)
     return frozenset(record.setting for record in records if identities(record))
 
 
 def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record], list[Identity]]:
-    """Return a function from a record to its (case key, planned environment digest, replicate) tuples."""
+    """Return a function from a record to a list of identities, one for each planned environment it matches.
+
+    An identity is (case key, digest of the planned environment, replicate).
+    """
     planned_environments, digests = list(environments), dict[str, list[str]]()
 
     def identities(record: Record) -> list[Identity]:
@@ -253,7 +284,10 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Mark a case of a package other than JAX as inapplicable if the platform is not "cpu", and return it."""
+    """Return the preflight result, marked as inapplicable if a peer package would not run on a CPU.
+
+    A peer (a package other than JAX) is measured on the platform "cpu" only.
+    """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
@@ -264,10 +298,16 @@ def study_manifest(
     name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: RunSettings,
     recorded_once: Collection[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the content of study.json: the study that last used the results folder, and its cases.
+    """Return the content of study.json, which describes the study that last used the results folder.
 
     Args:
-        recorded_once: Keys of the cases that are recorded without being run, which have one replicate only.
+        name: Name of the study.
+        title: Title of the study, or None.
+        scaling: Scaling rules in the study: "strong", "weak", or both.
+        cases: Cases of the study.
+        settings: Settings of the run.
+        recorded_once: Keys of the cases that are recorded without being run. Such a case has only one
+            replicate.
     """
     replicates = dict.fromkeys(recorded_once, 1)
     return store.stamp() | {

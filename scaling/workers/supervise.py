@@ -34,6 +34,9 @@ class VariantResults:
     """One of the programs that a run compares, its results folder, and the environments of its cases.
 
     Attributes:
+        variant: The program.
+        folder: Results folder of the program.
+        writer: Writer of records into the folder.
         environments: Dict from `PreflightResult.environment_key` to the environment that a worker last
             reported, or to the planned environment if no worker has reported one.
     """
@@ -63,7 +66,12 @@ class WorkerOptions:
 
 @dataclass(frozen=True)
 class WorkItem:
-    """A case to be measured with one of the compared programs, whose index in the run is `variant`."""
+    """A case to be measured with one of the compared programs.
+
+    Attributes:
+        item: The case.
+        variant: Index of the program: 0 for this program, 1 for the baseline.
+    """
 
     item: ScheduledCase
     variant: int
@@ -79,17 +87,21 @@ def run_schedule(
 ) -> None:  # fmt: skip
     """Run all cases of a schedule in worker processes, and write one record per case.
 
-    Skipped cases and cases that failed in preflight are recorded first. Then the sessions (cases that share
-    workers) run one after another, because simultaneous measurements would disturb each other.
+    Skipped cases and cases that failed in preflight are recorded first. Then the sessions run one after
+    another, because simultaneous measurements would disturb each other. The cases of a session share workers.
 
     Args:
+        schedule: Cases to run or record.
+        settings: Settings of the run.
         folder: Results folder.
-        lock: File descriptor of the lock of the results folder.
-        listener: Called with the "begin", "end", and "waiting" events of the first program.
+        lock: File descriptor of the lock of the results folder, or None.
+        listener: Function that is called with the events "begin" and "end" of the first program, and with the
+            event "waiting" of either program.
         baseline: A second program to compare with, and its results folder. Every case is then measured with
-            both programs, in interleaved turns.
-        options: How workers are started.
-        between_groups: Called after each group of interleaved cases, while nothing is being measured.
+            both programs in alternation.
+        options: How to start the workers.
+        between_groups: Function that is called after each group of interleaved cases, while nothing is being
+            measured.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
@@ -110,7 +122,7 @@ def run_schedule(
 
 
 def empty_record(item: ScheduledCase, environment: dict[str, Any], settings: RunSettings) -> Record:
-    """Return a record with status "failed" and no measurements, for a case that no worker has recorded."""
+    """Return a record with status "failed" and no measurements for a case that no worker has recorded."""
     return Record(
         item.case, "failed", environment, order=item.order, order_seed=settings.order_seed,
         attempt=item.attempt, replicate=item.replicate,
@@ -120,7 +132,7 @@ def empty_record(item: ScheduledCase, environment: dict[str, Any], settings: Run
 
 @dataclass
 class _Run:
-    """State of a run that persists between sessions, which are sequences of cases that share a worker."""
+    """State of a run that persists between sessions. The cases of a session share workers."""
 
     schedule: Schedule
     settings: RunSettings
@@ -154,7 +166,10 @@ class _Run:
                     self._measure_groups(waiting, workers)
 
     def _group_comparable(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Return groups of up to `_MAX_INTERLEAVED` cases of one problem, each for every compared program."""
+        """Divide the cases of a session into groups, whose sampling will be interleaved.
+
+        A group contains up to `_MAX_INTERLEAVED` cases of one problem, each once for every compared program.
+        """
         variants, step = range(len(self.results)), _MAX_INTERLEAVED
         return [
             [WorkItem(item, variant) for item in group[start : start + step] for variant in variants]
@@ -163,7 +178,10 @@ class _Run:
         ]
 
     def _measure_groups(self, waiting: Groups, workers: dict[int, WorkerGroup]) -> None:
-        """Measure waiting groups of cases and remove them from the list, until a worker must be replaced."""
+        """Measure groups of cases, and remove each group from `waiting`, until a worker must be replaced.
+
+        If a worker must be replaced, the unfinished cases of the group are added to `waiting` again.
+        """
         usable = True
         while waiting and usable:
             group = _InterleavedCases(self, workers, waiting.pop(0))
@@ -174,7 +192,7 @@ class _Run:
                 self.between_groups()
 
     def _fail_variant(self, waiting: Groups, variant: int, death: WorkerDied) -> Groups:
-        """Record the waiting cases of one compared program as failed. Return the groups without them."""
+        """Record the waiting cases of one program as failed. Return the groups without these cases."""
         for work in [work for group in waiting for work in group if work.variant == variant]:
             self.record_end(work, "failed", death.reason, str(death) or "the worker did not start")
         groups = [[work for work in group if work.variant != variant] for group in waiting]
@@ -183,7 +201,11 @@ class _Run:
     def _claim_cores(
         self, session: Sequence[ScheduledCase]
     ) -> contextlib.AbstractContextManager[list[int] | None]:
-        """Return a context manager that reserves cores of this host and yields them, or None."""
+        """Return a context manager that claims cores of this host and yields their numbers.
+
+        It yields None if the launcher claims no cores: on other platforms than cpu, with bind=false, or if
+        the workers run on other nodes.
+        """
         if self.schedule.machine.platform != "cpu" or not self.settings.bind or self.options.transport:
             return contextlib.nullcontext()
         return cores.claim_cores(session[0].case.devices, self.owner, self._report_wait)
@@ -243,11 +265,14 @@ class _InterleavedCases:
     """A group of cases whose sampling is interleaved. All of them are prepared before the first is sampled.
 
     Attributes:
-        workers: Worker group by index of the compared program.
+        run: The run to which the cases belong.
+        workers: Dict from the index of a compared program to its worker group.
+        items: The cases, each once for every compared program.
         name: Identifier of the group in records (field `block`).
-        seconds_used: Seconds spent on each case, which `case_seconds` limits.
-        last_request: The last request: (case, action).
+        seconds_used: Seconds spent on each case, limited by `case_seconds`.
+        last_request: The last request as (case, action).
         prepared: Cases that are in the memory of their worker.
+        ended: Cases that have a record.
         postponed: Cases that did not fit into memory together with the others.
     """
 
@@ -266,7 +291,10 @@ class _InterleavedCases:
         return len({work.item for work in self.items}) == 1
 
     def measure(self) -> bool:
-        """Measure the cases until all have ended. Return False if a worker died and must be replaced."""
+        """Measure the cases until each of them has ended or is postponed.
+
+        Return False if a worker died and must be replaced, otherwise True.
+        """
         try:
             self._take_turns()
         except WorkerDied as death:
@@ -275,7 +303,7 @@ class _InterleavedCases:
         return True
 
     def remaining(self) -> Groups:
-        """Return the unfinished cases as groups. A case that did not fit into memory gets its own group."""
+        """Return the unfinished cases as groups. Each postponed case is in a separate group."""
         groups: dict[ScheduledCase | None, list[WorkItem]] = {None: []}
         for work in self.items:
             if work not in self.ended:
@@ -283,7 +311,10 @@ class _InterleavedCases:
         return [group for group in groups.values() if group]
 
     def _take_turns(self) -> None:
-        """Prepare all cases, and then sample them in rounds of random order until all have enough samples."""
+        """Prepare all cases, and then sample them in turns until all have enough samples.
+
+        In each round, every case has one turn, and the order of the cases is random.
+        """
         first = self.items[0].item
         rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
         ready, enough = list(self.items), dict[WorkItem, bool]()
@@ -301,14 +332,18 @@ class _InterleavedCases:
                     self._request(work, "finish")
 
     def _active_items(self) -> list[WorkItem]:
-        """Return the cases that are still being sampled. Remove postponed cases from their workers."""
+        """Return the cases that are still being sampled. Discard postponed cases from worker memory."""
         for work in self.items:
             if work.item in self.postponed and work in self.prepared:
                 self._request(work, "forget")
         return [work for work in self.items if work not in self.ended and work.item not in self.postponed]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the case of the last request as failed, or postpone it if it may fit into memory alone."""
+        """Record the case of the last request as failed, because its worker died.
+
+        If memory ran out and the group has other cases, the case is postponed instead, because it may fit
+        into memory alone.
+        """
         work, action = self.last_request
         if work in self.ended:
             return
@@ -328,7 +363,10 @@ class _InterleavedCases:
         return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        """Request that a worker builds and checks a case, or skip it if a smaller case ran out of memory."""
+        """Request that a worker build and check a case.
+
+        If a case that is no larger ran out of memory, record the case as skipped instead.
+        """
         item = work.item
         candidates = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller := next((case for case in candidates if _is_no_larger(case, item.case)), None):
@@ -346,7 +384,11 @@ class _InterleavedCases:
         )  # fmt: skip
 
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
-        """Send a request for a case and return the reply. Its timeout is the remaining time of the case."""
+        """Send a request for a case, and return the reply.
+
+        The timeout is the remaining time of the case, or `_FINISH_SECONDS` for the actions "finish" and
+        "forget".
+        """
         self.last_request, began, event = (work, action), time.monotonic(), {}
         remaining = self.run.settings.case_seconds - self.seconds_used[work]
         seconds = _FINISH_SECONDS if action in ("finish", "forget") else max(remaining, 0.001)
@@ -365,7 +407,7 @@ class _InterleavedCases:
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
-    """Return whether two cases agree except that the first may have smaller sizes or fewer points."""
+    """Return whether `first` differs from `second` at most by smaller sizes or fewer points."""
     if dataclasses.replace(first, points=1, sizes={}) != dataclasses.replace(second, points=1, sizes={}):
         return False
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())

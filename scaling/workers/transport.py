@@ -30,6 +30,8 @@ _CAUSES = {  # text in a message of srun or slurmstepd -> reason of the record
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
     """Return why Slurm ended a job step, as (reason, line of output), or None if the output does not say.
 
+    The reason is a code for records, such as "timeout".
+
     Args:
         lines: Lines of standard error of srun, slurmstepd, and JAX's coordination service.
     """
@@ -57,7 +59,7 @@ class Transport:
         raise NotImplementedError
 
     def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables except those through which srun inherits options of the job."""
+        """Return the environment variables without those from which srun would inherit options of the job."""
         return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
 
     def host_names(self, count: int) -> list[str] | None:
@@ -71,6 +73,7 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
     Args:
         option: Name of the option: "gres", "gpus_per_node", or "gpus_per_task".
         gres: Name of the GPU resource in Slurm, with or without its type: "gpu" or "gpu:h100".
+        shape: Number of devices, nodes, and processes of the case.
     """
     if option == "gres":
         return {"gres": f"{gres}:{shape.devices // shape.nodes}"}
@@ -85,9 +88,10 @@ class SrunSteps(Transport):
 
     Attributes:
         nodes: Names of the allocated nodes.
+        platform: JAX platform of the workers.
         gres: Name of the accelerator resource in Slurm, with or without its type.
         cores: CPUs per accelerator, or None for the default of Slurm.
-        arguments: Additional srun options, such as those of a container.
+        arguments: Additional srun options, such as the options of a container.
         gpu_option: Option that requests GPUs, an element of `cluster_settings.GPU_OPTIONS`.
         mpi: Value of the option --mpi, or None for the default of the cluster.
     """
@@ -103,7 +107,10 @@ class SrunSteps(Transport):
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one srun command that starts all workers of a case and passes its standard input to each."""
+        """Return a list with one srun command, which starts all workers of a case.
+
+        srun passes its standard input to each worker.
+        """
         per_node = shape.processes // shape.nodes
         per_process = shape.devices // shape.processes
         command_words = [
@@ -132,7 +139,14 @@ class SrunSteps(Transport):
 
 @dataclass(frozen=True)
 class SshShells(Transport):
-    """A transport that starts workers through a remote shell. Each host must have the current folder."""
+    """A transport that starts workers through a remote shell.
+
+    The current folder of the launcher must exist under the same path on each host.
+
+    Attributes:
+        hosts: Names of the hosts.
+        shell: Command that precedes the host name, and its options.
+    """
 
     hosts: tuple[str, ...]
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")
@@ -140,7 +154,7 @@ class SshShells(Transport):
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one remote shell command per worker, which sets the environment variables that JAX reads."""
+        """Return one remote shell command per worker. It sets the environment variables that JAX reads."""
         names = sorted(name for name in variables if name.startswith(_FORWARDED))
         command_words = [
             "env",
@@ -171,12 +185,15 @@ def allocated_nodes() -> tuple[str, ...]:
 
 
 def cpus_per_node() -> int | None:
-    """Return the smallest number of CPUs of the current Slurm job on any node, or None outside a job."""
+    """Return the number of CPUs of the current Slurm job on a node, or None outside a job.
+
+    If the nodes differ, the smallest number is returned.
+    """
     text = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # such as 4(x2),2
     return min(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", text)), default=None)
 
 
 def cpus_per_gpu() -> float | None:
-    """Return the CPUs per GPU on a node of the current Slurm job, or None if the job has no GPUs."""
+    """Return the number of CPUs per GPU on a node of the current Slurm job, or None without GPUs."""
     cpus, gpus = cpus_per_node(), int(os.environ.get("SLURM_GPUS_ON_NODE") or 0)
     return cpus / gpus if cpus and gpus else None

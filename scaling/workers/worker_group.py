@@ -34,6 +34,8 @@ class Variant:
     """A program that runs workers: this one, or another revision, interpreter, or set of flags to compare.
 
     Attributes:
+        name: Name of the program.
+        python: Path of the Python interpreter.
         module: Module that the interpreter runs with -m.
         folder: Working directory, or None for the current one.
         variables: Additional environment variables.
@@ -47,7 +49,10 @@ class Variant:
 
 
 class WorkerDied(Exception):
-    """Raised if a worker process ends or exceeds its time limit. `reason` is a code such as "timeout"."""
+    """Raised if a worker process ends or exceeds its time limit.
+
+    `reason` is a code for records, such as "timeout".
+    """
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -55,7 +60,7 @@ class WorkerDied(Exception):
 
 
 class RecordNotWritten(OSError):
-    """Raised if the record of a case cannot be written. The run stops. Records already written remain."""
+    """Raised if the record of a case cannot be written. The run stops. Records already written are kept."""
 
 
 @dataclass
@@ -63,8 +68,10 @@ class WorkerGroup:
     """The running worker processes that share the devices of a case. Each request is sent to all of them.
 
     Attributes:
+        shape: Numbers of devices, nodes, and processes of the case.
         processes: One process per worker, or the srun process that started all of them.
         events: Events of all processes, each with the field "rank".
+        transport: How the workers were started on other nodes, or None for this host.
         responded: Whether any worker has sent an event.
     """
 
@@ -75,7 +82,7 @@ class WorkerGroup:
     responded: bool = False
 
     def request(self, request: Mapping[str, Any], seconds: float) -> Iterator[Event]:
-        """Send a request to all workers, and yield every event up to the reply. See `receive`."""
+        """Send a request to all workers. Yield the events up to and including the reply. See `receive`."""
         self.send(request)
         yield from self.receive(seconds)
 
@@ -85,10 +92,10 @@ class WorkerGroup:
             process.send(request)
 
     def receive(self, seconds: float) -> Iterator[Event]:
-        """Yield every event of the workers up to the next reply.
+        """Yield the events of the workers up to and including the next reply.
 
         Args:
-            seconds: Timeout. It is extended while the worker waits for cores.
+            seconds: Timeout in seconds. While a worker waits for cores, a longer timeout applies.
         Raises:
             WorkerDied: If a worker ends, does not get the requested devices, or exceeds the timeout.
             RecordNotWritten: If a worker cannot write a record.
@@ -139,14 +146,17 @@ def open_worker_group(
     """Start the workers of a case, and yield them as a `WorkerGroup`. They end when the context exits.
 
     Args:
-        header: First line that each worker receives.
-        lock: File descriptor of the lock of the results folder, which local workers inherit.
+        header: Settings that each worker receives as its first line.
+        variant: Program that runs the workers.
+        shape: Numbers of devices, nodes, and processes of the case.
+        platform: JAX platform of the case.
+        lock: File descriptor of the lock of the results folder, which local workers inherit, or None.
         transport: How to start workers on other nodes, or None for this host.
-        log: File for the standard error of the workers.
-        report_wait: Called with the process IDs of the holders if a worker waits for cores.
+        log: File to which the standard error of the workers is appended, or None.
+        report_wait: Function that is called with the process IDs of the holders if a worker waits for cores.
     Raises:
         WorkerDied: If a worker ends before it is ready.
-        AllocationLost: If no worker on the other nodes responds.
+        AllocationLost: If a worker on other nodes ends before any worker has responded.
     """
     worker = [variant.python, "-m", variant.module]
     variables = _worker_variables(variant, platform, transport)
@@ -174,7 +184,7 @@ def open_worker_group(
 
 
 def _wait_for_start(group: WorkerGroup, report_wait: Callable[[list[int]], None]) -> None:
-    """Wait until the workers are ready, and send them the coordinator address that rank 0 chooses."""
+    """Wait until the workers are ready. Send them the address of the coordinator, which rank 0 chooses."""
     try:
         for event in group.receive(_START_SECONDS):
             if event["event"] == "meet":
@@ -188,14 +198,21 @@ def _wait_for_start(group: WorkerGroup, report_wait: Callable[[list[int]], None]
 
 
 def _worker_variables(variant: Variant, platform: str, transport: "Transport | None") -> dict[str, str]:
-    """Return the environment variables of a worker, without XLA_FLAGS, which the worker itself sets."""
+    """Return the environment variables of a worker.
+
+    GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
+    """
     inherited = transport.environment(os.environ) if transport else dict(os.environ)
     tunables = environment.variables(platform)["GLIBC_TUNABLES"]
     return inherited | {"GLIBC_TUNABLES": tunables} | dict(variant.variables)
 
 
 def _filter_worker_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines that Slurm and ssh did not write or, if there are none, their specific messages."""
+    """Return the lines of standard error that best explain why a worker ended.
+
+    These are the lines that the worker wrote. If it wrote none, they are the specific messages of srun and
+    ssh.
+    """
     output = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
     if child_process.last_line(output):
         return output

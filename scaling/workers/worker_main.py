@@ -1,17 +1,21 @@
 """Entry point of a worker process: before JAX is imported, read the header and bind the process to cores.
 
 `python -m scaling.worker` needs jax, numpy, and the standard library only. The launcher is the process that
-started the worker. It writes JSON objects to the worker's standard input, one per line: first a header with
-settings, and then requests about benchmark cases, each identified by its key:
+started the worker. The launcher writes JSON objects to the worker's standard input, one per line: first a
+header with settings, and then requests about benchmark cases, each identified by its key:
 
     {"do": "prepare", "case": ..., ...}  build, compile, run once, and check; reply "ready", "end", or "later"
-    {"do": "turn", "key": ...}           take samples; reply "turn" with whether they suffice, or "end"
+    {"do": "turn", "key": ...}           take samples; reply "turn", "end", or "later"
     {"do": "finish", "key": ...}         write the record of the case; reply "end"
     {"do": "forget", "key": ...}         discard the case as if it had not begun; reply "forgotten"
 
-The launcher can thus interleave the turns of cases that are to be compared. If several processes share the
-devices of a case, all of them receive the same requests and rank 0 replies. They connect at an address that
-rank 0 chooses and the launcher distributes. Each worker writes its records to its own file.
+The reply "turn" contains whether the samples suffice. The reply "later" means that the case does not fit into
+memory together with the other cases. With these requests, the launcher can interleave the turns of cases that
+are to be compared.
+
+If several processes share the devices of a case, all of them receive the same requests, and rank 0 replies.
+They connect at an address that rank 0 chooses and the launcher distributes. Rank 0 writes the records to a
+new file of the results folder.
 """
 
 import contextlib
