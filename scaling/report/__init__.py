@@ -1,1 +1,1 @@
-"""Output of results as HTML page, figures, terminal tables, data exports and compute-time proposal."""
+"""Output of results: HTML page, figures, terminal tables, data exports and a compute-time proposal."""

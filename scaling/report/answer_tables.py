@@ -1,6 +1,7 @@
 """Tables and summary cards of the report: fastest AD mode of each problem, runner-up, ratio and certainty.
 
-They show measurements or, if there are none, the predictions of plans. This module produces no markup.
+The tables contain measured times. The cards contain predicted times if nothing was measured. All contents are
+plain text without markup.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +28,19 @@ NOTE = (
 
 
 class Card(NamedTuple):
-    """The texts of a summary card: the fastest AD method for the largest problem of one function."""
+    """A summary card of the report, as text: the fastest AD method for the largest problem of one function.
+
+    Attributes:
+        family: The problem, such as 'mlp width=8 points=64'.
+        sizes: A note on the other sizes of the problem, or '' if there are none.
+        mode: The fastest method. If it is not distinguished from the runner-up, both are named.
+        where: The device count and the JAX API, such as '4 devices, shard_map, points split'.
+        time: The time of one call with its 95 % interval.
+        ratio: The ratio of the runner-up's time to `time`, or '' if there is no runner-up.
+        certainty: How certain it is that the method is the fastest.
+        sure: Whether there is no doubt that the method is the fastest.
+        speedup: The speed-up or, for a prediction, the efficiency. It is '' if the speed-up is unknown.
+    """
 
     family: str
     sizes: str
@@ -41,7 +54,11 @@ class Card(NamedTuple):
 
 
 def describe_certainty(row: FastestMethod) -> str:
-    """Return how certain it is that a method is the fastest, such as 'sure' or 'not sure: REASONS'."""
+    """Return text on how certain it is that a method is the fastest: 'sure', or 'not sure: ' and the reasons.
+
+    Other texts are returned if there is no runner-up, if the runner-up is not significantly slower, or if the
+    time is not distinguishable from that of an empty call.
+    """
     if row.empty:
         return f"not distinguishable from an empty call ({format_duration(dispatch_floor(row.first))})"
     if row.second is None:
@@ -52,12 +69,18 @@ def describe_certainty(row: FastestMethod) -> str:
 
 
 def format_ratio_of(row: FastestMethod) -> str:
-    """Return the runner-up's time over the least time as text, such as '1.40x (1.30 to 1.50)'."""
+    """Return the ratio of the runner-up's time to the fastest time as text, such as '1.40x (1.30 to 1.50)'.
+
+    The numbers in parentheses are the 95 % confidence interval. Return '' if there is no runner-up.
+    """
     return format_ratio(row.ratio, row.ratio_low, row.ratio_high)
 
 
 def problem_name(findings: Findings, row: FastestMethod) -> str:
-    """Return a problem as text such as 'mlp width=8 points=64', with its environment if there are several."""
+    """Return the name of a problem as text, such as 'mlp width=8 points=64'.
+
+    If the results come from several environments, the environment is appended.
+    """
     case, first = row.first.case, row.first
     where = describe_environment(findings, first.environment, first.honest)
     return f"{family_name(case)} {size_name(case)}{where}"
@@ -70,7 +93,7 @@ def answer_table(findings: Findings) -> Table:
 
 
 def _keep_best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
-    """Return the fastest method of each problem and environment on the device count with the least time."""
+    """Return the fastest method of each problem and environment, on the device count with the least time."""
     key = lambda row: (row.first.environment, row.first.honest, problem(row.first.case))  # noqa: E731
     return list(least_by(rows, key, lambda row: row.first.median).values())
 
@@ -102,14 +125,22 @@ def _fastest_mode_table(
 
 
 def make_cards(findings: Findings) -> list[Card]:
-    """Return one summary card per differentiated function, with predictions if nothing was measured."""
+    """Return the summary cards of a report, one per differentiated function.
+
+    If nothing was measured, return cards with predicted times, one per function and planned hardware.
+    """
     if findings.timings:
         return [_measured_card(findings, rows, head[0]) for rows, head in largest_problems(findings)]
     return [card for forecast in findings.forecasts for card in _planned_cards(forecast)]
 
 
 def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: FastestMethod) -> Card:
-    """Return the card of a function, whose fastest methods are `rows`, for the problem of `row`."""
+    """Return the summary card of one function.
+
+    Args:
+        rows: The fastest methods of the function, one for each problem and device count.
+        row: The fastest method for the largest problem, which the card describes.
+    """
     mode, ratio = name_with_blocks(row.first), ""
     if row.second is not None:
         second = method_of(row.second.case).name
@@ -129,7 +160,10 @@ def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: Faste
 
 
 def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> str:
-    """Return text such as 'one of 5 sizes; fastest at others: jacfwd (vmap)', or '' if there is one size."""
+    """Return a note such as 'one of 5 sizes; fastest at others: jacfwd (vmap)', or '' if there is one size.
+
+    Only methods that differ from the method of `row` and are distinguished from their runner-up are named.
+    """
     best = _keep_best_device_counts(rows)
     if len(best) < 2:
         return ""
@@ -143,7 +177,10 @@ def _describe_second(name: str, row: FastestMethod) -> str:
 
 
 def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
-    """Return text such as 'Speed-up over one device: 3.80x', or '' if it is not known or is the baseline."""
+    """Return the speed-up as text, such as 'Speed-up over one device: 3.80x', or ''.
+
+    Return '' if the case is not part of a strong scaling curve, or if it is the baseline of the curve.
+    """
     point = findings.points_of(row.first).get("strong")
     if point is None or point.is_baseline:
         return ""
@@ -152,7 +189,10 @@ def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
 
 
 def _planned_cards(forecast: Forecast) -> Iterable[Card]:
-    """Yield a card for the largest planned problem of each function, without handwritten derivatives."""
+    """Yield one summary card per planned function, for the problem with the most points.
+
+    Function values and handwritten derivatives are excluded.
+    """
     curves = (c for c in forecast.curves if not (c.case.ad_mode.is_value or c.case.ad_mode.closed_form))
     problems = group_by(curves, lambda c: (family_key(c.case), problem(c.points[0].record.case)))
     families = group_by(problems.items(), lambda item: item[0][0]).values()

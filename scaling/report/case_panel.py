@@ -18,7 +18,7 @@ def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> d
     """Return the detail panels of measured cases as a JSON-compatible dict from HTML anchor to panel.
 
     Args:
-        groups: The HTML anchor of each case, and the (process name, record) pairs of its processes.
+        groups: For each case, its HTML anchor and the (process name, record) pairs of its processes.
     """
     cases = list(groups)
     total = sum(len(record.seconds) for _, records in cases for _, record in records)
@@ -27,9 +27,18 @@ def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> d
 
 
 def _make_panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
-    """Return the detail panel of one case: texts (`facts`), `samples`, and their `unit` in seconds.
+    """Return the detail panel of one case as a JSON-compatible dict.
 
-    `samples` contains a list [name, every `step`-th sample, indices of disturbed samples] for each process.
+    Args:
+        records: The (process name, record) pair of each process.
+        step: Only every `step`-th sample is included.
+
+    Returns:
+        A dict with these entries:
+        facts: A list of texts, such as 'compile 1.20 s to 1.40 s'.
+        unit: The unit of the samples in seconds.
+        samples: For each process, a list of three items: the process name, the samples rounded to integer
+            multiples of `unit`, and the indices of the disturbed samples.
     """
     ordered = sorted(records, key=lambda pair: pair[1].started_at or "")
     unit = 10.0 ** (math.floor(math.log10(min(min(record.seconds) for _, record in ordered))) - 3)
@@ -59,7 +68,15 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
 def _describe_ranges(
     records: Sequence[Record], names: Sequence[str], suffix: str, noun: str, write: Callable[[float], str]
 ) -> list[str]:
-    """Return texts such as 'compile 1.20 s to 1.40 s', with the range of each field over the records."""
+    """Return the range of each field over the records as text, such as 'compile 1.20 s to 1.40 s'.
+
+    Args:
+        records: The records of one case. A field that is None in all of them is omitted.
+        names: The names of the fields.
+        suffix: The end of the field names to omit in the texts, such as '_seconds'.
+        noun: The text after the name, such as ' memory'.
+        write: The function that formats a value.
+    """
     words = []
     for name in names:
         known = [value for record in records if (value := getattr(record, name)) is not None]
@@ -69,7 +86,11 @@ def _describe_ranges(
 
 
 def _disturbed_samples(record: Record, step: int) -> list[int]:
-    """Return the indices of the disturbed samples in the list of every `step`-th sample."""
+    """Return the indices of the disturbed samples in the list of every `step`-th sample.
+
+    A sample is disturbed if the record marks its turn, for example because of foreign load. A turn is a group
+    of consecutive samples.
+    """
     turns = {turn for numbers in record.marked.values() for turn in numbers}
     of_sample = [turn for turn, count in enumerate(record.turns) for _ in range(count)]
     drawn = of_sample[: len(record.seconds) : step]
@@ -77,7 +98,10 @@ def _disturbed_samples(record: Record, step: int) -> list[int]:
 
 
 def samples_spec() -> marks.Spec:
-    """Return the Vega-Lite specification of the sample plot of a panel. page.js inserts the samples."""
+    """Return the Vega-Lite specification of the plot of time samples in a detail panel.
+
+    The specification contains no data. The script page.js inserts the samples of the selected case.
+    """
     colour = {"field": "line", "type": "nominal", "scale": {"range": [BLUE, VERMILION]}}
     cross, circle = marks.SHAPES["cross"], marks.SHAPES["circle"]
     shape = {"condition": {"test": "datum.marked", "value": cross}, "value": circle}

@@ -26,7 +26,10 @@ NOTE = (
 
 
 def write_comparison(comparison: FolderComparison) -> Path:
-    """Write the HTML page of a comparison to the subfolder `report` of folder B, and return its path."""
+    """Write the HTML page of a comparison, and return its path.
+
+    The page is report/comparison.html in folder B, the newer of the two results folders.
+    """
     target = comparison.b / "report" / "comparison.html"
     target.parent.mkdir(exist_ok=True)
     replace_file(target, page.render(comparison_page(comparison)).encode())

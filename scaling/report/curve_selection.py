@@ -1,4 +1,4 @@
-"""Selection of the scaling curves to show in limited space: those of each function's largest problem."""
+"""Select the scaling curves to show where space is limited: the curves of each function's largest problem."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,10 +15,11 @@ def multi_point_curves(curves: Iterable[Curve]) -> list[Curve]:
 
 
 def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the scaling curves of each function's largest problem, as one list per problem.
+    """Return the scaling curves of each function's largest problem, as one list of curves per problem.
 
-    Strong and weak curves, environments and baselines are separated. A problem that was measured on fewer
-    than three device counts is chosen only if there is no other. Curves of function values come last.
+    Curves that differ in kind (strong or weak), environment or baseline are in different lists. A problem
+    that was measured on fewer than three device counts is chosen only if there is no other problem of the
+    function. Curves of function values, without derivatives, come last.
     """
     families = group_by(
         multi_point_curves(curves), lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case))
@@ -29,9 +30,10 @@ def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
-    """Return the scaling curves of derivatives of each function's largest problem, as one list per problem.
+    """Return the derivative curves of each function's largest problem, as one list of curves per problem.
 
-    In each list, the curve that is fastest on the most devices comes first.
+    In each list, curves with more devices come first. Curves with equally many devices are sorted by their
+    time on the most devices, the fastest first.
     """
     rows = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [

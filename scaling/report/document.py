@@ -1,4 +1,4 @@
-"""Conversion of a document of headings, paragraphs, lists, tables and figures to Markdown and LaTeX.
+"""Convert a document of headings, paragraphs, lists, tables and figures to Markdown and LaTeX.
 
 All text is escaped, so that text from a record cannot become markup.
 """
@@ -39,7 +39,13 @@ class DocumentTable(NamedTuple):
 
 
 class DocumentFigure(NamedTuple):
-    """A figure: its caption and the paths of its files for Markdown (`shown`) and for LaTeX (`printed`)."""
+    """A figure: its caption and the paths of its image files for Markdown and LaTeX.
+
+    Attributes:
+        caption: The plain text of the caption.
+        shown: The path of the image file in Markdown.
+        printed: The path of the image file in LaTeX.
+    """
 
     caption: str
     shown: str
@@ -81,7 +87,7 @@ def _to_one_line(text: str) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return plain text on one line with Markdown and HTML markup escaped."""
+    """Return text on one line, with Markdown and HTML markup escaped."""
     escaped = (
         _MARKDOWN.sub(r"\\\1", _to_one_line(text))
         .replace("&", "&amp;")
@@ -94,9 +100,9 @@ def escape_markdown(text: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return plain text as LaTeX source on one line, in ASCII only.
+    """Return text as LaTeX source on one line, which contains only ASCII characters.
 
-    Accented letters become commands. Unsupported characters are replaced by code points such as [U+4E2D].
+    Accented letters become LaTeX commands. Unsupported characters become code points such as [U+4E2D].
     """
     characters = "".join(map(_escape_latex_character, _to_one_line(unicodedata.normalize("NFC", text))))
     return _LIGATURE.sub(r"\1{}", characters)
@@ -119,7 +125,10 @@ def to_markdown(blocks: Sequence[DocumentBlock]) -> str:
 
 
 def to_latex(blocks: Sequence[DocumentBlock]) -> str:
-    """Return a document as LaTeX text, to be included in a document whose preamble contains PREAMBLE."""
+    """Return a document as LaTeX text without a preamble.
+
+    The document that includes the text must contain `PREAMBLE` in its preamble.
+    """
     return "\n\n".join(_LATEX_OF[type(block)](block) for block in blocks) + "\n"
 
 

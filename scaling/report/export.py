@@ -18,7 +18,11 @@ _PARQUET = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 def write_exports(folder: Path, formats: Collection[str], output: Path | None = None) -> list[Path]:
     """Export a results folder in the given formats, such as 'csv', and return the paths of the new files.
 
-    Raise `Refusal` before anything is written if a format is unknown or cannot be written.
+    Raise `Refusal` before any file is written if a format is unknown or not available, if there are no
+    results, or if the output folder cannot be created.
+
+    Args:
+        output: The folder to write to, by default the subfolder `export` of the results folder.
     """
     for name in formats:
         if name not in FORMATS:
@@ -59,7 +63,10 @@ def _write_parquet(findings: Findings, output: Path) -> list[Path]:
 
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:
-    """Write one Extra-P file per experiment to the subfolder `extrap`, and remove those of earlier runs."""
+    """Write one Extra-P file per experiment to the subfolder `extrap`, and return the paths of the files.
+
+    Extra-P files of earlier exports are removed.
+    """
     folder = output / "extrap"
     folder.mkdir(exist_ok=True)
     written = []
@@ -91,7 +98,10 @@ FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {
 
 
 def formats(words: Iterable[str]) -> list[str]:
-    """Return the format names in command-line words such as 'svg,png', or ['csv'] if there are no words."""
+    """Return the list of format names in words such as 'svg,png'. If there are no words, return ['csv'].
+
+    The names are not validated here. Raise `Refusal` if the words contain no name at all.
+    """
     names = [name for word in words for name in word.split(",") if name]
     if words and not names:
         raise Refusal(f"unknown format '': choose from {', '.join(FORMATS)}")

@@ -13,7 +13,10 @@ _STATE = ".inputs.json"
 
 
 def inputs_digest(folder: Path) -> str:
-    """Return the hexadecimal SHA-256 digest of the records, the plans and the source code of a report."""
+    """Return the SHA-256 digest of the inputs of a report, in hexadecimal digits.
+
+    The inputs are the folder name, the records, the plans, study.json and the source code of the package.
+    """
     digest = hashlib.sha256(f"{folder.resolve().name} {environment.source()}".encode())
     for path in sorted([*folder.glob("*.jsonl"), *folder.glob("plan-*.json"), folder / "study.json"]):
         content = b""
@@ -36,6 +39,9 @@ def is_current(folder: Path, digest: str) -> bool:
 
 
 def mark_current(folder: Path, digest: str) -> None:
-    """Store the digest of the inputs of a folder's report, and the names of its files, in its folder."""
+    """Save the digest of a report's inputs and the names of the report files in the report folder.
+
+    `is_current` reads them to decide whether the report is up to date.
+    """
     files = sorted(path.name for path in (folder / "report").iterdir() if path.name[0] != ".")
     store.write_json(folder / "report" / _STATE, {"digest": digest, "files": files})

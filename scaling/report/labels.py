@@ -1,4 +1,4 @@
-"""Text of labels: subtitles of panels, file names, removal of control characters, non-breaking spaces."""
+"""Format label text: panel subtitles, file stems, removal of control characters, non-breaking spaces."""
 
 import re
 from collections.abc import Iterable
@@ -18,7 +18,12 @@ JOINED = "\N{NO-BREAK SPACE}"
 
 
 def describe_panel(case: Case, constant_sizes: str, honest: bool) -> str:
-    """Return a subtitle such as 'width=8, 4 devices, shard_map, points split' for a figure panel."""
+    """Return a subtitle for a figure panel, such as 'width=8, 4 devices, shard_map, points split'.
+
+    Args:
+        constant_sizes: The sizes that are equal for all cases of the panel, as text such as 'width=8'.
+        honest: Whether each CPU device had a core of its own. If not, 'oversubscribed' is appended.
+    """
     how = [constant_sizes, count_of(case.devices, "device"), describe_call(case)]
     how += [] if honest else ["oversubscribed"]
     return ", ".join(word for word in how if word)
@@ -41,5 +46,8 @@ def file_stems(names: Iterable[str]) -> dict[str, str]:
 
 
 def keep_numbers_whole(text: str) -> str:
-    """Replace spaces by non-breaking spaces between a number and its unit, and within an interval."""
+    """Replace the spaces in quantities and intervals by non-breaking spaces, so that no line breaks there.
+
+    For example, '1.2 ms (1.1 to 1.3)' and '4 devices' are kept on one line.
+    """
     return _UNBREAKABLE.sub(JOINED, text)

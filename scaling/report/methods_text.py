@@ -1,4 +1,4 @@
-"""Methods section of a compute-time proposal: sampling, statistics, correctness, software, used hours."""
+"""Methods section of a compute-time proposal: sampling, statistics, correctness, software, time used."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -51,9 +51,10 @@ _PREDICTED = (
 
 
 def describe_methods(findings: Findings) -> list[str]:
-    """Return the paragraphs of the methods section of a compute-time proposal.
+    """Return the methods section of a compute-time proposal as a list of paragraphs.
 
-    They describe the cases, the samples, the confidence intervals, the correctness check and the predictions.
+    The paragraphs describe the cases, the samples, the confidence intervals, the check of the results and the
+    predictions.
     """
     ok = [record for record in findings.records if record.status == "ok" and record.case.kind == "case"]
     paragraphs = ["Nothing has been measured."]
@@ -137,7 +138,11 @@ def _format_range(values: Sequence[int], noun: str) -> str:
 
 
 def describe_compute_time(records: Sequence[Record]) -> str:
-    """Return a paragraph on the device-hours that were used for all records of a study."""
+    """Return a paragraph with the device-hours (on CPUs, core-hours) that a study has used so far.
+
+    Args:
+        records: All records of the study, including failed and repeated attempts.
+    """
     hours, unknown = Counter[str](), 0
     for record in records:
         seconds = _wall_seconds(record)
@@ -155,7 +160,7 @@ def describe_compute_time(records: Sequence[Record]) -> str:
 
 
 def _count_devices(record: Record) -> int:
-    """Return the number of devices that the run of a record occupied. On a CPU these are its cores."""
+    """Return the number of devices that the run of a record occupied. On a CPU, the cores are counted."""
     cores = record.environment.get("cores")
     on_cpu = record.environment.get("platform") == "cpu"
     return len(cores) if on_cpu and isinstance(cores, list) and cores else record.case.devices
@@ -170,7 +175,11 @@ def _wall_seconds(record: Record) -> float:
 
 
 def describe_provenance(findings: Findings) -> list[str]:
-    """Return sentences on the environments, the command that repeats the study, and the lint results."""
+    """Return the provenance of the results as a list of sentences.
+
+    The sentences describe the environments, the command that repeats the study, and the result of
+    `scaling lint`.
+    """
     return [
         *(_describe_environment(findings, digest) for digest in findings.environments),
         f"Study: {findings.name}; {count_of(len(findings.records), 'record')}. Command to repeat it: "
@@ -195,7 +204,10 @@ def _describe_environment(findings: Findings, digest: str) -> str:
 
 
 def _describe_commits(records: Iterable[Record]) -> str:
-    """Return the commits of the code that ran as text, such as 'commit 1a2b with changes or commit 3c4d'."""
+    """Return the git commits of the measured code as text, such as 'commit 1a2b with changes or commit 3c4d'.
+
+    A record without a commit is described by the digest of its source code instead.
+    """
     commits: dict[str, None] = {}
     for facts in (record.environment for record in records):
         changes = " with changes" if facts.get("dirty") else ""

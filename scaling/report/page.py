@@ -1,7 +1,7 @@
 """HTML page of a results folder, in one file that works offline: badges, cards, tables and figures.
 
-The template is page.html.jinja, with page.css and page.js. Text from records is escaped. In the browser,
-vega.min.js renders the figures.
+The template is page.html.jinja, which includes page.css and page.js. Text from records is escaped. In the
+browser, vega.min.js renders the figures.
 """
 
 import dataclasses
@@ -58,14 +58,22 @@ class Page(NamedTuple):
 
 
 def table_section(table: Table, opened: bool = False) -> Section:
-    """Return a page section that shows a table. If it is folded, the first sentence of the note is shown."""
+    """Return a page section that contains a table.
+
+    If the section is initially collapsed, its one-line summary contains the first sentence of the table's
+    note.
+    """
     summary = "" if opened else table.note.partition(". ")[0].rstrip(".")
     tells = ", ".join(filter(None, (table.size, summary)))
     return Section(table.anchor, table.title, tells, table.note, table=table, opened=opened)
 
 
 def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) -> Page:
-    """Return the content of the HTML page of a results folder, with `folded_tables` in collapsed sections."""
+    """Return the content of the HTML page of a results folder.
+
+    Args:
+        folded_tables: The tables to show in collapsed sections.
+    """
     timings = page_tables.measured_timings(findings)
     panels = case_panels(
         (page_tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
@@ -102,7 +110,7 @@ def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) 
 
 
 def _figure_sections(findings: Findings) -> list[Section]:
-    """Return the page sections of the figures and plans, with the initially expanded ones first."""
+    """Return the page sections of the figures and plans. Sections that are initially expanded come first."""
     figures = {figure.name: figure for figure in make_figures(findings)}
     notes, plans = _figure_notes(findings), file_stems(each.hardware for each in findings.forecasts)
     planned = [
@@ -122,7 +130,7 @@ def _figure_sections(findings: Findings) -> list[Section]:
 
 
 def _figure_notes(findings: Findings) -> dict[str, list[str]]:
-    """Return a dict from the name of a figure to the sentences shown with it."""
+    """Return the sentences to show with the figures, as a dict from figure name to list of sentences."""
     of_kind = {kind: [fit for fit in findings.scaling_fits if fit[0].kind == kind] for kind in KINDS}
     notes = {
         f"scaling-{kind}": trends.describe_laws(dataclasses.replace(findings, scaling_fits=fits))

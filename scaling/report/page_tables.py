@@ -28,7 +28,7 @@ _MAX_VALUES = 6  # shown of an environment fact, such as the jobs
 
 
 def folded_tables(findings: Findings) -> list[Table]:
-    """Return the tables of the collapsed page sections, without those that have no rows."""
+    """Return the tables of the collapsed page sections in the order of the page. Empty tables are omitted."""
     tables = [
         measured_table(findings),
         unmeasured_table(findings),
@@ -50,12 +50,12 @@ def folded_tables(findings: Findings) -> list[Table]:
 
 
 def case_anchor(timing: Timing) -> str:
-    """Return the HTML anchor of a measured case, which is the same for its table row and its detail panel."""
+    """Return the HTML anchor of a measured case, which identifies its table row and its detail panel."""
     return f"case-{timing.case.key}-{timing.environment}" + ("" if timing.honest else "-shared")
 
 
 def measured_timings(findings: Findings) -> list[Timing]:
-    """Return all timings except those of the benchmarks of machine peaks and of empty calls."""
+    """Return the timings of all cases, without the benchmarks of machine peaks and of empty calls."""
     return [timing for timing in findings.timings if timing.case.kind == "case"]
 
 
@@ -103,7 +103,12 @@ def measured_table(findings: Findings) -> Table:
 
 
 def _format_curve_ratios(findings: Findings, timing: Timing, field: str) -> str:
-    """Return a ratio, such as the speed-up, on each curve of a case as text: '3.80x, weak 3.50x'."""
+    """Return a ratio of a case on its scaling curves as text, such as '3.80x, weak 3.50x'.
+
+    Args:
+        field: The ratio: 'speedup', 'efficiency', or 'against_jit' for the speed-up over the fastest jit
+            program on one device, which is returned for one curve only.
+    """
     points = findings.points_of(timing)
     sign = "" if field == "efficiency" else "x"
     words = {kind: _format_point(point, field, sign) for kind, point in points.items()}
@@ -161,7 +166,7 @@ def _format_seconds(seconds: float | None) -> str:
 
 
 def unmeasured_table(findings: Findings) -> Table:
-    """Return a table of the cases that failed, were skipped or did not run, with the reason of each."""
+    """Return a table of the failed, skipped and missing cases, with the reason for each case."""
     records = sorted(
         (r for r in findings.records if r.status != "ok"), key=lambda r: (r.status, r.reason or "")
     )
@@ -180,7 +185,7 @@ def unmeasured_table(findings: Findings) -> Table:
 
 
 def describe_reason(record: Record) -> str:
-    """Return the reason why a case failed or was skipped, followed by a colon and its explanation."""
+    """Return the reason code of a failed or skipped case and its explanation, separated by a colon."""
     return f"{record.reason}: {REASONS.get(record.reason, '')}" if record.reason else "no reason given"
 
 
@@ -239,13 +244,21 @@ def _planned_sort_key(record: Record) -> tuple[str, int]:
 
 
 def _format_time_share(seconds: float | None, record: Record) -> str:
-    """Return a part of a predicted time, given in seconds, as text in percent of that time."""
+    """Return a part of a predicted time as a percentage of the whole, such as '12 %'.
+
+    Args:
+        seconds: The part, such as the time for communication. If it is None, '' is returned.
+        record: The record of the planned case, which contains the predicted time of one call.
+    """
     total = (record.predicted or {}).get("seconds")
     return "" if seconds is None or not total else format_percentage(seconds / total) if seconds else "none"
 
 
 def _describe_memory(record: Record) -> str:
-    """Return the peak memory of a device as text, with its share of the device memory: '3.00 GB (12 %)'."""
+    """Return the peak memory of a device as text, such as '3.00 GB (12 %)'.
+
+    The percentage is relative to the memory capacity of the device. It is omitted if the capacity is unknown.
+    """
     if record.peak_bytes is None:
         return ""
     share = record.peak_bytes / record.capacity_bytes if record.capacity_bytes else None
@@ -383,6 +396,6 @@ def environment_table(findings: Findings) -> Table:
 
 
 def _join_first(values: Sequence[str]) -> str:
-    """Return the first six values and the number of the others as text, separated by semicolons."""
+    """Join the first six values with semicolons, and append the number of the remaining values as text."""
     more = len(values) - _MAX_VALUES
     return "; ".join(values[:_MAX_VALUES]) + (f"; and {count_of(more, 'other')}" if more > 0 else "")

@@ -1,7 +1,7 @@
 """Compute-time proposal in Markdown and LaTeX: recommended AD mode, speed-up, node-hours, extrapolation.
 
-It recommends one mode for the largest problem of each function. Weak scaling curves are omitted if their
-work per device varies.
+The proposal recommends one mode for the largest problem of each function. Weak scaling curves are omitted if
+the work per device varies along the curve.
 """
 
 from collections.abc import Iterable, Sequence
@@ -50,7 +50,7 @@ _STANDALONE = f"""\
 
 
 def write_proposal(folder: Path, findings: Findings) -> list[Path]:
-    """Write the compute-time proposal of a results folder, and return the paths of its text and figures."""
+    """Write the compute-time proposal of a results folder, and return the paths of its texts and figures."""
     target = folder / "report" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
     curves = [curves[0] for curves in derivative_curves(findings.curves)]
@@ -113,7 +113,11 @@ def _describe_program(curve: Curve) -> str:
 
 
 def _describe_curve(findings: Findings, curve: Curve) -> str:
-    """Return a paragraph on a recommended curve: baseline, speed-up, efficiency and fitted scaling law."""
+    """Return a paragraph that describes the scaling curve of a recommended mode.
+
+    It contains the baseline, the speed-up and efficiency on the most devices, and the best-fitting scaling
+    law.
+    """
     last = curve.points[-1]
     word = "scaled speed-up" if curve.kind == "weak" else "speed-up"
     text = (
@@ -161,7 +165,10 @@ def _format_efficiency(point: CurvePoint) -> str:
 
 
 def _describe_requested_hours(curve: Curve) -> list[str]:
-    """Return sentences on the device-hours and node-hours that a million calls need, with the calculation."""
+    """Return the device-hours and node-hours of a million calls as sentences, which show the calculation.
+
+    The device count of the curve with the shortest time per call is used.
+    """
     best = min(curve.points, key=lambda point: point.seconds)
     timing = curve.timings[curve.points.index(best)]
     unit = "core" if timing.records[0].environment.get("platform") == "cpu" else "device"
@@ -182,7 +189,10 @@ def _describe_requested_hours(curve: Curve) -> list[str]:
 
 
 def _describe_predictions(findings: Findings, curve: Curve) -> list[str]:
-    """Return sentences with the time predicted for a curve's program on the most devices of each plan."""
+    """Return the predicted times of a curve's program on other hardware, as one sentence per matching plan.
+
+    Each sentence contains the time on the most devices of the plan and the known error of its predictions.
+    """
     sentences = []
     scores = {each.hardware: each.total for each in findings.plan_scores}
     same = stem(curve.case, curve.kind)

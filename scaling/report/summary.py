@@ -27,7 +27,10 @@ _MAX_WARNINGS = 4
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
     """Wrap text into lines of at most `width` characters, without a break inside a quantity such as '1.2 ms'.
 
-    Only a word that is longer than `width` exceeds it.
+    A line is longer than `width` only if it contains a single word or quantity that does not fit.
+
+    Args:
+        indent: The text at the start of each line except the first.
     """
     joined = keep_numbers_whole(" ".join(clean_text(text).split()))
     wrapper = textwrap.TextWrapper(
@@ -53,7 +56,7 @@ def print_wrapped(text: str, console: Console) -> None:
 
 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
-    """Return the lines of the summary that `scaling run` prints at its end, which fit on one screen."""
+    """Return the lines of the summary that `scaling run` prints at its end. They fit on one screen."""
     width = min(width, WIDTH)
     below = [*_list_warnings(findings, folder, width), *_list_next_commands(folder, width)]
     rows = [row for _, (row, *_) in answer.largest_problems(findings)]
@@ -66,7 +69,11 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
 
 
 def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command: str) -> list[str]:
-    """Return the lines of the first paragraphs that fit, and if needed a line such as '3 more: COMMAND'."""
+    """Return the lines of as many paragraphs as fit into `max_lines` lines.
+
+    If paragraphs are omitted, the last line contains their number and the command that shows them, such as
+    '3 more: scaling report results/smoke'.
+    """
     lines: list[str] = []
     for index, paragraph in enumerate(paragraphs):
         is_last = index == len(paragraphs) - 1

@@ -1,4 +1,4 @@
-"""Console output of `scaling report`: tables of the fastest modes and the speed-ups, and sentences.
+"""Console output of `scaling report`: tables of fastest modes and of speed-ups, and conclusions as sentences.
 
 If a table is too wide for the console, each row is printed as a paragraph.
 """
@@ -76,7 +76,10 @@ def _print_table(table: Table, console: Console) -> None:
 
 
 def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return the width of each column in characters, or None if the table cannot fit `width`."""
+    """Return the width of each column in characters, or None if the table cannot fit into `width` characters.
+
+    Columns that would be too wide are narrowed to their longest word at most.
+    """
     full = [max(map(len, column)) for column in columns]
     least = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
     spare = width - _BORDERS * len(columns) - 1 - sum(least)

@@ -11,7 +11,7 @@ T = TypeVar("T")
 class Table(NamedTuple):
     """A table of text: its HTML anchor, title, note, column names and rows.
 
-    `row_anchors` are the HTML anchors of the rows. If it is empty, anchors such as 'laws-row1' are used.
+    If no HTML anchors are given for the rows (`row_anchors`), the rows have anchors such as 'laws-row1'.
     """
 
     anchor: str
@@ -43,7 +43,9 @@ def make_table(
     columns: Mapping[str, Callable[[T], object]],
     row_anchors: Sequence[str] = (),
 ) -> Table:
-    """Return a table with one row per item, in which None is an empty cell and empty columns are omitted.
+    """Return a table with one row per item. A cell is empty if its value is None.
+
+    Columns without any text are omitted, except the first column.
 
     Args:
         anchor: The HTML anchor of the table.
@@ -61,5 +63,5 @@ def make_table(
 
 
 def join_words(*words: object) -> str:
-    """Return the words that are neither empty nor None as text, separated by commas."""
+    """Return the words as text, separated by commas. Empty words and words that are None are omitted."""
     return ", ".join(str(word) for word in words if word)

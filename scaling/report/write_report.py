@@ -34,7 +34,10 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
 
 
 def study_title(folder: Path, findings: Findings) -> str:
-    """Return the name of a study, followed by a colon and its title if study.json contains one."""
+    """Return the title of a report, such as 'smoke: A short study'.
+
+    Return the name of the study alone if study.json contains no title.
+    """
     study = read_json(folder / "study.json")
     title = study.get("title") if isinstance(study, dict) else None
     return f"{findings.name}: {title}" if title else findings.name

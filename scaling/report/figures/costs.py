@@ -38,9 +38,10 @@ _LEAST_SHARE = 0.001
 
 
 def draw_losses(findings: Findings) -> Figure | None:
-    """Return a bar chart of device time by work and causes of lost efficiency, or None if unknown.
+    """Return a bar chart that divides device time into useful work and efficiency losses, or None.
 
-    It shows the fastest scaling curve of the largest problem of each function.
+    The chart shows the fastest scaling curve of each function's largest problem. Return None if no curve has
+    known losses on several devices.
     """
     parts_of = {
         id(curve): parts
@@ -74,12 +75,20 @@ def draw_losses(findings: Findings) -> Figure | None:
 
 
 def _curve_rank(curve: Curve) -> tuple[bool, int, float]:
-    """Return a sort key that increases with devices and speed, and is least for handwritten derivatives."""
+    """Return a sort key that is largest for the preferred curve of a problem.
+
+    Automatic modes are preferred to handwritten derivatives, then more devices, then less time on these
+    devices.
+    """
     return not curve.case.ad_mode.closed_form, curve.points[-1].devices, -curve.points[-1].seconds
 
 
 def _segment_rows(curve: Curve, parts: Sequence[EfficiencyBreakdown]) -> list[Row]:
-    """Return the segments of the stacked bars, one bar per device count, as rows from bottom to top."""
+    """Return the segments of stacked bars as figure data, with one bar per device count.
+
+    The segments of a bar are ordered from bottom to top. Losses of at most 0.1 % of the device time are
+    omitted.
+    """
     efficiency = {point.devices: point.efficiency for point in curve.points}
     rows = []
     for part in parts:
@@ -108,7 +117,11 @@ def _draw_bars(rows: Sequence[Row], styles: Sequence[LineStyle]) -> tuple[Spec, 
 
 
 def draw_rooflines(findings: Findings) -> Figure | None:
-    """Return a figure of FLOP/s against arithmetic intensity (roofline), or None without measured peaks."""
+    """Return a roofline figure, which shows FLOP/s against arithmetic intensity, or None.
+
+    Return None if the peak rates of the machine were not measured, or if no operations and bytes were
+    counted.
+    """
     found = rooflines(findings.timings)
     shown = found[: marks.MOST_PANELS]
     if not shown:
@@ -153,9 +166,10 @@ def _draw_roofline(roofline: Roofline, styles: Sequence[LineStyle], several: boo
 
 
 def draw_memory(findings: Findings) -> Figure | None:
-    """Return a figure of time against memory, or None if no function was measured with several AD methods.
+    """Return a figure of time against memory, or None if no function was measured with several methods.
 
-    It shows the problem of each function that has the most methods.
+    For each function, the figure shows the problem with the most methods. Methods that differ only in their
+    memory setting are counted separately.
     """
     groups = _most_complete_problems(findings)
     if not groups:
@@ -178,7 +192,10 @@ def _line_name(point: MemoryPoint) -> str:
 
 
 def _most_complete_problems(findings: Findings) -> list[list[MemoryPoint]]:
-    """Return the timings of each function's problem with the most AD methods, if there are at least two."""
+    """Return the measurements of one problem per function: the problem with the most methods.
+
+    Functions that were measured with a single method are omitted.
+    """
     points = [
         MemoryPoint(memory, timing.median, timing)
         for timing in findings.timings
@@ -192,7 +209,7 @@ def _most_complete_problems(findings: Findings) -> list[list[MemoryPoint]]:
 
 
 def _completeness_key(points: Sequence[MemoryPoint]) -> tuple[int, int, int]:
-    """Return the number of methods, the number of device counts and the size of a problem, as a sort key."""
+    """Return a sort key of a problem: (number of methods, number of device counts, size of the problem)."""
     cases = [point.timing.case for point in points]
     return len(set(map(method_of, cases))), len({c.devices for c in cases}), problem_size(cases[0])
 
@@ -224,7 +241,11 @@ def _draw_memory(points: Sequence[MemoryPoint], styles: Sequence[LineStyle], sev
 
 
 def draw_scores(scores: PlanScores, stem: str) -> Figure:
-    """Return a figure of predicted time against measured time, with one mark per case."""
+    """Return a figure of predicted time against measured time, with one mark per case.
+
+    Args:
+        stem: The name of the hardware in a form that is valid in file names.
+    """
     pairs = scores.total.pairs
     styles = line_styles({base_method(pair.timing.case).name: pair.timing.case for pair in pairs})
     rows = [

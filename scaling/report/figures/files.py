@@ -62,11 +62,11 @@ def to_page_colours(value: Any) -> Any:
 
 
 def _panel_specs(figures: Iterable[Figure]) -> tuple[Spec, list[list[Spec]]]:
-    """Return the data and the panels of figures as Vega-Lite specifications.
+    """Convert figures to Vega-Lite data sets and panels.
 
     Returns:
-        A dict from data set name to rows. Equal rows are stored once.
-        For each figure, a list with the height and layers of each panel.
+        A dict from data set name to rows. Identical data sets are stored once.
+        For each figure, a list with the Vega-Lite specification (height and layers) of each panel.
     """
     names: dict[str, str] = {}
     datasets: Spec = {}
@@ -85,7 +85,7 @@ def _panel_specs(figures: Iterable[Figure]) -> tuple[Spec, list[list[Spec]]]:
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a nested value with a function applied to its strings, and its floats rounded to six digits."""
+    """Return a nested value with `change` applied to its strings, and its floats rounded to six digits."""
     if isinstance(value, dict):
         return {key: _map_strings(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -96,7 +96,11 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def file_spec(figure: Figure, provenance: str) -> Spec:
-    """Return the Vega-Lite specification of a figure file, with its provenance as subtitle and one legend."""
+    """Return the Vega-Lite specification of a figure file, in which all panels share one legend.
+
+    Args:
+        provenance: The subtitle, as returned by `describe_provenance`.
+    """
     titles = [
         [line for text in panel.title for line in textwrap.wrap(text, _TITLE_LETTERS)]
         for panel in figure.panels
@@ -139,14 +143,17 @@ def describe_provenance(findings: Findings) -> str:
 
 
 def _describe_machine(environment: Mapping[str, Any]) -> str:
-    """Return the kind of the devices as text, such as 'AMD EPYC (a device is one core)'."""
+    """Return the model of the devices as text, such as 'AMD EPYC (a device is one core)'."""
     kind = str(environment.get("device_kind") or "unknown machine")
     is_bound = environment.get("platform") == "cpu" and environment.get("bound")
     return f"{kind} (a device is one core)" if is_bound else kind
 
 
 def javascript_library() -> str:
-    """Return the JavaScript library for vega.min.js, which draws the figures of a page, from vl-convert."""
+    """Return the content of vega.min.js, the JavaScript library that renders the figures of a page.
+
+    The library is bundled by the package vl-convert.
+    """
     versions = vl_convert.get_vega_version(), vl_convert.get_vega_embed_version()
     head = "/*! Vega {}, Vega-Lite and Vega-Embed {}, BSD-3-Clause, by vl_convert.javascript_bundle */\n"
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -168,13 +175,16 @@ def write_figures(
 
 
 def _renumber_clip_paths(svg: str) -> str:
-    """Return an SVG with its clip paths numbered from 0, so that it is independent of earlier figures."""
+    """Return an SVG text with clip paths numbered from 0. Otherwise the numbers depend on earlier figures."""
     names: dict[str, int] = {}
     return _CLIP.sub(lambda match: f"{match[1]}clip{names.setdefault(match[2], len(names))}", svg)
 
 
 def draw_report_pictures(folder: Path) -> None:
-    """Write all figures as PNG files to the existing `report` subfolder of a folder, unless it has some."""
+    """Write all figures of a results folder as PNG files to its subfolder `report`.
+
+    Do nothing if the subfolder does not exist or already contains a PNG file.
+    """
     target = folder / "report"
     if target.is_dir() and not any(target.glob("*.png")):
         findings = read(folder)

@@ -20,7 +20,14 @@ _ISOLATED = "!isolated || indexof(datum.line, isolated) == 0 || indexof(isolated
 
 @dataclass(frozen=True)
 class Axis:
-    """A figure axis: the field of the rows that it shows, its Vega-Lite options and its range of values."""
+    """An axis of a figure panel.
+
+    Attributes:
+        field: The field of the data rows that the axis shows.
+        options: The Vega-Lite options of the axis.
+        domain: The values at the lower and the upper end of the axis.
+        linear: Whether the axis is linear. Otherwise it is logarithmic.
+    """
 
     field: str
     options: Mapping[str, Any]
@@ -71,7 +78,10 @@ def describe_omission(shown: int, found: int, what: str) -> str:
 
 
 def panel_title(case: Case, detail: str, environment: str) -> tuple[str, ...]:
-    """Return the title of a panel as lines: the function, a detail and the environment, if not empty."""
+    """Return the lines of a panel title: the name of the function, a detail and the environment.
+
+    The detail or the environment is omitted if it is empty.
+    """
     lines = (family_name(case), detail, environment and f"environment {environment}")
     return tuple(line for line in lines if line)
 
@@ -79,9 +89,12 @@ def panel_title(case: Case, detail: str, environment: str) -> tuple[str, ...]:
 def log_axis(
     field: str, title: str, values: Iterable[float], unit: str | None = None, margin: float = 1.3
 ) -> Axis:
-    """Return a logarithmic axis over some values, whose labels have SI prefixes if there is a unit.
+    """Return a logarithmic axis that covers the given values. Values that are not positive are ignored.
 
-    `margin` is the factor by which the axis extends beyond the values.
+    Args:
+        field: The field of the data rows that the axis shows.
+        unit: The unit of the tick labels, which have SI prefixes, or None for plain numbers.
+        margin: The factor by which the axis extends beyond the smallest and the largest value.
     """
     positive = [value for value in values if value and value > 0]
     domain = min(positive) / margin, max(positive) * margin
@@ -117,7 +130,13 @@ def name_axis(field: str, title: str, names: Sequence[Any]) -> Axis:
 
 
 def draw_layer(rows: Sequence[Row], mark: str, options: Spec, **channels: Spec | None) -> Spec:
-    """Return a Vega-Lite layer that draws rows of data as marks, such as 'point', 'line' or 'bar'."""
+    """Return a Vega-Lite layer that draws rows of data as marks, such as 'point', 'line' or 'bar'.
+
+    Args:
+        rows: The data, one dict per row.
+        options: Further properties of the Vega-Lite mark.
+        channels: The encoding channels, such as `x` and `y`. A channel that is None is omitted.
+    """
     encoding = {name: channel for name, channel in channels.items() if channel is not None}
     return {"data": {"values": rows}, "mark": {"type": mark, "clip": True, **options}, "encoding": encoding}
 
@@ -128,7 +147,10 @@ def _line_channel(styles: Sequence[LineStyle], values: Iterable[Any]) -> Spec:
 
 
 def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
-    """Return Vega-Lite channels for color, tooltip, and opacity, which dims all but an isolated line."""
+    """Return the Vega-Lite channels for the color, opacity and tooltip of lines.
+
+    If the reader of the page isolates a line, the opacity of all other lines is reduced.
+    """
     return {
         "color": _line_channel(styles, (style.colour for style in styles)),
         "opacity": {"condition": {"test": _ISOLATED, "value": 1}, "value": 0.08},
@@ -139,11 +161,11 @@ def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
 def draw_points(
     rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], fill: str | None = None, **more: Spec
 ) -> Spec:
-    """Return a Vega-Lite layer with a marker for each row, in the shape of its line.
+    """Return a Vega-Lite layer with a marker for each row, in the marker shape of its line.
 
     Args:
         rows: The data, with the name of a line in the field `line`.
-        fill: The field with the interior color of a marker. By default markers are hollow.
+        fill: The field that contains the fill color of a marker. By default markers are hollow.
         more: Further encoding channels.
     """
     if fill:
@@ -155,7 +177,11 @@ def draw_points(
 
 
 def draw_intervals(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
-    """Return a Vega-Lite layer of error bars, from the fields of the y-axis with suffix _low and _high."""
+    """Return a Vega-Lite layer of vertical error bars.
+
+    If the y-axis shows the field 'seconds', a bar extends from field 'seconds_low' to field 'seconds_high'.
+    Rows in which one of these two fields is missing have no bar.
+    """
     low, high = f"{y.field}_low", f"{y.field}_high"
     ends = {"x": x.channel(), "y": y.channel(low), "y2": {"field": high}}
     layer = draw_layer(rows, "rule", {"strokeWidth": 2}, **ends, **line_channels(styles))
@@ -163,14 +189,19 @@ def draw_intervals(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineS
 
 
 def _drop_missing(*fields: str) -> Spec:
-    """Return the Vega-Lite transform of a layer that drops rows without a value in any given field."""
+    """Return a Vega-Lite filter that drops the rows in which any of the given fields is missing."""
     return {"transform": [{"filter": " && ".join(f"datum.{field} != null" for field in fields)}]}
 
 
 def draw_lines(
     rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], dotted: bool = False, **mark: Any
 ) -> Spec:
-    """Return a Vega-Lite layer with a line through the rows of each line name that have a value."""
+    """Return a Vega-Lite layer with one line per line name, through all rows that have a y value.
+
+    Args:
+        dotted: Whether all lines are dotted. Otherwise each line has the dash pattern of its style.
+        mark: Further properties of the Vega-Lite mark.
+    """
     options = {"strokeWidth": 1.8} | ({"strokeDash": [2, 3]} if dotted else {}) | mark
     dash = None if dotted else _line_channel(styles, (list(style.dash or (1, 0)) for style in styles))
     channels = {"x": x.channel(), "y": y.channel(), "strokeDash": dash, **line_channels(styles)}
@@ -179,7 +210,10 @@ def draw_lines(
 
 
 def draw_series(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return Vega-Lite layers of lines, error bars and markers, and of end labels for two to four lines."""
+    """Return Vega-Lite layers of lines, error bars and markers.
+
+    If there are two to four lines, the name of each line is drawn at its end.
+    """
     ends = _labeled_line_ends(row for row in rows if row.get(y.field) is not None)
     labels = [draw_end_labels(ends, x, y, styles)] if 1 < len(ends) <= _MAX_LABELS else []
     points = draw_points(rows, x, y, styles) | _drop_missing(y.field)
@@ -187,7 +221,11 @@ def draw_series(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyl
 
 
 def _labeled_line_ends(rows: Iterable[Row]) -> list[Row]:
-    """Return the last row of each line with a `label`: the mode, or the words that distinguish the line."""
+    """Return the last row of each line, with a short name of the line in the new field `label`.
+
+    The short name is the AD mode. If several lines have the same mode, the short name consists of the words
+    that distinguish a line from the others.
+    """
     last = {row["line"]: row for row in rows}
     labels = {line: line.partition(" (")[0].partition(",")[0] for line in last}
     if len(set(labels.values())) < len(last):
@@ -200,7 +238,11 @@ def _labeled_line_ends(rows: Iterable[Row]) -> list[Row]:
 
 
 def draw_end_labels(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
-    """Return a Vega-Lite layer of labels to the right of marks, moved apart so that they do not overlap."""
+    """Return a Vega-Lite layer of labels to the right of marks, spaced so that they do not overlap.
+
+    Args:
+        rows: The data of the marks, with the text in the field `label`.
+    """
     colours = {style.name: style.colour for style in styles}
     spread = [
         {
@@ -216,7 +258,10 @@ def draw_end_labels(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[Line
 
 
 def _spread_labels(rows: Iterable[Row], y: Axis) -> Iterator[tuple[Row, float]]:
-    """Yield each row with the height of its label (0 to 1), from bottom to top without overlap."""
+    """Yield (row, height of its label) pairs with heights that do not overlap.
+
+    A height is a fraction of the panel height, from 0 at the bottom. The rows must be sorted by y value.
+    """
     height = -math.inf
     for row in rows:
         height = max(y.fraction(row[y.field]), height + _LABEL_HEIGHT)
@@ -226,7 +271,12 @@ def _spread_labels(rows: Iterable[Row], y: Axis) -> Iterator[tuple[Row, float]]:
 def draw_guide(
     points: Iterable[tuple[float, float]], x: Axis, y: Axis, text: str = "", **mark: Any
 ) -> list[Spec]:
-    """Return Vega-Lite layers of a gray dotted line through (x, y) pairs, with a label at its end."""
+    """Return Vega-Lite layers of a gray dotted line through (x, y) pairs.
+
+    Args:
+        text: The label at the end of the line, or "" for none.
+        mark: Further properties of the Vega-Lite mark.
+    """
     rows = [{x.field: at, y.field: value} for at, value in points]
     options = {"color": MUTED, "strokeDash": [2, 3], "strokeWidth": 1.2} | mark
     line = draw_layer(rows, "line", options, x=x.channel(), y=y.channel())
@@ -235,14 +285,17 @@ def draw_guide(
 
 
 def draw_text(rows: Sequence[Row], x: Axis, y: Axis, **mark: Any) -> Spec:
-    """Return a Vega-Lite layer of the field `label` as text, in the color of the field `colour` if any."""
+    """Return a Vega-Lite layer that shows the field `label` of each row as text.
+
+    If the rows contain a field `colour`, it is the color of the text.
+    """
     options = {"color": MUTED, "align": "right", "dx": -6, "dy": -7, "clip": False} | mark
     own = {"field": "colour", "type": "nominal", "scale": None} if rows and "colour" in rows[0] else None
     return draw_layer(rows, "text", options, x=x.channel(), y=y.channel(), text={"field": "label"}, color=own)
 
 
 def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
-    """Return a timing as figure data: its time and interval in seconds, and its tooltip.
+    """Return a timing as figure data: median time and 95 % confidence interval in seconds, and a tooltip.
 
     Args:
         line: The name of the line in the figure.

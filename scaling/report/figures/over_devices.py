@@ -50,7 +50,11 @@ AnyCurve = TypeVar("AnyCurve", Curve, PredictedCurve)
 
 
 def _limit_curves(curves: Sequence[AnyCurve]) -> list[AnyCurve]:
-    """Return the curves or, if there are more than MOST_LINES, each method's fastest on the most devices."""
+    """Return all curves, or one curve per method if there are more than MOST_LINES.
+
+    The curve of a method is then the one with the most devices, and among these the fastest. Methods that
+    differ only in their memory setting count as one.
+    """
     if len(curves) <= MOST_LINES:
         return list(curves)
     best: dict[Method, AnyCurve] = {}
@@ -76,7 +80,8 @@ def _title(findings: Findings, curve: Curve, *words: str) -> tuple[str, ...]:
 def draw_times(findings: Findings) -> Figure | None:
     """Return a figure of time and speed-up against device count, or None if there is no strong scaling curve.
 
-    It shows the largest problem of each function. Speed-ups are over the best jit program on one device.
+    The figure shows the largest problem of each function. The baseline of the speed-up is the fastest
+    automatic jit program on one device.
     """
     found = curve_selection.curves_of_largest_problems(
         curve for curve in findings.curves if curve.kind == "strong"
@@ -121,7 +126,7 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
 
 
 def _measurement_row(curve: Curve, point: CurvePoint, timing: Timing) -> Row:
-    """Return the figure data of one measurement. A ratio without a determined value is None."""
+    """Return the figure data of one measurement. A ratio is None if its confidence interval is too wide."""
     words, fields = list[str](), Row()
     for field, word in _RATIOS.items():
         value, low, high = (getattr(point, f"{field}{end}") for end in ("", "_low", "_high"))
@@ -136,7 +141,7 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
 
     Args:
         kind: The kind of scaling, 'strong' or 'weak'.
-        curves: The scaling curves to choose from, by default all.
+        curves: The scaling curves to choose from. By default these are all curves of `findings`.
     """
     drawable = curve_selection.multi_point_curves(c for c in curves or findings.curves if c.kind == kind)
     rows = curve_selection.curves_of_largest_problems(drawable)
@@ -183,7 +188,13 @@ def _draw_ratios(
 
 
 def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
-    """Return the figure data of a fitted law over device counts, scaled to the measured baseline time."""
+    """Return the speed-up or efficiency of a fitted scaling law as figure data over device counts.
+
+    The values are relative to the measured time of the baseline, not to the fitted time.
+
+    Args:
+        field: 'speedup' or 'efficiency'.
+    """
     base = curve.points[0]
     scale = base.seconds / law.seconds / (base.devices if curve.kind == "weak" else 1)
     return [
@@ -229,7 +240,11 @@ def _family(curve: Curve) -> tuple:
 
 
 def draw_meshes(findings: Findings) -> Figure | None:
-    """Return a figure of time against device mesh, such as '2x4', or None if no meshes were compared."""
+    """Return a figure of time against device mesh, or None if no meshes were compared.
+
+    For each function, the figure shows the problem with the most mesh comparisons. The mesh '2x4' has 2
+    devices over points and 4 over seeds.
+    """
     honest = (mesh for mesh in findings.mesh_comparisons if mesh.honest)
     families = group_by(honest, lambda mesh: (mesh.environment, *family_key(mesh.case)))
     groups = []
@@ -286,7 +301,11 @@ def _draw_mesh(group: Sequence[SettingComparison], styles: Sequence[LineStyle], 
 def draw_plan(forecast: Forecast, stem_name: str, curves: Sequence[Curve]) -> Figure | None:
     """Return a figure of predicted time against device count, or None if the plan has no scaling curve.
 
-    It shows the largest problem of each function, with measurements from `curves` on the same hardware.
+    The figure shows the largest problem of each function.
+
+    Args:
+        stem_name: The name of the hardware in a form that is valid in file names.
+        curves: Measured curves. A curve of the same program on the same kind of device is shown too.
     """
     groups = _largest_planned(curve for curve in forecast.curves if len(curve.points) > 1)
     if not groups:
@@ -320,7 +339,7 @@ def _largest_planned(curves: Iterable[PredictedCurve]) -> list[list[PredictedCur
 
 
 def _measured_curves(group: Sequence[PredictedCurve], curves: Iterable[Curve]) -> list[Curve]:
-    """Return those of the measured `curves` that have the same cases as a predicted curve of `group`."""
+    """Return the measured `curves` that have the same program and problem as a predicted curve of `group`."""
     planned = {(curve.kind, stem(curve.case, curve.kind)) for curve in group}
     return [curve for curve in curves if (curve.kind, stem(curve.case, curve.kind)) in planned]
 

@@ -48,9 +48,11 @@ def draw_sizes(findings: Findings) -> Figure | None:
 
 
 def rank_sweeps(sweeps: Sequence[SizeSweep]) -> list[SizeSweep]:
-    """Sort sweeps of times over sizes by their numbers of methods and measurements, alternating functions.
+    """Return the size sweeps in the order in which they are shown: most methods and measurements first.
 
-    Computations of plain values come last. A sweep of two sizes is omitted if its function has a longer one.
+    A size sweep contains the times of one function over several sizes. Sweeps of different functions
+    alternate, and sweeps of function values, without derivatives, come last. A sweep of two sizes is omitted
+    if there is a longer sweep of its function.
     """
     counts = {id(s): len({size for line in s.lines.values() for size, _ in line}) for s in sweeps}
     most = {of: max(counts[id(sweep)] for sweep in same) for of, same in group_by(sweeps, _family).items()}
@@ -66,7 +68,7 @@ def _family(of: SizeSweep | FastestModeMap) -> tuple:
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
-    """Return maps of the fastest AD mode over sizes and device counts, or None if there are none."""
+    """Return a figure with maps of the fastest AD mode over sizes and device counts, or None without data."""
     filled = sorted((each for each in findings.fastest_mode_maps if each.cells), key=lambda m: -len(m.cells))
     shown = interleave_groups(filled, _family)[: marks.MOST_PANELS]
     if not shown:

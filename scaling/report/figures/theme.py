@@ -1,4 +1,4 @@
-"""Colors, marker shapes and dashes of the modes in all figures, for light pages, dark pages and print."""
+"""Colors, marker shapes and dashes of AD modes in all figures, for light pages, dark pages and print."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -55,7 +55,10 @@ CONFIG: dict[str, Any] = {
 
 
 class LineStyle(NamedTuple):
-    """A legend entry: its name, color, marker shape and dash. A filled rectangle has no shape and no dash."""
+    """The style of a line or filled area in a figure: its name, color, marker shape and dash pattern.
+
+    The shape and the dash pattern are None for a filled area, which the legend shows as a rectangle.
+    """
 
     name: str
     colour: str
@@ -64,14 +67,24 @@ class LineStyle(NamedTuple):
 
 
 def method_colour(method: Method) -> str:
-    """Return the hexadecimal color of an AD mode of JAX, or of the other library of the derivative."""
+    """Return the hexadecimal color of a method, such as '#0072b2'.
+
+    The color depends on the AD mode if the library is JAX, and on the library otherwise.
+    """
     if method.engine == "jax":
         return _MODES.get(method.mode, (SKY, ""))[0]
     return _ENGINE_COLOURS.get(method.engine.split("/")[0], OLIVE)
 
 
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
-    """Return the style of each named line: color and shape by AD mode, dash by the other settings."""
+    """Return one style per line, sorted by line name.
+
+    The color and the shape depend on the AD mode. Lines with equal color and shape differ in their dash
+    pattern. After six lines, the dash patterns repeat.
+
+    Args:
+        cases: A dict from the name of a line to a case with its AD mode.
+    """
     styles, variants = [], Counter[str]()
     for name, case in sorted(cases.items()):
         colour, shape = method_colour(method_of(case)), _MODES.get(case.mode, ("", "cross"))[1]
@@ -81,7 +94,7 @@ def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
 
 
 def to_css_variable(colour: str) -> str:
-    """Return a theme color as CSS, such as 'var(--x0072b2)', and any other text unchanged."""
+    """Return a theme color as a CSS variable, such as 'var(--x0072b2)', or any other text unchanged."""
     return f"var({_css_name(colour)})" if colour in _DARK else colour
 
 
