@@ -14,7 +14,6 @@ import importlib
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -92,7 +91,7 @@ def ask(function, transform, shapes, dtype):
 
 
 def run_study(name, sizes, results):
-    """Run the study of a case, and return its records and the largest memory of one of its processes."""
+    """Run the study of a case, and return the rows of its records."""
     fields = [f"points={size}" if key == "points" else f"sizes.{key}={size}" for key, size in sizes.items()]
     command = [Path(sys.executable).with_name("scaling"), "run", "--config-dir", FOLDER.parent / "conf"]
     study = [f"study=memory_{name}", f"results={results}", *fields, *LIMITS]
@@ -101,8 +100,7 @@ def run_study(name, sizes, results):
     chosen = {record["key"]: {"chosen": record["chosen"]} for record in map(json.loads, lines)}
     frame = scaling.load(results).reindex(columns=COLUMNS)
     rows = [row | chosen[row["key"]] for row in frame.to_dict("records")]
-    runs = [{name: x for name, x in row.items() if x is not None and x == x} for row in rows]
-    return {"runs": runs, "process_bytes": 1024 * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss}
+    return [{name: x for name, x in row.items() if x is not None and x == x} for row in rows]
 
 
 def find_case(name, small):
@@ -121,7 +119,7 @@ def measure(name, small):
     row = {"case": name, **case.REPORT, "url": url, "sizes": sizes, "dtype": dtype, "jax": jax.__version__}
     row |= {"plain": compile_call(*asked, dtype), "advice": ask(*asked, dtype)}
     with tempfile.TemporaryDirectory() as results:
-        return row | run_study(name, sizes, results)
+        return row | {"runs": run_study(name, sizes, results)}
 
 
 def main(words):
