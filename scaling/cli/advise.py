@@ -1,4 +1,4 @@
-"""Implement `scaling advise`: find the fastest way to differentiate one function, and print it."""
+"""Implement `scaling advise`: find and print the fastest way to differentiate one function."""
 
 import os
 import re
@@ -54,7 +54,7 @@ Job = dict[str, Any]
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Print the advice for the function or workload that the arguments name, and return exit status 0."""
+    """Print the advice for the function or workload in the arguments, and return exit status 0."""
     if not words or {"-h", "--help"} & set(words):
         console.print(escape(HELP), highlight=False)
         return OK
@@ -80,7 +80,10 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _read_job(words: Sequence[str]) -> Job:
-    """Parse the arguments to a dict of the problem, device counts, hardware and budget in seconds."""
+    """Parse the arguments into a dict with the problem, the device counts, the hardware and the time budget.
+
+    The budget is in seconds. Raise `Refusal` if the arguments are invalid.
+    """
     functions, inputs, fields = _sort_words(words)
     if [len(functions), bool(inputs["--points"])] not in ([1, True], [0, False]) or bool(functions) == (
         "workload" in fields
@@ -115,7 +118,13 @@ def _read_job(words: Sequence[str]) -> Job:
 
 
 def _sort_words(words: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]], dict[str, str]]:
-    """Sort the arguments into function names, inputs by option and name, and values by field name."""
+    """Divide the arguments into functions, inputs and fields.
+
+    Returns:
+        The functions, as a list of texts 'FILE.py:NAME'.
+        The inputs, as a dict from "--points" and "--shared" to a dict from input name to (shape, dtype).
+        The fields, such as target=hessian, as a dict from name to text.
+    """
     fields: dict[str, str] = {"budget": "30"}
     inputs: dict[str, dict[str, Any]] = {"--points": {}, "--shared": {}}
     functions, remaining = list[str](), iter(words)
@@ -133,7 +142,7 @@ def _sort_words(words: Sequence[str]) -> tuple[list[str], dict[str, dict[str, An
 
 
 def _parse_shape(option: str, text: str) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Parse text such as "x=100000,17:float64" to a dict from the name of an input to (shape, dtype)."""
+    """Parse an input such as "x=100000,17:float64" into a dict {name: (shape, dtype)}."""
     match = _SHAPE.fullmatch(text)
     if match is None:
         example = "x=100000,17" if option == "--points" else "stiffness=16 or rate=scalar"
@@ -143,7 +152,10 @@ def _parse_shape(option: str, text: str) -> dict[str, tuple[tuple[int, ...], str
 
 
 def _run_in_process(job: Job, is_bound: bool) -> float:
-    """Run `_advise` in a new process, and return the time of one call of the best method in seconds."""
+    """Run `_advise` in a new process, and return the time of one call of the best method in seconds.
+
+    Return 0 if the time is unknown. On a CPU (`is_bound`), the process is bound to one core per device.
+    """
     count, usable = job["devices"][0], cores.usable_cores()
     if is_bound and not (type(count) is int and 0 < count <= len(usable)):
         raise Refusal(

@@ -14,9 +14,10 @@ from scaling.core.case import Refusal
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Compare two results folders, and return the exit status: 1 if a case became slower or failed.
+    """Compare two results folders, print the changes, and return the exit status.
 
-    Raise `Refusal` if the file of --markdown cannot be written.
+    The exit status is 1 if a case became slower or failed, otherwise 0. Raise `Refusal` if the file of
+    --markdown cannot be written.
     """
     if args.markdown not in (None, "-"):
         file = Path(args.markdown)
@@ -33,12 +34,13 @@ def print_comparison(
 ) -> int:
     """Print which cases became slower or faster from folder `a` to folder `b`, and return the exit status.
 
-    The exit status is 1 if a case became slower or failed, otherwise 0. The largest changes come first.
+    The exit status is 1 if a case became slower or failed, otherwise 0. The largest changes are printed
+    first.
 
     Args:
         a: The results folder of the baseline.
-        b: The results folder to compare with it.
-        margin: The relative difference below which two times count as equal, or None for the default.
+        b: The results folder to compare with the baseline.
+        margin: The relative difference below which two times count as equal, or None for the default of 0.01.
         markdown: The file to write a Markdown table to, "-" to print only that table, or None.
     """
     result = comparing.compare(a, b, comparing.MARGIN if margin is None else margin)

@@ -37,7 +37,7 @@ class LogPart:
 
 @dataclass(frozen=True)
 class KnownCases:
-    """The cases of a results folder, with their records (results of runs) and cluster tasks."""
+    """The cases of a results folder, with their records (results of runs) and the submitted cluster tasks."""
 
     results: Path
     records: list[Record]
@@ -48,7 +48,7 @@ class KnownCases:
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the logs of the case that the arguments name, or of failed cases, and return exit status 0."""
+    """Print the logs of the selected cases, by default the failed cases, and return exit status 0."""
     known = load_cases(store.folder_of(args.folder))
     for number, part in enumerate(iterate_logs(known, select_keys(known, " ".join(args.key)), args.all)):
         if number:
@@ -61,7 +61,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def load_cases(results: Path) -> KnownCases:
     """Return the cases, records and cluster tasks of a results folder.
 
-    If the scheduler does not answer, the task states are those of the last query or of the task journals.
+    If the scheduler does not answer, the task states are read from the last query or from the task journals.
     """
     tasks, _ = job_state.try_find_tasks(results)
     records = store.load(results).records
@@ -79,9 +79,12 @@ def load_cases(results: Path) -> KnownCases:
 def select_keys(known: KnownCases, given: str) -> list[str]:
     """Return the keys of the cases whose logs are to be printed, most recent first.
 
-    `given` is the label or the beginning of the key (hash) of one case, the name of a workload, or "". For a
-    workload or "", return the cases that failed. If none failed, return all cases of the workload, or for ""
-    the case that a task began last. Raise `Refusal` if no case matches.
+    If `given` identifies one case, return its key. Otherwise return the keys of the failed cases. If no case
+    has failed, return the keys of all cases of the workload or, for "", the key of the case that a task began
+    last. Raise `Refusal` if no case matches.
+
+    Args:
+        given: The label of one case, the beginning of its key (a hash), the name of a workload, or "".
     """
     of_workload = [key for key, case in known.cases.items() if case.workload == given]
     if given and not of_workload:
@@ -102,7 +105,8 @@ def select_keys(known: KnownCases, given: str) -> list[str]:
 def iterate_logs(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
     """Yield the log sections of several cases. A file that several cases share is yielded once.
 
-    If `every` is true, yield all cases and all lines, instead of the first 3 cases and the end of each file.
+    If `every` is true, yield all cases and all lines. Otherwise yield the first 3 cases and the last 1000
+    lines of each file.
     """
     shown: set[str] = set()
     for key in keys if every else keys[:_MOST_SHOWN]:
@@ -117,7 +121,8 @@ def iterate_logs(known: KnownCases, keys: Sequence[str], every: bool = False) ->
 def find_key(known: KnownCases, given: str) -> str:
     """Return the key of the only case whose label is `given` or whose key begins with `given`.
 
-    Several words also match the only label that begins with them. Raise `Refusal` for no or several matches.
+    If `given` consists of several words, it may also be the beginning of a label. The beginning of a key must
+    have at least 4 characters. Raise `Refusal` if no case matches or if several cases match.
     """
     words = " ".join(given.split())
     labels = {key: label(case) for key, case in known.cases.items()}
@@ -179,7 +184,10 @@ def _format_attempt(at: str | None, attempt: int, replicate: int) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> list[str]:
-    """Return one line per attempt to run a case in a cluster task, or a line on why there is none."""
+    """Return one line of text for each attempt to run a case in a cluster task.
+
+    If there was no attempt, return one line with the state of the task and the reason for it.
+    """
     place = f"task {task.entry.folder.name}/{task.entry.name}"
     place += f", job {task.entry.job}" if task.entry.job else ""
     if attempts := _attempts(task, key):
@@ -216,7 +224,11 @@ def _describe_outcome(task: TaskState, attempt: TaskAttempt) -> str:
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[tuple[Path, str]]:
-    """Return (path, note) for each log of the workers that ran a case, with notes like " (of 3 cases)"."""
+    """Return the log files of the workers that ran a case, as (path, note) pairs.
+
+    The note is " (of 3 cases)" if 3 cases share the log, and "" if the log contains one case. If the task has
+    ended and no worker ran the case, return all worker logs of the last run of the task.
+    """
     folder, name = task.entry.folder, task.entry.name
     workers = {(attempt.run, worker): "" for attempt in _attempts(task, key) for worker in attempt.workers}
     if not workers and not task.open:  # the logs of all workers show why none started
@@ -239,7 +251,10 @@ def _nonempty_scheduler_logs(task: TaskState) -> list[Path]:
 
 
 def _read_last_lines(path: Path, every: bool) -> str:
-    """Return the last 1000 lines of a file, or all if `every` is true, with secrets removed."""
+    """Return the last 1000 lines of a file, or all lines if `every` is true, with secrets removed.
+
+    Return a message in brackets if the file is empty or cannot be read.
+    """
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:

@@ -32,7 +32,8 @@ def entry() -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one subcommand, print an error as one line on standard error, and return the exit status.
 
-    `argv` contains the words after the program name, by default those of the command line.
+    Args:
+        argv: The arguments after the program name. By default these are the arguments of the command line.
     """
     console = Console(width=None if sys.stdout.isatty() else 140)
     for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):

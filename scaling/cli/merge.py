@@ -86,9 +86,10 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
 
 @contextlib.contextmanager
 def _lock_output_folder(target: Path) -> Iterator[None]:
-    """Create the output folder and lock it inside the context, so that no other process writes to it.
+    """Create the output folder, and lock it inside the context, so that no other process writes to it.
 
-    Raise `Refusal` if it is locked, cannot be written to, or contains something other than results.
+    Raise `Refusal` if another process has locked the folder, if the folder cannot be written to, or if it
+    contains files but no results.
     """
     store.check_schemas(target)
     with contextlib.ExitStack() as stack:
@@ -128,7 +129,11 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> list[str]:
 
 
 def _copy_records(folder: Path, target: Path, content: _MergedRecords) -> Counter[str]:
-    """Copy the new records of a folder, and return the numbers of lines "added", "known" and "damaged"."""
+    """Copy the new records of a folder to the output folder, and return a counter of lines.
+
+    The counter has the keys "added" for new records, "known" for records that the output folder already
+    contains, and "damaged" for unreadable lines. New damaged lines are copied to the subfolder `damaged`.
+    """
     counts: Counter[str] = Counter()
     for path in sorted(folder.glob("*.jsonl")):
         records, damaged = [], []
@@ -160,7 +165,10 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _write_new_file(folder: Path, like: Path, lines: Sequence[bytes]) -> None:
-    """Write lines to a new file named like `like`, with a digest appended if that name exists."""
+    """Write lines to a new file of a folder, which has the same name as the file `like`.
+
+    If that name exists in the folder, a digest of the content is appended. Without lines, no file is written.
+    """
     if not lines:
         return
     folder.mkdir(exist_ok=True)
@@ -176,7 +184,10 @@ def _digest(content: bytes) -> str:
 
 
 def _describe_copied_folder(folder: Path, counts: Mapping[str, int]) -> list[str]:
-    """Return lines such as "results/a: 12 records added", and a warning if a run may still add records."""
+    """Return a summary of a copied folder as lines of text, such as "results/a: 12 records added".
+
+    A further line reports variants that are not copied. Another line warns if a run may still add records.
+    """
     words = [f"{count_of(counts['added'], 'record')} added"]
     words += [f"{counts['known']} there before"] if counts["known"] else []
     if counts["damaged"]:
@@ -212,7 +223,10 @@ def _copy_new_plans(folders: Sequence[Path], target: Path) -> None:
 
 
 def _unite_studies(folders: Iterable[Path], target: Path) -> list[str]:
-    """Merge the study.json files of all folders into the output folder, and return lines on differences."""
+    """Merge the study.json files of all folders, and write the result to the output folder.
+
+    Return a list with a message for each of the fields `title` and `sampling` in which the studies differ.
+    """
     studies = [study for study in (store.read_json(f / _STUDY) for f in folders) if isinstance(study, dict)]
     if not studies:
         return []
@@ -228,7 +242,10 @@ def _unite_studies(folders: Iterable[Path], target: Path) -> list[str]:
 
 
 def _union_of_studies(studies: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the content of a study.json file with the cases and common settings of several studies."""
+    """Return the content of a study.json file with the cases and common settings of several studies.
+
+    The first title is kept. The fields `order_seed` and `sampling` are None if the studies differ in them.
+    """
     names = [part for s in studies if s.get("study") for part in str(s["study"]).split(_JOIN)]
     kinds = [study.get("scaling") or "strong" for study in studies]
     words = {str(word) for kind in kinds for word in (kind if isinstance(kind, list) else [kind])}

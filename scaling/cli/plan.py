@@ -17,7 +17,7 @@ from scaling.study.compose import compose
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Plan every study that the command line selects, and return the largest exit status.
+    """Plan every study that the arguments select, and return the largest exit status.
 
     To plan a study is to compile its cases and to predict their run times.
     """

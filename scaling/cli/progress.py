@@ -19,9 +19,10 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Show the progress of preflight checks. Yield a callback to call with (cases checked, total cases).
+    """Context manager that shows the progress of preflight checks, and yields a callback.
 
-    It is shown as a live bar on a terminal, and otherwise as a plain line at increasing intervals.
+    The callback must be called with (number of checked cases, number of all cases). The progress is shown as
+    a live bar on a terminal, and otherwise as plain lines at increasing intervals.
     """
     bar = Progress(
         SpinnerColumn(), TextColumn("examining cases"), BarColumn(bar_width=24), MofNCompleteColumn(),
@@ -45,9 +46,10 @@ def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
 def display(
     console: Console, names: dict[str, str], total: int, skips: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Show the progress of a run, as a live bar on a terminal and otherwise as one line per case.
+    """Context manager that shows the progress of a run, as a live bar or as one line per case.
 
-    Yield (callback to call with each event of the run, counter of the ended cases by status).
+    The live bar is shown on a terminal only. The context manager yields two values: a callback, which must be
+    called with each event of the run, and a counter of the ended cases by status.
 
     Args:
         names: A dict from the key of a case to the label to show.

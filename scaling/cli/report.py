@@ -34,7 +34,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _read_efficiency(word: str | None) -> float:
-    """Return the number in an argument such as "efficiency=0.5", or the default if it is None."""
+    """Return the number in an argument such as "efficiency=0.5", or the default if the argument is None.
+
+    Raise `Refusal` if the argument is invalid.
+    """
     if word is None:
         return findings.EFFICIENCY
     name, _, value = word.partition("=")
@@ -52,13 +55,13 @@ def conclude(
     loaded: store.Loaded | None = None,
     efficiency: float = findings.EFFICIENCY,
 ) -> Findings:
-    """Write the HTML report of a folder unless it is current, print a summary, and return the findings.
+    """Write the HTML report of a folder unless it is up to date, print a summary, and return the findings.
 
     Args:
-        only: The hashes of the environments whose records are printed. If empty, all are printed.
+        only: The hashes of the environments to summarize. If empty, all environments are summarized.
         brief: Whether to fit the summary on one screen, without the table and the curves.
         loaded: The records of the folder, or None to read them.
-        efficiency: The lowest parallel efficiency at which the report counts devices as well used.
+        efficiency: The parallel efficiency that the recommended device count must reach, from 0 to 1.
     """
     digest = freshness.inputs_digest(folder)
     digest += f" efficiency={efficiency}" if efficiency != findings.EFFICIENCY else ""
@@ -86,7 +89,10 @@ def conclude(
 
 
 def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
-    """Return "failed" records, not yet in the folder, of cases that ended cluster jobs did not finish."""
+    """Return a "failed" record for each case that a cluster job did not finish before its end.
+
+    These records are not in the folder yet. The next `scaling run` writes them.
+    """
     if not (folder / SUBMISSIONS).is_dir():
         return []
     from scaling.cluster import job_state, lost_cases

@@ -13,7 +13,7 @@ from scaling.study.compose import compose, configuration
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Run every study that the command line selects, and return the largest exit status."""
+    """Run every study that the arguments select, and return the largest exit status."""
     if {"-h", "--help"} & set(words):
         _print_hydra_help(words, console)
         return OK
@@ -35,7 +35,7 @@ def _print_hydra_help(words: list[str], console: Console) -> None:
 def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
     """Run one study, write its report, and return the exit status.
 
-    If tracking is configured, curves are published to Weights & Biases during and after the run.
+    If tracking is configured, curves are uploaded to Weights & Biases during and after the run.
     """
     job = run_study.read_study(config, name)
     tracking = between_groups = None

@@ -1,4 +1,4 @@
-"""Steps of one study in `scaling run`: settings, preflight, schedule, and execution here or dry run.
+"""Steps of one study in `scaling run`: settings, preflight, schedule, then execution, submission or dry run.
 
 The command-line entry of `scaling run` is run.py. submit.py submits the cases to a cluster.
 """
@@ -53,7 +53,11 @@ class StudyRun:
     retry: bool = False
 
     def manifest(self, answers: Sequence[PreflightResult]) -> dict[str, Any]:
-        """Return the content of study.json as a dict. `answers` are the preflight results of all cases."""
+        """Return the content of study.json as a dict.
+
+        Args:
+            answers: The preflight results of all cases.
+        """
         results = [schedule.skip_peers_off_cpu(self.machine.platform, answer) for answer in answers]
         recorded_once = {answer.case.key for answer in results if answer.inapplicable or answer.failure}
         scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
@@ -63,7 +67,7 @@ class StudyRun:
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """The result of running a study: the cases and environments that it covers, and whether it has ended."""
+    """The outcome of a study: the cases and environments that it covers, and whether the run is complete."""
 
     keys: frozenset[str]
     settings: frozenset[str]  # hashes of the environments of the records
@@ -112,9 +116,10 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 
 def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the nodes and devices that a cluster provides. Raise `Refusal` if they are unknown.
+    """Return the nodes and devices that a cluster provides.
 
-    For a dry run without access to Slurm, they are derived from the settings of the cluster.
+    For a dry run without access to Slurm, return the nodes and devices in the settings of the cluster. Raise
+    `Refusal` if the number of devices is unknown.
     """
     if cluster.name in (NONE, LOCAL):
         return schedule.local_machine()
@@ -150,12 +155,12 @@ def run(
     console: Console,
     between_groups: Callable[[], None] | None = None,
 ) -> RunOutcome:
-    """Run the cases of a study that have no result yet on this machine, or submit them to its cluster.
+    """Run the cases of a study that have no result yet, on this machine or by submission to the cluster.
 
     Args:
         named: The value of `versus`, which names the variant to compare with, or None.
         dry_run: Whether to only print what would run.
-        between_groups: A callback that is called while nothing is being measured on this machine.
+        between_groups: A callback that is called while nothing is being measured on this machine, or None.
     """
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
@@ -196,7 +201,16 @@ def _run_here(
     console: Console,
     between_groups: Callable[[], None] | None,
 ) -> tuple[Schedule, store.Loaded]:
-    """Run the missing cases without submitting them, and return (their schedule, all records)."""
+    """Run the cases that have no result yet, without submitting jobs.
+
+    Args:
+        folders: The results folder and, if the study is compared with a variant, the folder of the variant.
+        baseline: The variant and its folder, or None.
+
+    Returns:
+        The schedule of the cases.
+        All records of the results folder after the run.
+    """
     with store.locked(job.folder) as lock:
         made, loaded = plan_run(job, answers, folders, console)
         if not (made.sessions or made.skips or made.failures):
@@ -219,7 +233,10 @@ def _run_here(
 
 
 def _import_submit(job: StudyRun) -> ModuleType | None:
-    """Return the module `scaling.cli.submit`, or None if neither the cluster nor the folder needs it."""
+    """Return the module `scaling.cli.submit`, or None if the study does not need it.
+
+    The module is needed if the cluster accepts submissions, or if the results folder contains submissions.
+    """
     if not job.cluster.submits and not (job.folder / SUBMISSIONS).exists():
         return None
     from scaling.cli import submit
@@ -230,9 +247,13 @@ def _import_submit(job: StudyRun) -> ModuleType | None:
 def plan_run(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> tuple[Schedule, store.Loaded]:
-    """Write study.json, print a summary, and return (schedule of the missing cases, all records).
+    """Write study.json, print a summary, and schedule the cases that have no result yet.
 
-    First, cases that ended jobs of earlier submissions did not finish are recorded as failed.
+    Before that, record as failed the cases that earlier cluster jobs did not finish before their end.
+
+    Returns:
+        The schedule.
+        All records of the results folder.
     """
     submit = _import_submit(job)
     queued = submit.settle_submissions(job, console) if submit else ()
@@ -249,7 +270,12 @@ def plan_run(
 def _schedule_missing_cases(
     job: StudyRun, answers: Sequence[PreflightResult], loaded: Sequence[store.Loaded], queued: Any
 ) -> Schedule:
-    """Return the schedule of the cases that have no result yet and are not among the `queued` ones."""
+    """Return the schedule of the cases that have no result yet and are not queued.
+
+    Args:
+        loaded: The records of the results folder, followed by those of the variant to compare with, if any.
+        queued: The (case key, replicate) pairs of the cases in the queue of the cluster.
+    """
     baseline = loaded[1].records if len(loaded) > 1 else None
     return schedule.make_schedule(
         answers, job.settings, job.machine, loaded[0].records, baseline, queued, job.retry
@@ -277,7 +303,10 @@ def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
 def _print_dry_run(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> RunOutcome:
-    """Print the cases to run, by process, and the cases to skip, with reasons. Change no file."""
+    """Print the cases to run, grouped by process, and the cases to skip with the reasons.
+
+    With Slurm, print the job scripts too. No file is changed.
+    """
     submit = _import_submit(job)
     queued = submit.queued_cases(job) if submit else ()
     made = _schedule_missing_cases(job, answers, [store.load(each) for each in folders], queued)

@@ -47,7 +47,7 @@ class StatusLine:
 
     @property
     def place(self) -> tuple[str, int]:
-        """Return (key of the case, index of the replicate)."""
+        """Return the pair (case key, replicate number), which identifies the line."""
         return self.key, self.replicate
 
 
@@ -70,15 +70,16 @@ class StudyStatus:
 
     @property
     def progress(self) -> object:
-        """Return a value that differs from an earlier one if a task or the state of a case has changed."""
+        """Return a value that changes with the states of the tasks and the numbers of cases in each state."""
         tasks = [(t.entry.path, t.state.name, t.journal.runs, len(t.journal.ended)) for t in self.tasks]
         return self.counts, tasks
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the state of every case, and return the exit status: 1 if a case failed.
+    """Print the state of every case, and return the exit status: 1 if a case failed, otherwise 0.
 
-    With --watch, print it again after every change until no task is pending or running.
+    With --watch, print the states again after every change until no task is pending or running. If the user
+    interrupts, the exit status is 130.
     """
     folder = store.folder_of(args.folder)
     if args.watch:
@@ -95,7 +96,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def load_status(folder: Path) -> StudyStatus:
     """Return the states of all cases and cluster tasks of a results folder.
 
-    If the scheduler does not answer, the task states come from the files of the folder.
+    If the scheduler does not answer, the task states are read from the files of the folder.
     """
     tasks, problem = job_state.try_find_tasks(folder)
     note = f"{problem}; the state of the jobs is not known now, these are their last reports"
@@ -149,7 +150,10 @@ def _plan_lines(plans: Iterable[Record]) -> list[str]:
 def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
     """Return the cases listed in study.json, as a dict from key to (case, number of replicates).
 
-    Unreadable entries are omitted. The cases in `known` (key -> case) are not parsed again.
+    Unreadable entries are omitted.
+
+    Args:
+        known: A dict from key to case. The cases in it are not parsed again.
     """
     study = store.read_json(folder / "study.json")
     entries = study.get("cases") if isinstance(study, dict) else None
@@ -239,7 +243,8 @@ def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
 def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
     """Return a line for each failed, running, skipped or missing case, followed by the notes.
 
-    If `every` is true, queued cases are included, and more than 20 cases per state.
+    Lists of more than 20 cases in one state are shortened. If `every` is true, nothing is shortened, and
+    queued cases are included.
     """
     texts: list[str] = []
     length = shortest_prefix(status.keys)
@@ -256,7 +261,10 @@ def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
 
 
 def _group_lost_cases(lost: Iterable[StatusLine], length: int) -> list[str]:
-    """Return one line per cause, with a case count, for cases of jobs that ended before their first case."""
+    """Return one line per cause for cases of jobs that ended before their first case.
+
+    A line for several cases contains their number instead of a label.
+    """
     groups: dict[tuple[str, str], list[StatusLine]] = defaultdict(list)
     for line in lost:
         groups[line.state, line.words].append(line)
@@ -286,7 +294,7 @@ def shortest_prefix(keys: Iterable[str]) -> int:
 
 
 def print_status(status: StudyStatus, console: Console, every: bool = False) -> None:
-    """Print the tables of tasks and case counts, and a line for each case that is not ok."""
+    """Print the tables returned by `task_tables`, followed by the lines returned by `case_lines`."""
     for table in task_tables(status, every):
         console.print(table)
     for line in case_lines(status, every):
@@ -296,8 +304,8 @@ def print_status(status: StudyStatus, console: Console, every: bool = False) -> 
 def watch_status(folder: Path, console: Console, every: bool = False) -> StudyStatus | None:
     """Show the status until no task is pending or running, and return the last status.
 
-    On a terminal the output is updated in place; otherwise it is printed again after every change. Return
-    None if the user interrupts.
+    On a terminal the output is updated in place. Otherwise the output is printed again after every change.
+    Return None if the user interrupts.
     """
     before = None
     with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:

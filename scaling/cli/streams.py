@@ -37,7 +37,7 @@ def prepare() -> None:
 def stop_with_reader() -> None:
     """Make writes to standard output raise `BrokenPipeError` after the reader has closed the pipe.
 
-    Commands that would otherwise run forever call it.
+    A command that may run forever, such as `scaling status --watch`, must call this function.
     """
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _DiscardingOutput):

@@ -26,12 +26,17 @@ def submit_and_wait(
     console: Console,
     between_groups: Callable[[], None] | None,
 ) -> tuple[schedule.Schedule, store.Loaded, bool]:
-    """Submit the missing cases. If requested, wait for them, and resubmit cases with transient failures.
+    """Submit the cases that have no result yet. If requested, wait for them, and resubmit interrupted cases.
+
+    An interrupted case failed for a reason that another attempt may avoid, such as preemption.
+
+    Args:
+        between_groups: A callback that is called while waiting for Slurm jobs, or None.
 
     Returns:
-        The schedule of the last submission.
+        The most recent schedule.
         The records of the results folder.
-        Whether tasks are still in the queue.
+        Whether the results are incomplete because tasks are in the queue or were canceled.
     """
     away = between_groups if job.cluster.name == SLURM else None  # other clusters may run on this machine
     for again in range(job.cluster.attempts or 1):
@@ -54,7 +59,11 @@ def submit_and_wait(
 
 
 def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Record cases that ended jobs did not finish. Return (key, replicate) of each case in the queue."""
+    """Record as failed the cases that a job did not finish before its end, and return the queued cases.
+
+    Returns:
+        A set with the (case key, replicate) pair of each case in a pending or running task.
+    """
     tasks = _find_task_states(job)
     if lost := lost_cases.record_lost_cases(job.folder, tasks):
         console.print(f"{count_of(lost, 'case')} of earlier jobs did not finish; the records say why")
@@ -66,7 +75,7 @@ def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
 
 
 def queued_cases(job: StudyRun) -> set[tuple[str, int]]:
-    """Return (key, replicate) of each case in the cluster queue. Change no file."""
+    """Return the (case key, replicate) pair of each case in the cluster queue, without changing a file."""
     return job_state.queued_cases(_find_task_states(job, dry_run=True))
 
 

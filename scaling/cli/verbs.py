@@ -13,7 +13,10 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Verb:
-    """A subcommand: its module in `scaling.cli`, which defines `execute`, its help texts and arguments."""
+    """A subcommand of `scaling`: its module in `scaling.cli`, its help texts and its arguments.
+
+    The module must define a function `execute`.
+    """
 
     module: str
     summary: str
@@ -149,7 +152,7 @@ def overview() -> str:
 
 
 def parse(name: str, words: list[str]) -> argparse.Namespace:
-    """Return the parsed arguments of a subcommand, or raise `Refusal` if a word is not one of them."""
+    """Return the parsed arguments of a subcommand. Raise `Refusal` if they are invalid."""
     verb = VERBS[name]
     parser = Parser(prog=f"scaling {name}", description=verb.description)
     for names, options in verb.arguments or ():
