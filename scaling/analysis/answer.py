@@ -1,4 +1,4 @@
-"""Sentences and summary rows of a results folder: fastest mode, devices, other systems, plans, failures."""
+"""Describe a results folder in sentences and a summary table: fastest AD modes, devices, peers, failures."""
 
 import statistics
 from collections import Counter
@@ -43,10 +43,13 @@ PEER_COLUMNS = ("problem", "devices", "system", "time", "JAX's fastest", "times 
 
 
 def answer_sentences(source: Path | Findings) -> list[str]:
-    """Return the results of a study as English sentences with numbers.
+    """Return a summary of the results of a study as a list of English sentences.
 
-    They cover the fastest AD modes, scaling, other AD systems and failures. If nothing was measured, they
-    contain the predicted times of the planned cases.
+    The sentences report the fastest AD modes, scaling, other AD systems and failures. If nothing was
+    measured, they report the predicted times of the planned cases instead.
+
+    Args:
+        source: the path of a results folder, or its findings.
     """
     findings = source if isinstance(source, Findings) else read(source)
     if any(record.status == "ok" for record in findings.records):
@@ -69,13 +72,15 @@ def answer_sentences(source: Path | Findings) -> list[str]:
 
 
 def largest_problems(findings: Findings) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
-    """Return the fastest methods of each differentiated function and of its largest problem.
+    """Return the fastest methods for each differentiated function: for all problems, and for the largest one.
 
-    Only the problems that were measured on the most device counts are candidates for the largest one.
+    A function that was measured in several environments is listed once for each of them. The largest problem
+    is selected among the problems that were measured on the most device counts.
 
     Returns:
-        One pair of lists for each function: all its fastest methods (one for each problem and device count),
-            and those of its largest problem in ascending order of time.
+        A list with one pair of lists for each function. The first list has one fastest method for each
+            problem and device count. The second list contains only the largest problem, in ascending order of
+            time.
     """
     heads = []
     for family in group_by(findings.fastest, _function_key).values():
@@ -90,7 +95,10 @@ def _function_key(row: FastestMethod) -> tuple:
 
 
 def describe_fastest(findings: Findings) -> list[str]:
-    """Return one sentence per differentiated function on its fastest AD mode and the best device count."""
+    """Return a sentence for each differentiated function: its fastest AD mode and recommended device count.
+
+    If no AD mode of JAX was measured, the only sentence lists what was measured.
+    """
     if not findings.fastest:
         kinds = ", ".join(dict.fromkeys(_describe_kind(timing.case) for timing in findings.timings))
         return [
@@ -112,7 +120,10 @@ def describe_fastest(findings: Findings) -> list[str]:
 
 
 def _describe_kind(case: Case) -> str:
-    """Return what a case measures if it uses no AD mode of JAX, such as 'derivatives written by hand'."""
+    """Return as text what a case without an AD mode of JAX measures, such as 'derivatives written by hand'.
+
+    For another AD system, the text is the name of its engine.
+    """
     if case.kind != "case" or case.engine != "jax":
         return case.engine if case.kind == "case" else "what the machine can do"
     return "values" if case.ad_mode.is_value else "derivatives written by hand"
@@ -148,16 +159,21 @@ def _format_devices(findings: Findings, timing: Timing) -> str:
 
 
 def name_with_blocks(timing: Timing) -> str:
-    """Return the name of a method, such as 'jacfwd (vmap), chunk=auto (4 seeds and all points at a time)'.
+    """Return the name of the method of a timing as text.
 
-    If the block sizes (seeds and points per block) were chosen automatically, they follow in parentheses.
+    If the numbers of seeds and points per block were chosen automatically, they are appended in parentheses,
+    such as 'jacfwd (vmap), chunk=auto (4 seeds and all points at a time)'.
     """
     name, auto = method_of(timing.case).name, automatic_blocks(timing.records[0])
     return f"{name} ({auto}{_describe_saved_memory(timing.records[0])})" if auto else name
 
 
 def _describe_saved_memory(record: Record) -> str:
-    """Return text such as ', 1.2 GB against 5 GB of all at once', or '' if a memory size is unknown."""
+    """Return the memory with automatic blocks as text, such as ', 1.2 GB against 5 GB of all at once'.
+
+    The second number is the memory of the same program without blocks. Both are per device. Return '' if one
+    of them is unknown.
+    """
     probes, used = (record.blocks or {}).get("probes"), memory.bytes_while_running(vars(record))
     tried = probes if isinstance(probes, list) else []
     whole = next((p.get("bytes") for p in tried if not (p.get("block") or p.get("chunk"))), None)
@@ -172,9 +188,12 @@ def list_measured(row: FastestMethod) -> str:
 
 
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
-    """Return a list with one clause on the speed-up over fewer devices and over the best plain jit program.
+    """Return a clause that states the speed-ups over the baseline and over the best plain jit program.
 
-    The list is empty if the timing is not on a strong scaling curve or is the baseline of that curve.
+    The baseline is the same program on the smallest device count of its strong scaling curve.
+
+    Returns:
+        A list with the clause. It is empty if the timing is the baseline, or is on no strong scaling curve.
     """
     point, curve = findings.points_of(timing).get("strong"), findings.curve_of(timing)
     if point is None or curve is None or point.is_baseline:
@@ -194,9 +213,11 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 
 
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
-    """Return sentences that recommend a device count for one problem, with the parallel efficiency on it.
+    """Return sentences that recommend a device count for one problem, with its parallel efficiency.
 
-    The recommended count is the smallest one whose time cannot be distinguished from the least time.
+    The recommended device count is the smallest one whose time is not significantly longer than the shortest
+    time. The list is empty if there is only one device count, if devices shared CPU cores, or if the shortest
+    time is that of an empty call.
 
     Args:
         rows: the fastest method on each device count, in ascending order of time.
@@ -241,7 +262,11 @@ def _is_tied(slow: Timing, fast: Timing) -> bool:
 
 
 def describe_efficiency(findings: Findings, curve: Curve) -> str:
-    """Return a clause such as 'efficiency stays at 0.5 or above up to 8 devices'."""
+    """Return a clause that states up to which device count the parallel efficiency of a curve is acceptable.
+
+    An example is 'efficiency stays at 0.5 or above up to 8 devices'. The smallest acceptable efficiency is
+    `findings.efficiency`.
+    """
     least = f"{findings.efficiency:g}"
     if not all(is_ratio_determined(p.efficiency_low, p.efficiency_high) for p in curve.points):
         return f"the largest number of devices with an efficiency of at least {least} is not determined"
@@ -256,7 +281,13 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
 
 
 def _describe_advice(findings: Findings) -> list[str]:
-    """Return a sentence on the time of mode=auto relative to the fastest mode, or [] if none was measured."""
+    """Return a sentence that compares the time of mode=auto with that of the fastest mode.
+
+    The sentence states the median and the largest ratio of these times over all problems and device counts.
+
+    Returns:
+        A list with the sentence. It is empty if mode=auto was not measured.
+    """
     rows = [(row.first, t) for row in findings.fastest for t in row.others if t.case.mode == AUTO]
     ratios = sorted(
         ((time_ratio(timing, first), timing) for first, timing in rows), key=lambda row: row[0][0]
@@ -272,10 +303,10 @@ def _describe_advice(findings: Findings) -> list[str]:
 
 
 def _describe_peers(findings: Findings) -> list[str]:
-    """Return one sentence for each other AD system (engine) on its time relative to JAX.
+    """Return a sentence for each other AD system (engine) with its time divided by that of JAX.
 
-    The fastest methods of both are compared. The ratio is the median over all problems and device counts that
-    were measured with both.
+    For each problem and device count, the fastest method of the other system is compared with the fastest JAX
+    method. The sentence states the median of these ratios.
     """
     both = (each for each in findings.baselines if each.over_jax)
     fastest = least_by(
@@ -308,7 +339,10 @@ def _name_problem(baseline: Baseline) -> str:
 
 
 def peer_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return one table row under PEER_COLUMNS for each case timed with another AD system than JAX."""
+    """Return a table row for each case that was timed with another AD system, compared with JAX.
+
+    Each row is a tuple of the cells of PEER_COLUMNS.
+    """
     return [
         (
             _problem_cell(findings, timing),
@@ -330,7 +364,11 @@ def _problem_cell(findings: Findings, timing: Timing) -> str:
 
 
 def _describe_scaling(findings: Findings) -> list[str]:
-    """Return sentences on the fastest strong and weak curves that `describe_fastest` does not describe."""
+    """Return a sentence for each function and kind of scaling that describes its fastest scaling curve.
+
+    Only the curves with the most devices, and of these only the ones with the largest problem, are
+    considered. A strong scaling curve that `describe_fastest` already describes is omitted.
+    """
     several = (c for c in findings.curves if not c.points[-1].is_baseline and c.case.engine == "jax")
     key = lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case))  # noqa: E731
     headed = {(row.first.environment, row.first.case) for _, (row, *_) in largest_problems(findings)}
@@ -362,7 +400,7 @@ def _describe_curve(findings: Findings, curve: Curve) -> str:
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return a sentence with the number, device counts, hardware and compiler versions of the planned cases.
+    """Return a sentence that summarizes the planned cases: number, device counts, hardware, compiler version.
 
     Planned cases are compiled to predict their times, but they are not run.
     """
@@ -386,7 +424,7 @@ def describe_plan(forecast: Forecast) -> str:
 
 
 def describe_score(scores: PlanScores) -> list[str]:
-    """Return sentences on the errors of the predicted times for one type of hardware."""
+    """Return one or two sentences that state the errors of the predicted times for one type of hardware."""
     whole = scores.total
     sentences = [
         f"Predicted against measured on {scores.hardware}: the median prediction is "
@@ -410,7 +448,10 @@ def _describe_plans(findings: Findings) -> list[str]:
 
 
 def count_unmeasured(findings: Findings) -> list[str]:
-    """Return one sentence that counts the failed cases by reason, and one for the skipped cases, if any."""
+    """Return one sentence that counts the failed cases by reason, and one that counts the skipped cases.
+
+    A sentence is omitted if there are no such cases.
+    """
     sentences = []
     for status in ("failed", "skipped"):
         reasons = Counter(record.reason for record in findings.records if record.status == status)
@@ -441,13 +482,15 @@ def _describe_defects(findings: Findings) -> list[str]:
 
 
 def summarize(findings: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Return the summary table of a results folder, and sentences with the results that are not in the table.
+    """Return the summary table of a results folder, and sentences that describe the results.
 
-    If there are more than 20 rows, only the largest problem of each function on each device count is listed.
+    The table lists the fastest AD modes. If it would have more than 20 rows, it contains only the largest
+    problem of each function on each device count.
 
     Returns:
-        rows: tuples of cells under COLUMNS. The list is empty if nothing was measured.
-        sentences: the other results, or all results if the list of rows is empty.
+        rows: tuples of the cells of COLUMNS. The list is empty if nothing was measured.
+        sentences: the results that the table does not show, and the fastest mode of each function. If the
+            list of rows is empty, they describe all results.
     """
     if not any(record.status == "ok" for record in findings.records):
         return [], answer_sentences(findings)
@@ -461,10 +504,13 @@ def summarize(findings: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
 
 
 def table_rows(source: Path | Findings, some: list[FastestMethod] | None = None) -> list[tuple[str, ...]]:
-    """Return one table row under COLUMNS for the fastest AD mode of each problem on each device count.
+    """Return a table row for the fastest AD mode for each problem and device count.
 
     Args:
+        source: the path of a results folder, or its findings.
         some: the fastest methods to list. By default all of them are listed.
+    Returns:
+        Tuples of the cells of COLUMNS.
     """
     findings = source if isinstance(source, Findings) else read(source)
     rows: list[tuple[str, ...]] = []

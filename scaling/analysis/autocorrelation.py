@@ -14,7 +14,7 @@ def trend(samples: Sequence[float]) -> float | None:
     """Return the change of the median time from the first to the last third of the samples.
 
     The change is a fraction of the median of all samples. Return None if Spearman's rank correlation with the
-    sample index is not significant, or if there are fewer than three samples.
+    sample index is not significant at the 0.1 % level, or if there are fewer than three samples.
     """
     ranks, count = _centred_ranks(samples), len(samples)
     if count < 3 or not ranks.any():
@@ -31,7 +31,8 @@ def interval_widening(samples: Sequence[float]) -> float | None:
     """Return the factor by which autocorrelation widens the confidence interval of the median.
 
     The factor assumes a first-order autoregressive process. Return None if the autocorrelation is not
-    significant. Source: Bartels 1982, the rank version of von Neumann's ratio test and its variance.
+    significant at the 0.1 % level. Source: Bartels 1982, the rank version of von Neumann's ratio test and its
+    variance.
     """
     n, correlation = len(samples), _lag_one_correlation(samples)
     if n < 3:
@@ -41,7 +42,7 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def spread_factor(samples: Sequence[float]) -> float:
-    """Return the factor by which autocorrelation, significant or not, widens the interval of the median.
+    """Return the factor by which autocorrelation widens the confidence interval, without a significance test.
 
     The factor is at least 1 and at most the square root of the number of samples.
     """

@@ -1,7 +1,8 @@
 """Times relative to handwritten derivatives, machine peaks (roofline) and, for other AD systems, to JAX.
 
-Times are compared within one environment and on the same device count. Work is counted in the traced program.
-Memory traffic beyond the inputs and the result is not counted, which lowers the fraction of the peak.
+Only times in the same environment and on the same device count are compared. Work is counted in the traced
+program. Of the memory traffic, only the inputs and the result are counted. This makes the fraction of the
+peak memory bandwidth smaller.
 """
 
 import json
@@ -28,10 +29,11 @@ _PEAKS = {  # target -> name in the output, record field with the counted work
 
 
 class Bound(NamedTuple):
-    """The machine peak, such as memory bandwidth, at which the counted work of a program takes longest.
+    """The machine peak that limits a program, such as the memory bandwidth.
 
-    `fraction` is that least time over the measured time. It exceeds 1 if not all of the counted work was
-    done, for example if bytes stay in a cache.
+    The counted work divided by a peak rate is the least time that a program needs. The peak with the longest
+    such time is the limit. `fraction` is this time divided by the measured time. It exceeds 1 if not all of
+    the counted work was done, for example if bytes stay in a cache.
     """
 
     name: str
@@ -40,7 +42,7 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class Baseline:
-    """A measured time relative to references for its problem. None marks an unmeasured reference."""
+    """A measured time compared with references for the same problem, which are None if not measured."""
 
     timing: Timing
     by_hand: Estimate | None  # time divided by that of the fastest handwritten derivative
@@ -50,7 +52,7 @@ class Baseline:
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Return each timing relative to handwritten derivatives, machine peaks and the fastest JAX method."""
+    """Compare each timing with handwritten derivatives, machine peaks and, for other AD systems, with JAX."""
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivatives, lambda t: (t.environment, t.honest, t.case.devices, problem(t.case)))
     rates = measured_rates(timings)
@@ -98,10 +100,13 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
 
 
 def rate_at(amount: float, measured: Sequence[tuple[int, float]]) -> float:
-    """Return the rate (work per second) of the measurement with the largest work that is at most `amount`.
+    """Return the measured peak rate, in work per second, that applies to an amount of work.
 
-    Larger ones may exceed a cache into which `amount` fits. If all are larger, the smallest one is used.
-    `measured` contains (work, rate) pairs.
+    This is the rate of the largest measurement whose work is at most `amount`, because a larger one may
+    exceed a cache into which `amount` fits. If all measurements are larger, the smallest one is used.
+
+    Args:
+        measured: (work, rate) pairs.
     """
     return max([size for size in measured if size[0] <= amount] or [min(measured)])[1]
 
@@ -116,7 +121,7 @@ def _rate_key(target: str, timing: Timing) -> tuple:
 
 
 def _machine_key(timing: Timing) -> tuple:
-    """Return a hashable key of the machine and device count on which a case ran, without its program."""
+    """Return a hashable key of the machine and the device count of a timing, which ignores its program."""
     of_program = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
     facts = {name: value for name, value in timing.records[0].environment.items() if name not in of_program}
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices

@@ -17,7 +17,7 @@ def dispatch_floor(timing: "Timing") -> float:
 
 
 def near_floor(timing: "Timing") -> float | None:
-    """Return the seconds of an empty call if the timing is shorter than ten of them, otherwise None."""
+    """Return the time of an empty call in seconds if a timing is shorter than ten of them, otherwise None."""
     floor = dispatch_floor(timing)
     return floor if timing.median < FLOORS * floor else None
 
@@ -25,8 +25,8 @@ def near_floor(timing: "Timing") -> float | None:
 def is_empty_call(timing: "Timing") -> bool:
     """Return whether a measured time cannot be distinguished from the time of an empty call.
 
-    This holds if the lower end of its 95 % interval is at most the time of an empty call. If there is no
-    interval, the median is compared instead.
+    This is the case if the lower limit of the 95 % confidence interval is at most the time of an empty call.
+    If the interval is unknown, the median is compared instead.
     """
     low = timing.interval[0] if timing.interval else timing.median
     return low <= dispatch_floor(timing)
@@ -47,7 +47,7 @@ def marks_of(timing: "Timing") -> list[str]:
 
 
 def doubts(fast: "Timing", slow: "Timing") -> tuple[str, ...]:
-    """Return the reasons to doubt that one case is faster than another, such as 'foreign load', or ()."""
+    """Return the reasons to doubt that `fast` is faster than `slow`, such as 'foreign load', or ()."""
     floor = max(map(dispatch_floor, (fast, slow)))
     reasons = []
     if fast.median < FLOORS * floor:

@@ -1,6 +1,6 @@
 """Regression test of two results folders: a verdict (slower, faster, undecided) and p-value for each case.
 
-Cases are matched by their key and not by their environment, because the environment is what differs.
+Cases are matched by their key only, because the environments of the two folders usually differ.
 """
 
 import dataclasses
@@ -66,8 +66,8 @@ class FolderComparison:
 def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
     """Return the paths of the two results folders to compare: A (old) and B (new).
 
-    If `second` is None, B is `first`, and A is its baseline, measured by `scaling run versus=...`. Raise
-    Refusal if there is no such baseline or more than one.
+    If `second` is None, B is `first`, and A is the subfolder `versus-*` of `first`. It contains the baseline
+    that `scaling run versus=...` measured. Raise `Refusal` if there is no such subfolder or more than one.
     """
     folder = store.folder_of(first)
     if second is not None:
@@ -87,10 +87,11 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
 
 
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
-    """Compare the times of each case in an old results folder (a) and a new one (b).
+    """Compare the times of each case in an old results folder (`a`) and a new one (`b`).
 
-    A case is called slower or faster if its times differ significantly by more than the margin, a fraction.
-    The false discovery rate is controlled over all cases.
+    A case is called slower or faster if its times differ significantly by more than `margin`, a relative
+    difference. The false discovery rate over all cases is limited to 5 %. Raise `Refusal` if the margin is
+    invalid or if the folders have no case in common.
     """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")
@@ -141,7 +142,10 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
 
 
 def _decide_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
-    """Return the compared cases with p-values, and with verdicts where there is a ratio of times."""
+    """Return the compared cases with p-values and final verdicts.
+
+    Cases without a ratio of times are returned unchanged.
+    """
     by_row = {i: row.ratio for i, row in enumerate(rows) if row.ratio}
     for paired in (True, False):  # ratios from unpaired processes have a larger variance
         group = [i for i in by_row if (by_row[i].pairs > 1) is paired]
@@ -169,7 +173,7 @@ def _sort_key(row: ComparedCase) -> tuple:
 
 
 def _environment_differences(old: Iterable[Record], new: Iterable[Record]) -> list[str]:
-    """Return the facts of the environments that differ, such as 'jax (0.10.1, then 0.10.2)'."""
+    """Return the properties that differ between two environments, such as 'jax (0.10.1, then 0.10.2)'."""
     a, b = (
         group_by({pair for record in side for pair in _environment_facts(record)}, lambda pair: pair[0])
         for side in (old, new)
@@ -193,7 +197,7 @@ def _environment_facts(record: Record) -> Iterator[tuple[str, str]]:
 
 
 def comparison_lines(comparison: FolderComparison) -> list[str]:
-    """Return the comparison as sentences: folders, environments, order of sampling and verdict counts."""
+    """Return a summary of a comparison as sentences: folders, environments, sampling order, verdicts."""
     measured = [row.ratio for row in comparison.rows if row.ratio]
     differ = (
         f"they differ in {'; '.join(comparison.differences)}"
@@ -231,9 +235,10 @@ def _describe_sampling_order(unpaired: int, measured: int) -> list[str]:
 
 
 def comparison_rows(comparison: FolderComparison, most: int = _MOST_ROWS) -> list[tuple[str, ...]]:
-    """Return one table row under COLUMNS for each compared case, changed cases first.
+    """Return a table row for each compared case, in the order of VERDICTS.
 
-    If there are more than `most` cases, the last row counts the omitted ones.
+    Each row is a tuple of the cells of COLUMNS. If there are more than `most` cases, the last row counts the
+    omitted ones.
     """
     lines = [_format_row(row) for row in comparison.rows[:most]]
     rest = Counter(row.verdict for row in comparison.rows[most:])

@@ -19,7 +19,7 @@ from scaling.core.case import Case
 class Crossover:
     """A change of the fastest method between two problem sizes, regardless of the memory setting.
 
-    Both methods were measured at both sizes, and their times differ significantly there.
+    Both methods were measured at both sizes, and their times differ significantly at each size.
     """
 
     devices: int
@@ -52,7 +52,7 @@ class FastestModeMap:
 
 
 def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:
-    """Return a FastestModeMap for each function and each problem size with several measured values."""
+    """Return a FastestModeMap for each function and each problem size that has several measured values."""
     by_key = least_by(timings, lambda t: _timing_key(t, base_method(t.case)), lambda t: t.median)
     families = group_by(
         fastest, lambda row: (row.first.environment, row.first.honest, *family_key(row.first.case))
@@ -73,10 +73,11 @@ def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing
 def _crossovers_of_line(
     line: Sequence[tuple[int, Timing]], by_key: Mapping[tuple, Timing]
 ) -> list[Crossover]:
-    """Return the changes of the fastest method on one device count, each between the closest sizes.
+    """Return the crossovers on one device count, each between the closest sizes that show it significantly.
 
     Args:
         line: pairs of size and fastest timing, in ascending order of size.
+        by_key: dict from `_timing_key` to the timing with the fastest memory setting.
     """
     crossovers: list[Crossover] = []
     start = 0
@@ -106,7 +107,7 @@ def _crossover_between(
 
 
 def _is_faster(fast: Timing, slow: Timing) -> bool:
-    """Return whether `fast` is significantly faster than `slow` and longer than an empty call."""
+    """Return whether `fast` is significantly faster than `slow` and takes longer than an empty call."""
     low = time_ratio(slow, fast).low
     return low is not None and low > 1 and not certainty.is_empty_call(fast)
 

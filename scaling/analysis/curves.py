@@ -1,4 +1,4 @@
-"""Classes Timing, Curve, FastestMethod and SizeSweep, computed from records; names of functions and sizes."""
+"""Compute the classes Timing, Curve, FastestMethod and SizeSweep from records; name functions and sizes."""
 
 import dataclasses
 import math
@@ -53,7 +53,10 @@ class Timing:
 
     @property
     def honest(self) -> bool:
-        """Return whether each device had its own CPU core. Other times never enter a scaling curve."""
+        """Return whether each CPU device had its own core. It is always true for other kinds of devices.
+
+        Timings for which it is false are never part of a scaling curve.
+        """
         return self.records[0].honest
 
     @property
@@ -66,8 +69,8 @@ class Timing:
 class CurvePoint:
     """The time, speed-up and parallel efficiency of a scaling curve on one device count.
 
-    The fields `*_low` and `*_high` are the ends of 95 % confidence intervals. They are None if there are too
-    few samples.
+    The fields `low`, `high`, `*_low` and `*_high` are the limits of 95 % confidence intervals. They are None
+    if there are too few samples.
     """
 
     devices: int
@@ -89,7 +92,7 @@ class CurvePoint:
 
     @property
     def ideal(self) -> float:
-        """Return the ideal speed-up: the device count divided by that of the baseline."""
+        """Return the ideal speed-up: the device count divided by the device count of the baseline."""
         return self.devices / self.baseline_devices
 
     @property
@@ -125,7 +128,7 @@ class Curve:
 
     @property
     def relative(self) -> str:
-        """Return text such as ' relative to 2 devices', or '' if the baseline is one device."""
+        """Return the baseline as text such as ' relative to 2 devices', or '' if it is one device."""
         return relative_to(self.baseline_devices)
 
     @property
@@ -156,7 +159,10 @@ class FastestMethod:
 
     @property
     def distinguished(self) -> bool:
-        """Return whether the runner-up is significantly slower and `first` is longer than an empty call."""
+        """Return whether the runner-up is significantly slower than `first`.
+
+        The result is false if the time of `first` cannot be distinguished from that of an empty call.
+        """
         return self.ratio_low is not None and self.ratio_low > 1 and not self.empty
 
     @property
@@ -202,7 +208,7 @@ def nodes_of(record: Record) -> int | None:
     return nodes or (len(hosts) if isinstance(hosts, list) and hosts else None)
 
 
-# Fields of a case in the order in which they sort timings.
+# Fields of a case by which timings are sorted, most significant first.
 _ORDER = (
     "workload", "target", "variant", "wrt", "reduce", "dtype", "formulation", "sizes", "points", "data_seed",
     "engine", "mode", "batch", "seeds", "forward", "split", "api", "precision", "jit", *MEMORY_FIELDS,
@@ -240,7 +246,7 @@ def family_key(case: Case) -> tuple:
 
 
 def problem_size(case: Case) -> int:
-    """Return the product of the number of points and all sizes, by which problems are ordered."""
+    """Return the product of the number of points and all sizes, a number that orders problems by size."""
     return case.points * math.prod(case.sizes.values())
 
 
@@ -266,7 +272,7 @@ def baseline_name(devices: int) -> str:
 
 
 def relative_to(devices: int) -> str:
-    """Return text such as ' relative to 2 devices', or '' if the baseline is one device."""
+    """Return a baseline as text such as ' relative to 2 devices', or '' if it is one device."""
     return "" if devices == 1 else f" relative to {baseline_name(devices)}"
 
 
@@ -289,7 +295,10 @@ def scaling_curves(records: Iterable[Record], scaling: Sequence[str] = ("strong"
 
 
 def weak_refusals(records: Iterable[Record]) -> list[str]:
-    """Return one sentence for each curve that is not weak scaling because its work per device varies."""
+    """Return a sentence for each series of timings that is rejected as a weak scaling curve.
+
+    The sentence states the reason: the work per device varies or was not counted.
+    """
     timings = [timing for timing in pool_processes(records) if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
@@ -299,16 +308,21 @@ def weak_refusals(records: Iterable[Record]) -> list[str]:
 
 
 def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Return one list of timings per curve, one for each device count (ascending) with its fastest mesh."""
+    """Return a list of timings for each scaling curve of a kind, in ascending order of device count.
+
+    On each device count, only the fastest mesh is included. For weak scaling, a case is omitted if its points
+    do not divide evenly over the devices.
+    """
     whole = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
     groups = group_by(whole, lambda t: (t.environment, stem(t.case, kind))).values()
     return [sorted(keep_fastest_meshes(group), key=lambda timing: timing.case.devices) for group in groups]
 
 
 def stem(case: Case, kind: str) -> Case:
-    """Return the case with one device and no mesh, which is the same for all cases of a scaling curve.
+    """Return a case that identifies a scaling curve, because it is equal for all cases of the curve.
 
-    If `kind` is "weak", its number of points (batch elements) is the number per device.
+    It has one device and no mesh. If `kind` is "weak", its number of points (batch elements) is the number
+    per device.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return dataclasses.replace(case, devices=1, mesh=None, points=points)
@@ -339,7 +353,10 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
 
 
 def derived_bytes_note(series: Iterable[Timing]) -> str:
-    """Return ' (derived: argument_bytes + output_bytes)', or '' if all compulsory bytes were counted."""
+    """Return ' (derived: argument_bytes + output_bytes)' if old records are included, otherwise ''.
+
+    Old records do not contain the compulsory bytes.
+    """
     old = any(record.compulsory_bytes is None for timing in series for record in timing.records)
     return " (derived: argument_bytes + output_bytes)" if old else ""
 
@@ -361,7 +378,7 @@ def _build_curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timi
 
 
 def curve_name(kind: str, case: Case) -> str:
-    """Return the name of a scaling curve: the label of its case without the fields that vary along it."""
+    """Return the name of a scaling curve: the label of its case without the fields that vary on the curve."""
     mesh = " fastest mesh" if case.split == "both" else ""
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh
@@ -401,8 +418,8 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 def note_on_pairs(top: Timing, bottom: Timing) -> str:
     """Return a note such as ' (from 3 pairs in turns; the medians give 1.2x)' on a ratio of times, or ''.
 
-    If processes took their samples alternately, the ratio is computed from pairs of them. The note is '' if
-    this ratio and that of the medians differ by at most 2 %.
+    If processes took their samples alternately, the ratio is computed from pairs of processes and may differ
+    from the ratio of the medians. The note is '' if both differ by at most 2 %.
     """
     ratio = compare_times(top, bottom)
     if not ratio.differs_from_medians:
@@ -418,7 +435,10 @@ def fastest_methods(records: Iterable[Record]) -> list[FastestMethod]:
 
 
 def _competes(case: Case) -> bool:
-    """Return whether a case may be called the fastest: it uses an AD mode of JAX that the study names."""
+    """Return whether a case may be called the fastest: it uses a named AD mode of JAX, and not mode=auto.
+
+    Handwritten derivatives are excluded.
+    """
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
 
 

@@ -1,8 +1,8 @@
 """Tables of records, curves, samples, laws and plans with typed columns, for CSV, Parquet and pandas.
 
-The main table has one row per record in full precision. The other tables are joined to it by `key` and
-`environment`, except the table of laws, which has the name and environment of each curve. Rows are plain
-dicts, so that a report needs no pandas; `load` returns a DataFrame.
+The main table has one row per record in full precision. The other tables can be joined to it by the columns
+`key` and `environment`. Only the table of laws has no `key`: it contains the name and environment of each
+curve. The rows are dicts, so that a report can be written without pandas; `load` returns a DataFrame.
 """
 
 import csv
@@ -119,8 +119,9 @@ def export_tables(findings: Findings) -> list[ExportTable]:
 def _typed_table(name: str, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> ExportTable:
     """Build a table from its rows, with a type for each column.
 
-    The column "sizes" is replaced by one column per size, and the environment facts are appended. An integer
-    column becomes text if it contains strings or integers beyond 64 bits.
+    The entry "sizes" of `columns` is replaced by one column for each problem size. One column for each
+    property of the environment is appended. An integer column becomes text if it contains strings or integers
+    beyond 64 bits.
     """
     names = {
         prefix: [n for row in rows for n in row if n.startswith(prefix)]
@@ -141,7 +142,7 @@ def _exceeds_integer(value: Any) -> bool:
 
 
 def record_table(findings: Findings) -> ExportTable:
-    """Return the table of all records, whatever their status, with one row per record."""
+    """Return the table of all records, including failed and skipped ones, with one row per record."""
     lengths = {(c.environment, t.case, c.kind): len(c.points) for c in findings.curves for t in c.timings}
     answers = {(row.first.environment, row.first.case): row.certainty for row in findings.fastest}
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
@@ -165,7 +166,10 @@ def record_table(findings: Findings) -> ExportTable:
 def _scaling_cells(findings: Findings, lengths: Mapping[tuple, int], record: Record) -> dict[str, Any]:
     """Return the speed-up and efficiency columns of a record, or {} if it is on no scaling curve.
 
-    If it is on a strong and a weak scaling curve, the one with more device counts is used.
+    If it is on both a strong and a weak scaling curve, the one with more device counts is used.
+
+    Args:
+        lengths: dict from (environment, case, kind of scaling) to the number of device counts of the curve.
     """
     points = findings.points_by_case.get((record.setting, record.case), {}) if record.honest else {}
     if not points:
@@ -188,8 +192,8 @@ def curve_table(findings: Findings) -> ExportTable:
 def sample_table(findings: Findings) -> ExportTable:
     """Return the table of time samples in the order of measurement, with one row per sample.
 
-    If several processes run a case together, `seconds` is the time of the slowest one, and `seconds_min` that
-    of the fastest one.
+    If several processes run a case together, `seconds` is the time of the slowest process, and `seconds_min`
+    is the time of the fastest process.
     """
     columns = ("key", "replicate", "environment", "index", "seconds", "seconds_min")
     kinds = {name: float if name.startswith("seconds") else _TYPES.get(name, str) for name in columns}
@@ -249,7 +253,7 @@ def _case_cells(record: Record) -> dict[str, Any]:
 
 
 def _nested_cells(record: Record) -> dict[str, Any]:
-    """Return a dict from a column such as 'blocks.chunk' to the value inside that field of a record.
+    """Return the values inside dict fields of a record, as a dict from column names such as 'blocks.chunk'.
 
     A list is replaced by its length, and a value of an unexpected type by None.
     """

@@ -1,8 +1,8 @@
 """Breakdown of lost parallel efficiency into communication, load imbalance, dispatch latency and the rest.
 
 The rest, called "serial", contains serial work, contention, and every loss that was neither measured nor
-counted. Overlap is unknown, so communication that is hidden behind computation counts as if it were exposed.
-The rest may therefore be negative; it is also negative for super-linear speed-up.
+counted. It is unknown how much communication overlaps with computation, so that all communication counts as a
+loss. The rest may therefore be negative; it is also negative for super-linear speed-up.
 """
 
 import statistics
@@ -27,8 +27,11 @@ class EfficiencyBreakdown:
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
     """Attribute the lost efficiency of a scaling curve to its causes, for each device count above one.
 
-    Return () if the program was not measured on one device, or takes no longer than an empty call there. A
-    device count is omitted if the program takes no longer than an empty call on it.
+    A device count is omitted if the program takes no longer than an empty call on it. Return () if this is
+    the case on one device, or if the program was not measured on one device.
+
+    Args:
+        peaks: the timings of machine peaks. Those of the all-reduce are used.
     """
     if curve.timings[0].case.devices > 1 or _is_floor_bound(curve.timings[0]):
         return ()
@@ -42,7 +45,11 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
 
 
 def count_refused(curve: Curve) -> int:
-    """Return the number of device counts without a breakdown, because a time is not above an empty call."""
+    """Return the number of device counts that have no breakdown because a time is too short.
+
+    A time is too short if an empty call takes as long. If the time on one device is too short, no device
+    count has a breakdown.
+    """
     base, *rest = curve.timings
     if base.case.devices > 1:
         return 0
@@ -65,7 +72,10 @@ def _break_down(timing: Timing, base: Timing, efficiency: float, rates: Rates) -
 
 
 def _communication_seconds(timing: Timing, rates: Rates) -> float | None:
-    """Return the seconds of an isolated all-reduce of the same number of bytes, or None if unknown."""
+    """Return the time in seconds of an isolated all-reduce of the same number of bytes, or None.
+
+    Return None if the number of bytes or the rate of the all-reduce is unknown.
+    """
     amount, measured = timing.records[0].collective_bytes, rates_like("all_reduce", timing, rates)
     if not amount:
         return amount
@@ -73,10 +83,10 @@ def _communication_seconds(timing: Timing, rates: Rates) -> float | None:
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
-    """Return the mean seconds that a device waits for the slowest process, or None if unknown.
+    """Return the mean time in seconds that a process waits for the slowest process, or None if it is unknown.
 
-    It is estimated as half of the waiting time of the fastest process. This is exact for two processes, and
-    for more processes if their times are evenly spread.
+    It is estimated as half of the time that the fastest process waits. This is exact for two processes, and
+    for more processes if their times are evenly spaced.
     """
     waits = [
         statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))
@@ -87,6 +97,6 @@ def _waiting_seconds(timing: Timing) -> float | None:
 
 
 def _dispatch_seconds(timing: Timing) -> float | None:
-    """Return the seconds of an empty call on the same device count, or None if none was measured."""
+    """Return the time in seconds of an empty call on the same device count, or None if not measured."""
     known = [record.floor_seconds for record in timing.records if record.floor_seconds is not None]
     return statistics.median(known) if known else None

@@ -1,4 +1,4 @@
-"""Class Findings: the records of one results folder and all curves, fits and comparisons of them."""
+"""Class Findings: the records of a results folder, and all curves, fits and comparisons derived from them."""
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
@@ -83,7 +83,12 @@ class Findings:
         return next((c for c in strong if place in {(t.environment, t.case) for t in c.timings}), None)
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the least device count on which a curve of the timing ran out of memory, or None."""
+        """Return the smallest device count on which a scaling curve ran out of memory, or None if none did.
+
+        Args:
+            timing: a timing of the curve.
+            kind: "strong" or "weak".
+        """
         return self._too_large.get((kind, timing.environment, analysis.stem(timing.case, kind)))
 
     @functools.cached_property
@@ -187,7 +192,11 @@ def _label_of_cell(cell: Mapping[str, Any]) -> str:
 
 
 def describe_environment(findings: Findings, environment: str, honest: bool = True) -> str:
-    """Return a suffix that qualifies a result, such as ' [environment 1a2b, oversubscribed]', or ''."""
+    """Return a suffix such as ' [environment 1a2b, oversubscribed]' for the text of a result.
+
+    The environment is included if any workload was measured in several environments, and "oversubscribed" if
+    `honest` is false. Otherwise the suffix is ''.
+    """
     words = [f"environment {environment}"] if findings.has_mixed_environments else []
     words += [] if honest else ["oversubscribed"]
     return f" [{', '.join(words)}]" if words else ""

@@ -1,4 +1,4 @@
-"""Predicted times and scaling curves of a plan (classes Forecast, PredictedCurve), and sentences on them."""
+"""Predicted times and scaling curves of a plan (classes Forecast, PredictedCurve), and a summary as text."""
 
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -38,12 +38,12 @@ class PredictedPoint:
 
     @property
     def seconds(self) -> float:
-        """Return the median of the predicted seconds per call."""
+        """Return the median predicted time per call, in seconds."""
         return _predicted_seconds(self.record)
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Return the 95 % interval of the predicted seconds per call."""
+        """Return the 95 % interval of the predicted time per call, in seconds."""
         return self.record.predicted["low"], self.record.predicted["high"]  # type: ignore[index]
 
     @property
@@ -100,7 +100,12 @@ def read_plan_file(content: Mapping[str, Any]) -> PlanFile:
 
 
 def forecasts(plans: Iterable[Record], files: Mapping[str, PlanFile]) -> list[Forecast]:
-    """Return one forecast per hardware, from planned records and a dict from hardware name to plan file."""
+    """Return a forecast for each type of hardware.
+
+    Args:
+        plans: the records of planned cases.
+        files: dict from hardware name to plan file.
+    """
     results = []
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
         file, newest = files.get(name, PlanFile()), tuple(_newest_plan(records))
@@ -122,8 +127,9 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
     """Return the records of the newest plan.
 
-    Workloads that are defined in separate files have separate environments. For each workload, the newest
-    environment is selected that agrees with the newest plan in hardware, versions, source and XLA flags.
+    Workloads that are defined in separate files have separate environments. An environment belongs to the
+    newest plan if it has the same hardware, versions, source and XLA flags as the newest record. For each
+    workload, the newest such environment is selected.
     """
     facts = {record.setting: [record.environment.get(name) for name in _PLAN_FACTS] for record in records}
     newest = sorted(records, key=lambda record: record.started_at or "", reverse=True)
@@ -174,8 +180,8 @@ def _predicted_seconds(record: Record) -> float:
 def _efficiency_interval(base: Record, record: Record, scale: float) -> tuple[float, float] | None:
     """Return the 95 % interval of a predicted efficiency, or None if it is unknown.
 
-    It is computed from Monte Carlo samples of the two times. The i-th samples of both assume the same machine
-    parameters. The efficiency is `scale` times the ratio of the times, base over record.
+    The efficiency is `scale` * (time of `base`) / (time of `record`). The interval is computed from Monte
+    Carlo samples of both times. The i-th samples of both assume the same machine parameters.
     """
     base_draws, draws = ((planned.predicted or {}).get("draws") or [] for planned in (base, record))
     if not base_draws or len(base_draws) != len(draws):
@@ -188,10 +194,11 @@ _Row = tuple[PredictedCurve, PredictedPoint]
 
 
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
-    """Return sentences on the predicted times: fastest method, efficiency, cheapest device count, memory.
+    """Return a summary of a plan as sentences: fastest method, efficiency, cheapest device count, memory.
 
     Args:
-        deadline: the largest allowed seconds per call. By default it is twice the least predicted time.
+        deadline: the longest allowed time of a call in seconds. By default it is twice the least predicted
+            time.
     """
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem(stem(curve.case, curve.kind)))).values()
@@ -213,7 +220,10 @@ def _describe_problem(
 
 
 def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: float | None) -> str:
-    """Return a clause on the program with the fewest device-hours whose time is within the deadline."""
+    """Return a clause that names the cheapest program, in device-hours, among those within the deadline.
+
+    If `deadline` is None, the limit is twice the least predicted time.
+    """
     limit = deadline or _TIME_FACTOR * min(point.seconds for _, point in rows)
     # A given deadline applies to the upper end of the interval.
     in_time = [row for row in rows if (row[1].interval[1] if deadline else row[1].seconds) <= limit]
@@ -231,7 +241,11 @@ def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: floa
 
 
 def _describe_fastest(rows: Sequence[_Row], last: _Row) -> str:
-    """Return a clause on the fastest predicted method, and on a method tied with it on fewer devices."""
+    """Return a clause that names the fastest predicted method, and a tied one on fewer devices, if any.
+
+    Args:
+        last: the fastest curve and point on the most devices.
+    """
     if last[0].kind == "weak":
         return f"{_describe_point(*last)}, the fastest planned method"
     first = min(rows, key=lambda row: row[1].seconds)

@@ -1,4 +1,4 @@
-"""Functions that group the items of an iterable by a key."""
+"""Group items by a key, select the item of least cost in each group, or interleave the groups."""
 
 from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
@@ -16,7 +16,10 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], float]) -> dict[K, T]:
-    """Return a dict from key to the item of that key with the least cost. The first item wins a tie."""
+    """Return a dict from key to the item with the least cost among the items with that key.
+
+    The first item wins a tie.
+    """
     return {of: min(group, key=cost) for of, group in group_by(items, key).items()}
 
 

@@ -1,8 +1,9 @@
 """Empirical complexity: the exponent with which the time of each method grows with a problem size.
 
-The exponent is the slope of a straight line through the logarithms of the measured sizes and times; it is not
-an asymptotic limit. With four sizes or more, a parabola tests whether the slope is constant. If it is not,
-the interval includes the slopes at both ends. With three sizes the interval is wide.
+The exponent is the slope of a straight line that is fitted to the logarithms of the measured times against
+those of the sizes. It is not an asymptotic limit. With four sizes or more, a fitted parabola shows whether
+the slope changes. If it does, the interval of the exponent is extended to the slopes at the smallest and the
+largest size. With three sizes the interval is wide.
 """
 
 import math
@@ -30,12 +31,15 @@ class SizeExponent:
     method: Method
     exponent: Estimate
     sizes: int  # the number of sizes used
-    left_out: int  # the number of sizes omitted because they take less than ten empty calls
+    left_out: int  # the number of sizes omitted because their times are less than ten empty calls
     bent: bool  # whether the exponent changes along the sizes, at a significance level of 5 %
 
 
 def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
-    """Return the growth exponent of each method with at least three times above ten empty calls."""
+    """Return the growth exponent of each method in each sweep.
+
+    Only times of at least ten empty calls are used. A method with fewer than three such times is omitted.
+    """
     exponents = []
     for sweep in sweeps:
         for method, line in sweep.lines.items():
@@ -48,7 +52,13 @@ def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
 
 
 def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
-    """Return the exponent of time against size, and whether it changes along the sizes."""
+    """Fit the exponent of time against size, and test whether it changes with the size.
+
+    Args:
+        line: pairs of size and timing, in ascending order of size.
+    Returns:
+        The exponent with its 95 % confidence interval, and whether the exponent changes.
+    """
     sizes = np.array([math.log(size) for size, _ in line])  # math.log: sizes may exceed 64 bits
     # Relative to the first time, so that constant times have a slope of exactly 0.
     times = np.log([timing.median / line[0][1].median for _, timing in line])
@@ -63,11 +73,15 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
 
 
 def _fit_polynomial(sizes: Any, times: Any, degree: int) -> tuple[list[float], list[float]]:
-    """Fit a polynomial in the centered logarithms of the sizes by least squares.
+    """Fit a polynomial to the logarithms of the times by least squares.
 
+    Its variable is the logarithm of the size minus the mean of these logarithms.
+
+    Args:
+        sizes, times: the logarithms of sizes and times, arrays (count,).
     Returns:
         coefficients: from degree 1 upward, without the constant.
-        half_widths: half the widths of their 95 % intervals.
+        half_widths: half the widths of the 95 % confidence intervals of the coefficients.
     """
     powers = np.vander(sizes - sizes.mean(), degree + 1, increasing=True)
     coefficients, *_ = np.linalg.lstsq(powers, times)

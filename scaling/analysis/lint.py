@@ -1,6 +1,6 @@
 """Rules of `scaling lint`: checks of a results folder, such as too few samples, each with severity and fix.
 
-Each rule is a row of the table RULES. Its function returns the violations as text.
+Each rule is a row of the table RULES. The function of a rule returns one text for each violation.
 """
 
 from collections import Counter
@@ -75,7 +75,10 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
 
 
 def lint_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return table rows under COLUMNS: the verdict, then one row for each violated rule."""
+    """Return the table of lint results: a row with the verdict, then one row for each violated rule.
+
+    Each row is a tuple of the cells of COLUMNS.
+    """
     remarks = lint_findings(findings)
     rows = ((r.severity, r.rule, str(r.count), r.text, r.fix) for r in remarks)
     return [("verdict", verdict(remarks), "", "", ""), *rows]
@@ -86,7 +89,10 @@ def _timed_cases(findings: Findings) -> list[Timing]:
 
 
 def _check_each(fault: Fault) -> Rule:
-    """Return a lint rule that applies a check to each timed case. The check returns a defect or ''."""
+    """Return a lint rule that applies a check to each timed case.
+
+    The check must return a description of the defect, or '' if there is none.
+    """
     return lambda findings: [
         f"{label(timing.case)}{describe_environment(findings, timing.environment)}: {words}"
         for timing in _timed_cases(findings)
@@ -95,7 +101,11 @@ def _check_each(fault: Fault) -> Rule:
 
 
 def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
-    """Return the failed cases as text: those with a wrong result if `wrong`, otherwise all others."""
+    """Return a description of each failed case.
+
+    If `wrong` is true, only the cases with a wrong or non-finite result are included, otherwise only the
+    others.
+    """
     return [
         f"{label(r.case)}: {r.reason or 'no reason given'}: {r.text or 'no words'}"
         for r in findings.records
@@ -112,7 +122,10 @@ def _skipped_cases(findings: Findings) -> list[str]:
 
 
 def _half_width(timing: Timing) -> float:
-    """Return the larger relative distance from the median to an end of its interval, or 0 if it has none."""
+    """Return the larger distance from the median to a limit of its interval, as a fraction of the median.
+
+    The interval is the 95 % confidence interval. Return 0 if it is unknown.
+    """
     low, high = timing.interval or (timing.median, timing.median)
     return max(high - timing.median, timing.median - low) / timing.median
 
@@ -158,7 +171,7 @@ def _disturbed(timing: Timing) -> str:
 
 
 def _trend(timing: Timing) -> str:
-    """Return the trend of the times within a process as text, or '' if it is small.
+    """Return text that states how the times change within a process, or '' if they change by at most 2 %.
 
     Only the first compilation of each process is tested, because each recompilation may change the mean time.
     """
@@ -168,7 +181,10 @@ def _trend(timing: Timing) -> str:
 
 
 def _autocorrelated(timing: Timing) -> str:
-    """Return the interval of a single process as text if autocorrelation widens it, otherwise ''."""
+    """Return text that states how much autocorrelation widens the interval of a single process.
+
+    Return '' if the case ran in several processes, or if the widening is at most 1 % of the median.
+    """
     if timing.replicates > 1:
         return ""
     times = autocorrelation.interval_widening(samples_by_compilation(timing.records[0])[0]) or 1.0
@@ -182,7 +198,7 @@ def _padded(timing: Timing) -> str:
 
 
 def _varying_blocks(timing: Timing) -> str:
-    """Return the block sizes as text if the processes of a case chose different ones, otherwise ''."""
+    """Return the block sizes of chunk=auto as text if they differ between processes, otherwise ''."""
     counts = dict.fromkeys(words for record in timing.records if (words := automatic_blocks(record)))
     return "; ".join(counts) if len(counts) > 1 else ""
 

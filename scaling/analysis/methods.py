@@ -89,7 +89,8 @@ def base_method(case: Case) -> Method:
 def describe_call(case: Case) -> str:
     """Return the JAX API and the partitioning of a program as text, such as 'shard_map, points split'.
 
-    If a case with split=both has no mesh, the text is that of a scaling curve through its fastest meshes.
+    With split=both the text includes the mesh, or 'the fastest mesh' if the case has none. A case without a
+    mesh represents a scaling curve with the fastest mesh on each device count.
     """
     if case.api == "jit":
         return case.api

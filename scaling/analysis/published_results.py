@@ -1,4 +1,4 @@
-"""Table of times from the literature (published_results.yaml) next to the corresponding measurements."""
+"""Table that compares times from the literature (published_results.yaml) with those of this package."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,10 @@ def _load_groups() -> Sequence[Mapping[str, Any]]:
 
 
 def published_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return one table row under COLUMNS for each published number, or [] if none of them was measured."""
+    """Return a table row for each published result, or [] if none of them was measured.
+
+    Each row is a tuple of the cells of COLUMNS.
+    """
     rows, measured = [], False
     for group, row in ((each, row) for each in _load_groups() for row in each["rows"]):
         # Use the newest environment that contains the timings of this row.
@@ -61,7 +64,10 @@ def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, s
 def _measure(
     findings: Findings, environment: str, group: Mapping[str, Any], row: Mapping[str, Any]
 ) -> float | None:
-    """Return the seconds (or ratio of seconds) to compare with a published row, or None if not measured."""
+    """Return the measured value that corresponds to a published row, or None if it was not measured.
+
+    The value is a time in seconds, or a ratio of two times if the row contains the key "over".
+    """
     timing = _find_timing(findings, environment, {**group["case"], **row["case"]})
     if timing is None or row.get("first"):
         return first_call_seconds(timing) if timing else None
@@ -84,7 +90,7 @@ def _matches(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
 
 
 def _describe_missing(findings: Findings, fields: Mapping[str, Any]) -> str:
-    """Return the status and reason of a case without a time, or 'not in this study'."""
+    """Return text that explains why a case has no time: its status and reason, or 'not in this study'."""
     bad = (
         r for r in findings.records if r.status != "ok" and _matches(to_dict(r.case), {**_DEFAULTS, **fields})
     )

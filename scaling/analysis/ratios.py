@@ -1,10 +1,11 @@
 """Statistical estimators: confidence intervals and p-values of a time and of the ratio of two times.
 
-The same estimator is used for speed-ups, runner-up modes, two folders and baselines. Samples are nested in
-compilations, compilations in processes, and processes in allocations (cluster jobs). The error is estimated
-at the highest level with two members or more, whose variation includes that of all lower levels. With a
-single process the interval is that of its samples and does not describe the variation between processes.
-Processes that took their samples alternately are compared in pairs, so that common disturbances cancel.
+The same estimator is used for speed-ups, runner-up modes, baselines and the comparison of two folders.
+Samples are nested in compilations, compilations in processes, and processes in allocations (cluster jobs).
+The error is estimated from the variation at the highest level that has at least two members, which includes
+the variation at all lower levels. With a single process, the interval describes the samples of this process
+and not the variation between processes. Processes that took their samples alternately are compared in pairs,
+so that common disturbances cancel.
 
 Intervals are Student's t intervals on logarithms, for unequal variances (Welch). Within one process the
 variance of the median comes from order statistics, without an assumption on the distribution.
@@ -28,12 +29,12 @@ from scaling.core.record import Record
 
 LEAST_VARIANCE = 1e-18  # of a logarithm: no time is measured to a relative accuracy of 1e-9
 _LEAST_CASES = 20  # the least number of cases for which variances are moderated
-_LEAST_SAMPLES = 6  # with fewer, the extremes contain the median with less than 95 %
+_LEAST_SAMPLES = 6  # with fewer, the range contains the median with a probability below 95 %
 _VISIBLE = 0.02  # largest difference of the logarithms that needs no note
 
 
 class Estimate(NamedTuple):
-    """A number with the ends of its 95 % interval, which are None if the interval is unknown."""
+    """A number with the limits of its 95 % confidence interval, which are None if the interval is unknown."""
 
     value: float
     low: float | None
@@ -42,7 +43,10 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Ratio:
-    """The ratio of the times of two cases. Its 95 % interval is None if there are too few samples."""
+    """The ratio of the times of two cases, with its 95 % confidence interval.
+
+    The limits of the interval are None if there are too few samples.
+    """
 
     value: float
     of_medians: float  # the ratio of the two displayed times
@@ -51,22 +55,27 @@ class Ratio:
     pairs: int = 0  # number of pairs of processes that took samples alternately
     error: float = 0.0  # squared standard error of the logarithm
     freedom: float = 0.0  # degrees of freedom of the error
-    count: float = 0.0  # number of independent differences; 0 with one process: no p-value
-    deviations: Mapping[Hashable, float] = field(default_factory=dict)  # process or allocation -> log - mean
+    # number of pairs, or harmonic mean of the numbers of processes; 0 (no p-value) with a single process
+    count: float = 0.0
+    # (0 or 1 for numerator or denominator, process or allocation) -> log(time) minus the mean log(time)
+    deviations: Mapping[Hashable, float] = field(default_factory=dict)
 
     @property
     def estimate(self) -> Estimate:
-        """Return the ratio with the ends of its 95 % interval."""
+        """Return the ratio with the limits of its 95 % confidence interval."""
         return Estimate(self.value, self.low, self.high)
 
     @property
     def differs_from_medians(self) -> bool:
-        """Return whether the ratio of paired processes is more than 2 % off the ratio of the medians."""
+        """Return whether the ratio of paired processes and the ratio of medians differ by more than 2 %."""
         return self.pairs > 1 and abs(math.log(self.value / self.of_medians)) > _VISIBLE
 
 
 class _LevelEstimate(NamedTuple):
-    """A time in seconds with its error, from the variation between allocations, processes or samples."""
+    """An estimate with its error, from the variation between allocations, processes, compilations or samples.
+
+    The estimate is a time in seconds, or for pairs of processes a ratio of times.
+    """
 
     value: float
     error: float | None  # squared standard error of the logarithm; None if there are too few samples
@@ -93,11 +102,12 @@ def case_median(records: Sequence[Record]) -> float:
 
 
 def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the time of a case in seconds, or None if there are too few samples.
+    """Return the 95 % confidence interval of the time of a case in seconds, or None with too few samples.
 
-    For at least six processes (or allocations) it is the rank interval of their medians, and for two to five
-    it is Student's interval on the logarithms. For a single process it is the smallest interval that contains
-    the rank intervals of all its compilations, each widened for autocorrelation.
+    For at least six processes (or allocations) it is the interval of their median from order statistics. For
+    two to five it is Student's t interval on the logarithms. For a single process, the interval of each
+    compilation comes from order statistics and is widened for autocorrelation; the result is the smallest
+    interval that contains all of them.
     """
     level = _estimate_time(records)
     if not level.members:
@@ -111,7 +121,10 @@ def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
 
 
 def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % rank interval of the median, widened for autocorrelation, or None if undefined."""
+    """Return the 95 % confidence interval of the median of samples, or None if there are too few samples.
+
+    The interval comes from order statistics and is widened for autocorrelation.
+    """
     if (interval := median_interval(samples)) is None:
         return None
     median, times = statistics.median(samples), autocorrelation.interval_widening(samples) or 1.0
@@ -120,7 +133,10 @@ def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
 
 
 def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
-    """Estimate the ratio of the times of two cases, top / bottom, from one record per process."""
+    """Estimate the ratio of the times of two cases, top / bottom, from one record per process.
+
+    If at least two pairs of processes took their samples alternately, only these pairs are used.
+    """
     below = {(r.block, r.replicate): r for r in bottom}
     pairs = [(r, below[r.block, r.replicate]) for r in top if r.block and (r.block, r.replicate) in below]
     if len(pairs) > 1:
@@ -151,7 +167,7 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 def _estimate_time(records: Sequence[Record]) -> _LevelEstimate:
     """Estimate the time of a case, with its error from the highest level that has several members.
 
-    The levels are allocations (cluster jobs), processes, compilations and samples.
+    The levels are allocations (cluster jobs), processes, compilations and samples, from high to low.
     """
     logs = [math.log(process_median(record)) for record in records]
     jobs = [_allocation(record) for record in records]
@@ -200,16 +216,16 @@ def _average_by_allocation(
 
 
 def _with_interval(ratio: Ratio) -> Ratio:
-    """Return the ratio with Student's interval for its error and degrees of freedom."""
+    """Return a ratio with its 95 % Student's t interval, from its error and degrees of freedom."""
     factor = math.exp(float(stdtrit(ratio.freedom, 0.975)) * math.sqrt(ratio.error))
     return replace(ratio, low=ratio.value / factor, high=ratio.value * factor)
 
 
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
-    """Return the p-value of the hypothesis that two times differ by at most the margin, a fraction.
+    """Return the p-value of the hypothesis that two times differ by at most `margin`, a relative difference.
 
-    Return None if a case has a single process. Source: McCarthy and Smyth 2009, Testing significance relative
-    to a fold-change threshold (TREAT).
+    Return None if a case ran in a single process. Source: McCarthy and Smyth 2009, Testing significance
+    relative to a fold-change threshold (TREAT).
     """
     if not ratio.count:
         return None
@@ -221,9 +237,11 @@ def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
 def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     """Return the ratios with each variance shrunk toward the common variance (empirical Bayes).
 
-    The variance from a few processes is uncertain, but that of many cases together is well known. Source:
-    Smyth 2004, the moderated t-statistic of limma. Cases that share processes are correlated, so that the
-    prior weight is limited by the effective number of independent cases (the design effect).
+    The variance of one case is uncertain if it has few processes, but the common variance of many cases is
+    well known. Each variance is therefore replaced by a weighted mean of both. Cases that share processes are
+    correlated, so that the weight of the common variance is limited by the effective number of independent
+    cases (the design effect). With fewer than 20 cases, the ratios are returned unchanged. Source: Smyth
+    2004, the moderated t-statistic of limma.
     """
     known = [ratio for ratio in ratios if ratio.count]
     if len(known) < _LEAST_CASES:
@@ -245,7 +263,10 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _inverse_trigamma(value: float) -> float:
-    """Return the inverse of the trigamma function by Newton's method. The value 1e6 represents infinity."""
+    """Return the inverse of the trigamma function by Newton's method.
+
+    For values below 1e-6 the result is 1e6, which represents infinity.
+    """
     if value < 1e-6:
         return 1e6
     x = 0.5 + 1 / value
@@ -255,7 +276,11 @@ def _inverse_trigamma(value: float) -> float:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective number of independent cases, given that cases in one process are correlated."""
+    """Return the effective number of independent cases.
+
+    It is smaller than the number of cases, because cases that ran in the same process are correlated. The
+    correlation is estimated from the deviations of the processes from the mean of each case.
+    """
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:
         size = math.sqrt(statistics.fmean(value**2 for value in ratio.deviations.values())) or 1.0

@@ -23,10 +23,10 @@ _GRID, _ROUNDS, _BISECTIONS = 33, 5, 24  # grid points, refinements, bisection s
 
 @dataclass(frozen=True)
 class ScalingFit:
-    """A scaling law fitted to one curve. Its speed-up is relative to the fitted time on one device."""
+    """A scaling law fitted to one scaling curve. Speed-ups are relative to the fitted time on one device."""
 
     name: str  # AMDAHL, GUSTAFSON or UNIVERSAL
-    parts: Mapping[str, Estimate]  # "serial", or "contention" (sigma) and "coherency" (kappa)
+    parts: Mapping[str, Estimate]  # parameters: "serial", or "contention" (sigma) and "coherency" (kappa)
     seconds: float  # fitted time on one device
     spread: float  # standard deviation of the residuals of the logarithms
     best: bool  # whether this is the best law for the curve
@@ -60,7 +60,10 @@ class ScalingFit:
 
     @property
     def doubt(self) -> str:
-        """Return a caveat for the limit if its parameter might be 0, or '' if the interval excludes 0."""
+        """Return a clause such as ', if there is a limit at all' if the limit is uncertain, otherwise ''.
+
+        The limit is uncertain if the 95 % confidence interval of the parameter that causes it includes 0.
+        """
         if self.limit is None or list(self.parts.values())[-1].low:
             return ""
         return f", if there is a {'peak' if self.peak else 'limit'} at all"
@@ -71,9 +74,9 @@ class _LinearLaw(NamedTuple):
 
     Attributes:
         parts: the names of the parameters that are fitted.
-        columns: the factors of the parameters, as functions of the device count.
-        sign: -1 if the law divides the time, else 1.
-        shift: a term that is known, (device counts,) or a scalar.
+        columns: the factor of each parameter on each device count.
+        sign: -1 if the time is divided by (1 + columns @ parameters), or 1 if it is multiplied.
+        shift: a known term, which is an array (device counts,) or a scalar.
     """
 
     name: str
@@ -87,10 +90,12 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     """Fit the laws that apply to the kind of a scaling curve, and mark the best one.
 
     Strong scaling curves are fitted with Amdahl's law, weak ones with Gustafson's law, and both with the
-    universal scalability law. A fit needs one device count more than the law has parameters, including the
-    time on one device: three for the first two laws, four for universal scalability. Each parameter lies
-    between 0 and 1. The best law has the least AICc. If there are too few device counts for AICc, the simpler
-    law is best unless an F test at 5 % rejects it.
+    universal scalability law. Amdahl's and Gustafson's laws need at least three device counts, and universal
+    scalability needs four: one more than the number of fitted values, including the time on one device. Each
+    parameter is between 0 and 1.
+
+    The best law has the least corrected Akaike information criterion (AICc). If there are too few device
+    counts for AICc, the simpler law is best unless an F test at the 5 % level rejects it.
     """
     devices = np.array([point.devices for point in curve.points], float)
     logs = np.log([point.seconds for point in curve.points])
@@ -128,7 +133,11 @@ def _linear_forms(devices: Any, kind: str) -> list[_LinearLaw]:
 
 
 def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
-    """Return the law with the least AICc, or the one that an F test prefers if AICc is undefined."""
+    """Return the best of the fitted laws, or None if there is none.
+
+    This is the law with the least AICc, or the one that an F test prefers if AICc is undefined. `count` is
+    the number of device counts.
+    """
     if len(laws) < 2:
         return next(iter(laws), None)
     squares = [law.spread**2 * (count - len(law.parts) - 1) for law in laws]
@@ -144,15 +153,20 @@ def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
 
 
 def _acceptance_limit(squares: float, freedom: int) -> float:
-    """Return the largest sum of squared residuals at which an F test at 5 % accepts other parameters."""
+    """Return the largest sum of squared residuals that an F test at the 5 % level accepts.
+
+    Args:
+        squares: the sum of squared residuals of the best fit.
+        freedom: the number of residual degrees of freedom.
+    """
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
 
 def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
-    """Fit a law to the logarithms of the times, with profile intervals of its parameters.
+    """Fit a law to the logarithms of the times, and compute the 95 % profile interval of each parameter.
 
-    A profile interval contains all values that an F test at 5 % does not reject. If the optimum lies on a
-    bound, its sum of squares is taken as the minimum, so that the interval is never empty.
+    A profile interval contains all values that an F test at the 5 % level does not reject. The test compares
+    with the best fit within the bounds 0 and 1, so that the interval is never empty.
     """
     target, freedom = form.sign * (logs - form.shift), len(logs) - len(form.parts) - 1
     best = _best_parts(form, target)
@@ -167,9 +181,16 @@ def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
 
 
 def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
-    """Return the residuals of log(time), (..., device counts), for parameter values, (..., parameters).
+    """Return the residuals of log(time) for given values of the parameters.
 
-    The time on one device is not a parameter: it is set to the value that minimizes the sum of squares.
+    The time on one device is not one of the parameters: it is set to the value that minimizes the sum of
+    squares.
+
+    Args:
+        target: the transformed logarithms of the times, an array (device counts,).
+        parts: values of the parameters, an array (..., parameters).
+    Returns:
+        An array (..., device counts).
     """
     left = target - np.log1p(parts @ form.columns.T)
     return left - left.mean(-1, keepdims=True)
@@ -180,11 +201,14 @@ def _sum_of_squares(form: _LinearLaw, target: Any, parts: Any) -> Any:
 
 
 def _best_parts(form: _LinearLaw, target: Any) -> Any:
-    """Return the least-squares parameters, each between 0 and 1, preferring 0 if it fits equally well."""
+    """Return the least-squares parameters, each between 0 and 1, as an array (parameters,).
+
+    A parameter is 0 if that value fits equally well.
+    """
     tried = [np.zeros(len(form.parts))]
     for free in ([0], [1], [0, 1]) if len(form.parts) == 2 else ([0],):
         columns = form._replace(columns=form.columns[:, free])
-        # The squared sine bounds a part by 0 and 1. The initial part adds about a tenth to the time.
+        # A parameter is a squared sine, to bound it by 0 and 1. At first it adds at most 10 % to the time.
         start = np.arcsin(np.sqrt(0.1 / np.abs(columns.columns).max(0)))
         optimum = least_squares(
             lambda x, columns=columns: _residuals(columns, target, np.sin(x) ** 2),
@@ -200,14 +224,16 @@ def _best_parts(form: _LinearLaw, target: Any) -> Any:
 
 
 def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, most: float) -> float:
-    """Return the lower or upper end of the profile interval of one parameter.
+    """Return the lower or upper limit of the profile interval of one parameter.
 
-    The search uses cube roots, because parameters of 1e-7 matter on thousands of devices.
+    The search grid is uniform in the cube root of the parameter, because values such as 1e-7 matter on
+    thousands of devices.
 
     Args:
         target: the transformed logarithms of the times.
-        best: the optimum of the parameter with this index.
-        end: the bound of the parameter in the direction of the search, 0 or 1.
+        index: the index of the parameter.
+        best: the optimum of this parameter.
+        end: the bound of this parameter in the direction of the search, 0 or 1.
         most: the largest accepted sum of squares.
     """
     inside, outside = math.cbrt(best), end
@@ -222,7 +248,14 @@ def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: fl
 
 
 def _profile_squares(form: _LinearLaw, target: Any, index: int, values: Any) -> Any:
-    """Return the sum of squares for each value of one parameter, optimized over the other by bisection."""
+    """Return the least sum of squares for each given value of one parameter, as an array (values,).
+
+    If the law has a second parameter, it is optimized by bisection.
+
+    Args:
+        target: the transformed logarithms of the times.
+        index: the index of the parameter with the given values.
+    """
     parts = np.zeros((len(values), len(form.parts)))
     parts[:, index] = values
     for other in {*range(len(form.parts))} - {index}:

@@ -1,6 +1,7 @@
-"""Accuracy of predictions: ratios of predicted to measured times of the same case and kind of device.
+"""Accuracy of the times that `scaling plan` predicts: error, coverage of the intervals, and order of methods.
 
-Timings shorter than ten empty calls are omitted, because they are mostly dispatch latency.
+A predicted time is compared with the measured time of the same case on the same kind of device. Timings
+shorter than ten empty calls are omitted, because they are mostly dispatch latency.
 """
 
 import itertools
@@ -21,14 +22,14 @@ ORDER_FACTOR = 2.0  # the order of two times is scored if their ratio exceeds th
 
 
 class PlannedPair(NamedTuple):
-    """A case that was both planned and measured."""
+    """The predicted and the measured time of a case that was both planned and measured."""
 
     plan: Record
     timing: Timing
 
     @property
     def predicted_seconds(self) -> float:
-        """Return the median of the predicted seconds per call."""
+        """Return the median predicted time per call, in seconds."""
         return self.plan.predicted["seconds"]  # type: ignore[index]
 
     @property
@@ -38,7 +39,7 @@ class PlannedPair(NamedTuple):
 
     @property
     def in_interval(self) -> bool:
-        """Return whether the measured median lies in the predicted 95 % interval."""
+        """Return whether the measured median lies in the predicted 95 % interval of the time."""
         predicted = self.plan.predicted
         return predicted is not None and predicted["low"] <= self.timing.median <= predicted["high"]
 
@@ -58,7 +59,7 @@ class PlanScore:
 
     @property
     def median_ratio(self) -> float:
-        """Return the median ratio of predicted to measured times."""
+        """Return the median of the ratios of predicted to measured times."""
         return statistics.median(self.ratios)
 
     @property
@@ -85,11 +86,14 @@ class PlanScores:
     total: PlanScore
     parts: tuple[PlanScore, ...]
     ordered: int  # number of comparable pairs whose order was predicted correctly
-    comparable: int  # number of pairs whose times differ by more than ORDER_FACTOR
+    comparable: int  # pairs of methods for one problem with measured times that differ by > ORDER_FACTOR
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """Return the errors of the newest predicted times, for each type of hardware with measured times."""
+    """Return the errors of the newest predicted times, one `PlanScores` for each type of hardware.
+
+    Types of hardware without a comparable measured time are omitted.
+    """
     predicted = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
     scores = []
     for hardware, records in group_by(predicted, lambda r: r.environment["hardware"]["name"]).items():

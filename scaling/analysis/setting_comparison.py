@@ -1,4 +1,4 @@
-"""Effect of settings on one program: mesh, overlap, seed coloring, and memory against time (Pareto front)."""
+"""Compare settings of one program: mesh, overlap, seed coloring, and memory against time (Pareto front)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -21,12 +21,12 @@ OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
 @dataclass(frozen=True)
 class SettingComparison:
-    """At least two timings of one program that differ only in the given fields, such as "mesh"."""
+    """A comparison of two or more timings of one program that differ only in given fields, such as "mesh"."""
 
     case: Case  # the case without the compared fields
     environment: str
     honest: bool
-    rows: tuple[tuple[Timing, Estimate], ...]  # each with its time divided by the least time
+    rows: tuple[tuple[Timing, Estimate], ...]  # fastest first; each with its time / the shortest time
 
     @property
     def distinguished(self) -> bool:
@@ -41,7 +41,10 @@ class SettingComparison:
 
 
 def compare_settings(timings: Iterable[Timing], *fields: str) -> list[SettingComparison]:
-    """Return a comparison for each program measured with several values of `fields`, such as "mesh"."""
+    """Return a comparison for each program that was measured with several values of the given fields.
+
+    `fields` are names of fields of `Case`, such as "mesh".
+    """
     programs = group_by(timings, lambda t: (t.environment, t.honest, _reset_fields(t.case, fields)))
     comparisons = []
     for (environment, honest, case), group in programs.items():
@@ -73,7 +76,10 @@ class Gain:
 
     @property
     def break_even(self) -> int | None:
-        """Return after how many evaluations `timing` is faster than `other` in total, or None if never."""
+        """Return the number of calls after which `timing` is faster in total than `other`, or None if never.
+
+        The total time includes the compilation.
+        """
         return break_even_calls(self.timing, self.other) if self.other else None
 
 
@@ -194,7 +200,10 @@ def memory_setting_name(case: Case) -> str:
 
 
 def automatic_blocks(record: Record) -> str:
-    """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''."""
+    """Return the block sizes that chunk=auto chose as text, such as '4 seeds and all points at a time'.
+
+    Return '' if no block sizes were chosen automatically.
+    """
     blocks: Any = record.blocks
     if not isinstance(blocks, Mapping):
         return ""
@@ -210,5 +219,8 @@ def mesh_name(case: Case) -> str:
 
 
 def padding_share(timing: Timing) -> float:
-    """Return the fraction of (point, seed) pairs that is padding for an even division over the mesh."""
+    """Return the fraction of (point, seed) pairs that were added as padding.
+
+    Padding allows the pairs to be divided evenly over the mesh. The fraction is the maximum over processes.
+    """
     return max((record.padding or 0.0 for record in timing.records), default=0.0)

@@ -1,4 +1,4 @@
-"""Parameter sweeps: the size that varies within a set of cases, and the sizes that are constant."""
+"""Find parameter sweeps: the problem size that varies in a set of cases, and the sizes that are constant."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
@@ -22,13 +22,15 @@ def size_values(case: Case) -> dict[str, int]:
 
 
 def find_sweeps(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep, str, list[T]]]:
-    """Partition items into sweeps, in each of which one size varies and the independent sizes are constant.
+    """Partition items into sweeps, where one size varies and all sizes independent of it are constant.
 
-    The items belong to one function. The swept size is the one with the most values on a single device count,
-    so that a number of points that grows with the devices is not a sweep.
+    The items must belong to one function. The varying size is the one with the most values on a single device
+    count, so that a number of points that grows with the number of devices is not a sweep.
 
+    Args:
+        case_of: returns the case of an item.
     Returns:
-        Tuples of the swept size, the constant sizes as text such as 'points=6 o=2', and the items.
+        Tuples of the varying size, the constant sizes as text such as 'points=6 o=2', and the items.
     """
     families = group_by(items, lambda item: tuple(case_of(item).sizes))
     return [sweep for family in families.values() for sweep in _sweeps_of_family(family, case_of)]
@@ -60,7 +62,7 @@ def _sweeps_of_family(items: Iterable[T], case_of: Callable[[T], Case]) -> list[
 
 
 def _dependent_names(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
-    """Return the names of the varying sizes as a list of lists. Sizes that vary together share a list."""
+    """Return lists of the names of the sizes that vary. Sizes that determine each other share a list."""
     dependent: list[list[str]] = []
     for name in rows[0]:
         if len({row[name] for row in rows}) > 1:

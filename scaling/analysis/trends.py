@@ -1,4 +1,4 @@
-"""Sentences on crossovers, growth with size, fitted scaling laws, memory settings, meshes and coloring."""
+"""Describe in sentences crossovers, growth with size, scaling laws, memory settings, meshes and coloring."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -50,7 +50,7 @@ _MOST_METHODS = 4  # the largest number of methods named in a sentence
 
 
 def format_time(timing: Timing) -> str:
-    """Return a median time with its interval as text, such as '12.3 µs (12.1 to 12.6)'."""
+    """Return a median time with its 95 % confidence interval as text, such as '12.3 µs (12.1 to 12.6)'."""
     return format_duration(timing.median, *(timing.interval or (None, None)))
 
 
@@ -61,12 +61,14 @@ def _describe_largest(
     cost: Callable[[T], tuple],
     describe: Callable[[T, Sequence[T]], str],
 ) -> list[str]:
-    """Return one sentence for each differentiated function, on its item with the largest problem size.
+    """Return a sentence for each differentiated function that describes its item with the largest problem.
 
     Args:
         origin_of: returns the environment, whether each device had its own CPU core, and the case of an item.
-        cost: returns a sort key. Of several items of the largest size, that with the least key is described.
-        describe: returns the sentence of an item, given all items of its function.
+        cost: returns a sort key. If several items have the largest problem, the one with the least key is
+            described.
+        describe: returns the sentence for an item, without the period. The second argument contains all items
+            of the same function.
     """
 
     def family(item: T) -> tuple:
@@ -84,7 +86,7 @@ def _describe_largest(
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return one sentence for each differentiated function on the sizes at which the fastest mode changes."""
+    """Return a sentence for each function that states the sizes where its fastest AD mode changes."""
     return _describe_largest(
         findings,
         (modes for modes in findings.fastest_mode_maps if modes.crossovers),
@@ -116,7 +118,10 @@ def _describe_crossover(crossovers: Sequence[Crossover], of: FastestModeMap) -> 
 
 
 def describe_growth(findings: Findings) -> list[str]:
-    """Return one sentence per function on how its time on the fewest devices grows with problem size."""
+    """Return a sentence for each function that states how its time grows with the problem size.
+
+    The times on the smallest device count are described.
+    """
     groups = group_by(findings.size_exponents, lambda row: id(row.sweep)).values()
     return _describe_largest(
         findings,
@@ -141,9 +146,10 @@ def _describe_exponents(rows: Sequence[SizeExponent]) -> str:
 
 
 def describe_laws(findings: Findings) -> list[str]:
-    """Return one sentence for each function and kind of scaling on the law that fits best.
+    """Return a sentence for each function and kind of scaling that names the scaling law with the best fit.
 
-    The law is that of the fastest curve of the largest problem.
+    Of the scaling curves of the largest problem, the one with the shortest time on its most devices is
+    described.
     """
     best = [
         (curve, law)
@@ -177,7 +183,7 @@ def _describe_law(curve: Curve, law: ScalingFit) -> str:
 
 
 def describe_variants(findings: Findings) -> list[str]:
-    """Return sentences that compare settings of the same problem.
+    """Return sentences that compare the settings with which the same problem was measured.
 
     The settings are chunks and storage, device meshes, the inputs that mixed mode differentiates in forward
     mode, overlapped communication, and colored seeds.
