@@ -1,4 +1,4 @@
-"""Create or update the W&B workspace and the W&B report of a study with the package wandb-workspaces.
+"""Create or update the W&B workspace and W&B report of a study with the package wandb-workspaces.
 
 This module runs in the child process that process.py starts. No text from records is rendered as Markdown.
 """
@@ -24,7 +24,7 @@ _PLOTS = {  # kind of plot -> title of its section
     "size": "Time against size",
 }
 _TABLES = {"fastest": "The fastest mode of each problem", "failures": "Failed and skipped cases"}
-_COLUMNS = ("method", "api", "split", "host")  # config fields shown beside the name of a run
+_COLUMNS = ("method", "api", "split", "host")  # config fields shown next to the name of a run
 Section = tuple[str, list[Any]]  # title, panels
 
 
@@ -97,7 +97,13 @@ def _make_sections(job: PublishJob, current: Mapping[str, str]) -> list[Section]
 
 
 def _make_line_plot(plot: Plot, bounds: list[str]) -> Any:
-    """Return a W&B line plot with dotted interval bounds, and with lines of ideal scaling for a speed-up."""
+    """Return a W&B line plot, in which the bounds of confidence intervals are dotted lines.
+
+    A plot of a speed-up also contains lines of ideal scaling.
+
+    Args:
+        bounds: The names "run ID:metric" of all lines that are bounds of confidence intervals.
+    """
     low, high = f"{plot.metric}_low", f"{plot.metric}_high"
     return wr.LinePlot(
         title=f"{'Speed-up' if plot.baselines else 'Time'}: {plot.title}", x=plot.x, title_x=plot.x_title,

@@ -1,4 +1,4 @@
-"""Build the data of the W&B line plots: time and speed-up against device count, and time against size.
+"""Data of the W&B line plots: time and speed-up against device count, and time against problem size.
 
 A plot shows one function with one transformation (such as `shard_map`), with a line per AD method and
 environment. This module does not import wandb.
@@ -31,9 +31,10 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Plot:
-    """The data of a line plot.
+    """The data of a W&B line plot.
 
-    W&B receives the values as `metric` and their 95 % interval bounds as `metric`_low and `metric`_high.
+    The values are logged as `metric`, and the bounds of their 95 % confidence intervals as `metric`_low and
+    `metric`_high.
     """
 
     kind: str  # strong, weak or size
@@ -52,7 +53,7 @@ class Plot:
 
 
 def make_plots(found: Findings) -> list[Plot]:
-    """Return all line plots of a study in decreasing order of lines. Each has a metric name of its own."""
+    """Return all line plots of a study, sorted by decreasing number of lines. Metric names are unique."""
     used: Counter[str] = Counter()
     plots = []
     for plot in (*_plots_over_devices(found.curves), *_plots_against_size(found.size_sweeps)):

@@ -1,8 +1,8 @@
 """Start a child process that runs wandb, send it a job, and receive its events as lines of JSON.
 
-wandb can hang, print, and change signal handlers and the environment, and none of this may affect a study. An
-event about a W&B run contains its digest as `run` and its `state`. Any event may contain a `reason` for a
-failure, and the last event contains `end`.
+wandb can hang, print, and change signal handlers and the environment. The child process protects the study
+from these effects. An event about a W&B run contains the digest of the run as `run`, and a `state`. Any event
+may contain the `reason` for a failure. The last event of the child process contains `end`.
 """
 
 import base64
@@ -54,7 +54,8 @@ class PublishJob:
 def run_job(folder: Path, job: PublishJob, lock: int, seconds: float = math.inf) -> Iterator[Event]:
     """Run a job in the child process and yield its events, such as {"run": digest, "state": "published"}.
 
-    The last event has a `reason` if the process crashed, exceeded its time, or sent nothing for too long.
+    If the process crashes, exceeds its time, or sends nothing for too long, the last event contains a
+    `reason`.
 
     Args:
         folder: The results folder, which is the working directory of the process.
@@ -85,7 +86,10 @@ def run_job(folder: Path, job: PublishJob, lock: int, seconds: float = math.inf)
 
 
 def _remove_caches_and_logs(wandb_folder: Path) -> None:
-    """Remove all of wandb's files except offline copies of runs. Its debug logs contain absolute paths."""
+    """Remove the files that wandb has written to a folder, except offline copies of runs.
+
+    The debug logs in these copies are removed too, because they contain absolute paths.
+    """
     copies = list(wandb_folder.glob("offline-run-*"))
     needed = [*copies, wandb_folder / "staging"] if copies else []
     extra = [path for path in wandb_folder.glob("*") if path not in needed]

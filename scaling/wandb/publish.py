@@ -1,6 +1,6 @@
 """Publish a results folder, or the finished workloads of a running study, to W&B and report the outcome.
 
-wandb runs in a child process (process.py). Its errors become lines of output and never fail a study.
+wandb runs in a child process (process.py). Errors of wandb become lines of output and never fail a study.
 """
 
 import math
@@ -44,11 +44,14 @@ class Outcome:
 
 
 def publish(folder: Path, settings: TrackingSettings, workloads: frozenset[str] | None = None) -> Outcome:
-    """Upload the results in a folder that W&B lacks, and return the outcome, which contains any errors.
+    """Upload the results of a folder that are not on the W&B server yet, and return the outcome.
+
+    Errors are not raised. They are part of the outcome.
 
     Args:
-        workloads: The names of the workloads that a running study has finished, which are sent within
-            `settings.timeout` seconds and only online, or None if the study has ended.
+        workloads: The names of the workloads that a running study has finished, or None if the study has
+            ended. For a running study, the upload is online only and takes at most `settings.timeout`
+            seconds.
     """
     outcome = Outcome(settings.mode)
     try:
@@ -113,7 +116,7 @@ def _outcome_lines(folder: Path, outcome: Outcome) -> Iterator[str]:
 class LivePublisher:
     """A callback that publishes the finished workloads of a running study to W&B until an error occurs.
 
-    The study calls it between measurements.
+    The study must call it between measurements. A call does nothing until the next publication is scheduled.
     """
 
     folder: Path
@@ -147,7 +150,7 @@ class LivePublisher:
 
 
 def finished_workloads(folder: Path, replicates: int) -> frozenset[str]:
-    """Return the names of the workloads whose cases all have `replicates` records or have been skipped."""
+    """Return the names of the workloads in which every case was skipped or has `replicates` records."""
     study = store.read_json(folder / "study.json")
     cells = study.get("cases", ()) if isinstance(study, dict) else ()
     records = store.latest(store.load(folder).records)

@@ -1,8 +1,8 @@
-"""Upload runs to the W&B server and read them back to verify them, or write offline copies.
+"""Upload W&B runs to the server and read them back to verify them, or write offline copies.
 
 This module runs in the child process that process.py starts, in the results folder. wandb does not report
 every failure, so a run counts as published only after it was read back and compared. Each upload gets a new
-run ID to avoid duplicate rows. A run is identified by the digest in its config.
+run ID to avoid duplicate rows. A digest in the config of a run identifies its content.
 """
 
 import contextlib
@@ -80,7 +80,7 @@ def do_job(job: PublishJob, send_event: Report) -> None:
 def _keep_offline_copy(job: PublishJob, run: TrackedRun, there: set[str], report: Report) -> None:
     """Write an offline copy of a W&B run, unless the server has the run or a complete copy exists.
 
-    An incomplete copy is removed if writing fails.
+    If writing fails, the incomplete copy is removed.
     """
     copies = Path("wandb").resolve().glob(f"offline-run-*-{run.digest}-*/*.wandb")
     if run.digest in there or any(map(_is_complete, copies)):
@@ -100,7 +100,10 @@ def _remove_copies(digest: str) -> None:
 
 
 def _publish_online(api: wandb.Api, job: PublishJob, report: Report, send_event: Report) -> None:
-    """Upload runs that are missing or different on the server, verify them, and tag superseded runs."""
+    """Upload the runs that are missing or different on the server, verify them, and tag superseded runs.
+
+    If requested, the dashboard is saved too.
+    """
     listed = _list_runs(api, job)
     current: dict[str, str] = {}  # series -> ID of its correct run on the server
     sent: dict[str, tuple[TrackedRun, Sizes]] = {}  # run ID on the server -> (run, sizes of its files)
@@ -156,6 +159,9 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
     """Log a run with wandb, and return its new ID and a dict from media file path to size in bytes.
 
     Exceptions of wandb propagate. Raise `OSError` if wandb's copy on disk is missing or incomplete.
+
+    Args:
+        mode: 'online' to upload the run, or 'offline' to write a copy to disk.
     """
     settings = job.settings
     lean = wandb.Settings(
@@ -195,7 +201,10 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
 
 
 def _records_artifact(run: TrackedRun) -> wandb.Artifact:
-    """Return a W&B artifact with the records of a study as JSON lines. Equal lines give the same version."""
+    """Return a W&B artifact that contains the records of a study as lines of JSON.
+
+    W&B creates no new version of the artifact if the lines have not changed.
+    """
     artifact = wandb.Artifact(f"{_ARTIFACT}-{run.series}", _ARTIFACT, "every record, as JSON lines")
     with artifact.new_file("records.jsonl", mode="w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in run.lines)
@@ -203,7 +212,10 @@ def _records_artifact(run: TrackedRun) -> wandb.Artifact:
 
 
 def _is_complete(log: Path) -> bool:
-    """Return whether a wandb log contains the end of its run; `finish` does not report a full disk."""
+    """Return whether a wandb log contains the end of its run.
+
+    This check is needed because `finish` reports no error if the disk is full.
+    """
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
@@ -211,9 +223,13 @@ def _is_complete(log: Path) -> bool:
 
 
 def _first_difference(stored: Any, run: TrackedRun, sizes: Sizes) -> str:
-    """Return the first difference of a run on the server from `run`, such as 'summary', or '' if none.
+    """Return the name of the first part of a run that differs on the server, such as 'summary'.
+
+    Return '' if there is no difference, and 'form' if the run on the server has an unexpected structure.
 
     Args:
+        stored: The run on the server.
+        run: The expected content.
         sizes: A dict from media file path to size in bytes, or {} to skip this comparison.
     """
     try:
@@ -243,9 +259,14 @@ def _comparisons(stored: Any, run: TrackedRun, sizes: Sizes) -> Iterator[tuple[s
 
 
 def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
-    """Add or remove the tag 'superseded' of a run on the server, and return whether it was added.
+    """Add or remove the tag 'superseded' of a run on the server, and return whether the tag was added.
 
     A run is superseded if a newer run replaces it or if its content is wrong.
+
+    Args:
+        stored: The run on the server.
+        current: A dict from the series of a run (see `TrackedRun`) to the ID of its newest run.
+        wrong: The IDs of the runs with wrong content.
     """
     newest = current.get(stored.config.get("series"))
     superseded = stored.id in wrong or newest not in (None, stored.id)

@@ -1,4 +1,4 @@
-"""Convert the results of a folder to the content of W&B runs: one per workload and AD method, one in total.
+"""Content of W&B runs: one per workload, AD method and environment, and a summary run for the whole study.
 
 Floats are rounded to six digits, so that W&B returns them unchanged. This module does not import wandb.
 """
@@ -49,7 +49,7 @@ class TrackedRun:
 def study_runs(
     folder: Path, found: Findings, plots: Sequence[Plot], records: Sequence[Record]
 ) -> list[TrackedRun]:
-    """Return the W&B runs to publish for a results folder. The last one summarizes the whole study.
+    """Return the W&B runs to publish for a results folder. The last run summarizes the whole study.
 
     Raise `OSError` if the image file of a figure cannot be read.
     """
@@ -71,12 +71,14 @@ def _make_run(
 ) -> TrackedRun:  # fmt: skip
     """Return the content of a W&B run that represents some records.
 
-    Its config has the fields that are equal in all records, and its summary their counts by status.
+    The config contains the fields that are equal in all records. The summary contains the number of records
+    by status.
 
     Args:
         series: The identifier that stays the same when results are added.
         study: The name of the study, which is the group of the run.
         kind: The job type of the run.
+        config: Further fields of the config.
         rows: A dict from sort key to row of the history.
         **media: The fields `tables`, `images` and `lines` of the run.
     """
@@ -108,7 +110,7 @@ def _method_run(
 
 
 def _filter_fields(record: Record) -> Fields:
-    """Return the fields of a record by which W&B runs can be filtered: its case and its environment."""
+    """Return the fields of a record by which users can filter W&B runs: its case and its environment."""
     case, environment = to_dict(record.case), record.environment
     sizes = {f"size_{name}": size for name, size in case.pop("sizes").items()}
     where = {name: environment.get(name) for name in _ENVIRONMENT}
@@ -165,13 +167,17 @@ def _fastest_row(each: FastestMethod) -> Fields:
 
 
 def _encode_fields(fields: Fields) -> Fields:
-    """Return the fields as W&B stores them, without those that are None, NaN or infinite."""
+    """Return the fields in the form that W&B stores. Fields that are None, NaN or infinite are omitted."""
     plain = {_encode(str(name)): _encode(value) for name, value in fields.items()}
     return {name: value for name, value in plain.items() if value is not None}
 
 
 def _encode(value: Any) -> Any:
-    """Return a value as W&B stores it: a rounded float, None for NaN or infinity, JSON text if no scalar."""
+    """Return a value in the form that W&B stores.
+
+    Floats are rounded to six digits, NaN and infinity become None, and lists and dicts become JSON text. In a
+    string, invalid Unicode becomes U+FFFD.
+    """
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     if isinstance(value, float):
