@@ -57,7 +57,10 @@ class ClusterSettings:
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """Return the names of the environment fields that only a process on the nodes can determine."""
+        """Return the names of the environment fields that only a process on the nodes can determine.
+
+        These fields depend on setup lines, the Python interpreter, or the container of the workers.
+        """
         loaded = ("xla_flags", "glibc_tunables") if self.setup else ()
         return (*loaded, *(("versions",) if self.python or self.container else ()))
 
@@ -68,7 +71,7 @@ class ClusterSettings:
 
 
 def from_config(config: Any) -> ClusterSettings:
-    """Return the cluster settings of a Hydra configuration. Raise `Refusal` if a value is invalid."""
+    """Return the settings in the `cluster` group of a Hydra configuration. Raise `Refusal` if invalid."""
     name = config.get("name") if isinstance(config, Mapping) else config
     if isinstance(config, Mapping) and name is None:
         raise Refusal(

@@ -38,7 +38,9 @@ class TaskState:
     """A submitted task (cases that run in one job) with the state of its job.
 
     Attributes:
+        submission: The submission that contains the task.
         entry: The task, as listed in the submission.
+        state: State of the job.
         settled: Whether records have been written for the cases that the job left without a result.
     """
 
@@ -49,7 +51,7 @@ class TaskState:
 
     @cached_property
     def journal(self) -> TaskJournal:
-        """Return the events that the task has written to disk so far. The files are read once."""
+        """Return the events that the task has written to disk so far. The files are read only once."""
         return read_journal(self.entry.path)
 
     @property
@@ -81,8 +83,9 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
     """Return the states of all tasks that were submitted for a results folder. A task runs in one job.
 
     Args:
-        query_scheduler: If False, the scheduler is not queried, and a task without a saved or reported state
-            is `UNKNOWN`.
+        results: Results folder.
+        query_scheduler: Whether to query Slurm. If False, a Slurm task is `UNKNOWN` unless its final state is
+            saved on disk or its journal reports that it has completed.
     Raises:
         Refusal: If the scheduler cannot be queried.
     """
@@ -91,7 +94,11 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 
 
 def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
-    """Return (states of all tasks, error message of the scheduler). The message is "" if it answered."""
+    """Return (states of all tasks, error message), without raising an exception if the scheduler fails.
+
+    If the scheduler can be queried, the message is "". Otherwise, the states are those known without the
+    scheduler, see `find_tasks`.
+    """
     try:
         return find_tasks(results), ""
     except Refusal as refusal:
@@ -119,7 +126,7 @@ def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list
 
 
 def _add_job_ids(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskState]:
-    """Return tasks of one submission with their job IDs. Query the IDs that the launcher did not save."""
+    """Return the tasks of one submission with their job IDs. Query job IDs that the launcher did not save."""
     jobs = {task.entry.name: task.entry.job or task.journal.job for task in tasks}
     if query_scheduler and tasks[0].submission.kind == SLURM and None in jobs.values():
         jobs |= _find_jobs_by_name(tasks[0].submission, jobs)
@@ -130,9 +137,16 @@ def _add_job_ids(tasks: Sequence[TaskState], query_scheduler: bool) -> list[Task
 
 
 def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the job IDs, by task name, of the one job array that was submitted but not saved.
+    """Return the job IDs of a job array that was submitted, but whose IDs the launcher did not save.
 
-    All jobs of a submission have one name. The launcher saves each array before it submits the next.
+    There is at most one such array, because the launcher saves the IDs of each array before it submits the
+    next. The array is found by the job name, which all jobs of a submission have in common.
+
+    Args:
+        submission: The submission.
+        jobs: Dict from task name to job ID, or to None if the ID is unknown.
+    Returns:
+        A dict from task name to job ID.
     """
     saved = {entry.job.partition("_")[0] for entry in submission.entries if entry.job}
     array = [entry for entry in submission.entries if not entry.job]
@@ -163,9 +177,11 @@ def _find_states(tasks: Sequence[TaskState], query_scheduler: bool) -> list[Task
 def _find_state(
     task: TaskState, query_scheduler: bool, scheduler_states: Mapping[str, JobState], job_is_saved: bool
 ) -> JobState:
-    """Return the current state of a task: a name such as "RUNNING", the node, and the reason.
+    """Return the current state of the job of a task.
 
     Args:
+        task: The task, with its job ID.
+        query_scheduler: Whether the scheduler has been queried.
         scheduler_states: States that the scheduler reports, by job ID.
         job_is_saved: Whether the launcher saved the job ID of the task.
     """
@@ -209,7 +225,7 @@ def _read_final_state(task: TaskState) -> JobState:
 
 
 def state_in_log(task: TaskState) -> str | None:
-    """Return the Slurm state in which a job ended, such as "TIMEOUT", from its log, or None if not stated."""
+    """Return the Slurm state in which a job ended, such as "TIMEOUT", from its log, or None if unknown."""
     for line in reversed(read_log(task, "err")):
         if explanation := transport.explain_failure([line]):
             return _STATE_OF_REASON[explanation[0]]
@@ -219,9 +235,10 @@ def state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the last lines of the job log of a task.
+    """Return the last lines of the job log of a task, or an empty list if there is no log.
 
     Args:
+        task: The task.
         kind: "err" for standard error or "out" for standard output.
     """
     job = task.entry.job or task.journal.job
@@ -234,7 +251,10 @@ def read_log(task: TaskState, kind: str) -> list[str]:
 
 
 def _find_process(task: TaskState) -> int | None:
-    """Return the process ID of a local task or of its launcher, or None if neither is running."""
+    """Return the ID of a running process of a local task, or None if there is none on this host.
+
+    The process is the task itself, or the command `timeout` that runs it.
+    """
     folder = str(task.entry.folder.resolve()).encode()  # guards against a reused process ID
     for pid in (task.journal.pid, task.entry.job):
         with contextlib.suppress(OSError):
@@ -247,6 +267,7 @@ def save_states(tasks: Iterable[TaskState], settled: bool = False) -> None:
     """Save the states of ended tasks in the file states.json of their submission.
 
     Args:
+        tasks: The ended tasks.
         settled: Whether records have been written for the cases that the jobs left without a result.
     """
     for folder, group in _group_by_submission(tasks).items():
@@ -269,7 +290,10 @@ def _group_by_submission(tasks: Iterable[TaskState]) -> dict[Path, list[TaskStat
 
 
 def was_cancelled(tasks: Sequence[TaskState]) -> bool:
-    """Return whether a task of the last submission was canceled. If so, no cases are resubmitted."""
+    """Return whether any task of the last submission was canceled.
+
+    In this case, the caller must not submit the remaining cases again.
+    """
     return any(task.state.name == "CANCELLED" for task in _last_submission(tasks))
 
 
@@ -294,7 +318,7 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 
 
 def cancel(tasks: Iterable[TaskState]) -> int:
-    """Cancel all pending and running tasks. Return the number of canceled tasks."""
+    """Cancel all pending and running tasks among `tasks`. Return the number of canceled tasks."""
     live = [task for task in tasks if task.state.live]
     for group in _group_by_submission(live).values():
         if group[0].submission.kind == SLURM:

@@ -1,4 +1,4 @@
-"""Task journals: the events of a task as JSON lines, one file per run of the task."""
+"""Journals of submitted tasks: write and read the events of a task as JSON lines, one file per run."""
 
 import dataclasses
 import datetime
@@ -17,9 +17,18 @@ class TaskAttempt:
 
     Attributes:
         run: Number of the run of the task, which is 2 or more after a requeue.
-        job: Slurm job ID.
+        key: Case key.
+        replicate: Number of the replicate.
+        attempt: Number of the attempt at the case, starting with 1.
+        job: Slurm job ID, or None if unknown.
+        nodes: Names of the nodes of the job.
         workers: Numbers N of the worker-N.log files of the workers that ran the case.
-        ended_at: End time, or None if the case runs or if the task ended first.
+        began_at: Start time in ISO 8601 format, or None if the case has not begun.
+        ended_at: End time in ISO 8601 format, or None if the case is running or the task ended before the
+            case.
+        status: Status of the record, or None before the end.
+        reason: Reason of the record, or None.
+        text: Explanation of the reason, or None.
     """
 
     run: int
@@ -37,7 +46,7 @@ class TaskAttempt:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number), which is the same for all attempts at this measurement."""
+        """Return (case key, replicate number), which identifies the measurement in all of its attempts."""
         return self.key, self.replicate
 
 
@@ -45,9 +54,18 @@ class TaskAttempt:
 class TaskJournal:
     """Content of the journal files of a task (cases that run in one job), over all of its runs.
 
+    Times are in ISO 8601 format.
+
     Attributes:
+        attempts: All attempts at cases.
         runs: Number of runs, or 0 if the task has never started.
-        job: Slurm job ID of the last run. The fields up to `began_at` also refer to the last run.
+        job: Slurm job ID of the last run, or None.
+        node: Name of the node of the last run, or "".
+        pid: Process ID of the last run, or None.
+        began_at: Start time of the last run, or None.
+        last_event: Name of the last event, such as "ended", or "".
+        last_text: Text of the last event, or "".
+        last_at: Time of the last event, or None.
     """
 
     attempts: tuple[TaskAttempt, ...]
@@ -67,13 +85,17 @@ class TaskJournal:
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
-        """Return the last attempt at each case whose last attempt has begun and not ended."""
+        """Return the attempts that have begun and not ended. Only the last attempt at a case counts."""
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Return the journal of a task, with one `TaskAttempt` per attempt. `task` is the path of its file."""
+    """Return the content of the journal files of a task.
+
+    Args:
+        task: Path of the task file. The journal files are in the same folder.
+    """
     attempts: dict[tuple[int, str, int, int], TaskAttempt] = {}
     start: dict[str, Any] = {}
     last: dict[str, Any] = {}
@@ -101,7 +123,11 @@ def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
 
 
 class Journal:
-    """Writer of the journal of a running task. Each run of the task writes a file of its own."""
+    """Writer of the journal of a running task. Each run of the task writes to a new file.
+
+    Args:
+        task: Path of the task file.
+    """
 
     def __init__(self, task: Path) -> None:
         number = 1
@@ -112,13 +138,16 @@ class Journal:
         self._file: TextIO = path.open("x", encoding="utf-8")
 
     def write(self, event: str, **fields: Any) -> None:
-        """Append an event to the journal file, with its fields and the current time, as one line of JSON."""
+        """Append an event with the given fields and the current time to the journal, as one line of JSON."""
         self._file.write(json.dumps({"at": _now(), "event": event} | fields) + "\n")
         self._file.flush()
 
 
 def read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield each journal event of a task as a dict, with the number of its run. Damaged lines are omitted."""
+    """Yield the journal events of all runs of a task as dicts, in the order in which they were written.
+
+    The field "run" is the number of the run. Damaged lines are omitted.
+    """
     for number in itertools.count(1):
         try:
             text = task.with_suffix(f".run-{number}.jsonl").read_text(encoding="utf-8", errors="replace")
@@ -142,7 +171,10 @@ def current_job() -> str | None:
 
 
 def seconds_between(began_at: str | None, ended_at: str | None = None) -> float | None:
-    """Return the seconds from one ISO 8601 time to another or to now, or None if a time is invalid."""
+    """Return the seconds from one ISO 8601 time to another, or None if a time is invalid.
+
+    If `ended_at` is not given, return the seconds until now. A negative difference is returned as 0.
+    """
     try:
         began = datetime.datetime.fromisoformat(began_at or "")
         ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)

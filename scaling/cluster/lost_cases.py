@@ -1,4 +1,4 @@
-"""Write a "failed" record for each unrecorded case whose Slurm job has ended, and find out why it ended."""
+"""Write a "failed" record for each case that an ended job left without a record, and explain why it ended."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ _REASONS = {  # state of a job -> (reason of the records, text of the records)
 }
 # States in which cases that had not begun are not recorded as failed.
 _NOT_RECORDED_BEFORE_START = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LOST")
-# Prefixes of log lines that do not state the cause.
+# Prefixes of log lines that do not explain the cause.
 _UNINFORMATIVE_PREFIXES = (
     " ", "Traceback", "subprocess.CalledProcessError", "submitit", "srun: Job step", "slurmstepd",
     "Command '[",
@@ -37,7 +37,14 @@ _UNINFORMATIVE_PREFIXES = (
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Record as failed the cases that newly ended jobs left without a record. Return the number of cases."""
+    """Write a "failed" record for each case that a job has left without a record. Return the number of cases.
+
+    Only jobs that have ended since the last call are examined.
+
+    Args:
+        results: Results folder.
+        tasks: States of all submitted tasks.
+    """
     new = [task for task in tasks if not task.open and not task.settled]
     if not new:
         return 0
@@ -48,7 +55,12 @@ def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
 
 
 def find_unrecorded(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
-    """Return the records that `record_lost_cases` would write, without writing to the results folder."""
+    """Return the records that `record_lost_cases` would write, without writing them.
+
+    Args:
+        tasks: States of all submitted tasks.
+        records: All records of the results folder.
+    """
     lost: list[Record] = []
     for task in tasks:
         if task.open or task.settled:
@@ -68,13 +80,13 @@ def lost_records(
     text: str,
     all_cases: bool = False,
 ) -> list[Record]:
-    """Return records with status "failed" of the cases that a task did not finish.
+    """Return a "failed" record for each case that a task began but did not finish.
 
     Args:
-        records: All records of the results folder.
+        records: All records of the results folder. Attempts that have a record are omitted.
         task: Path of the task file.
         definition: Content of the task file.
-        reason: Reason code of the records, such as "timeout".
+        reason: Reason code for the new records, such as "timeout".
         text: Explanation of the reason.
         all_cases: Whether to include the cases that never began.
     """
@@ -96,17 +108,18 @@ def lost_records(
 
 
 def append_records(results: Path, records: Iterable[Record]) -> None:
-    """Write records to a new file of a results folder."""
+    """Write records to a new file in a results folder."""
     writer = store.Writer(results)
     for record in records:
         writer.append(record)
 
 
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
-    """Return why cases of an ended task have no result, or None if no case needs a record.
+    """Return why cases of an ended task have no result, or None if no case needs a "failed" record.
 
     Returns:
-        (reason code such as "timeout", explanation, whether cases that never began are lost too), or None.
+        (reason code such as "timeout", explanation, whether cases that never began need a record too), or
+        None.
     """
     name, begun = task.state.name, bool(task.journal.attempts)
     if name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
@@ -127,7 +140,7 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
 
 
 def find_cause(task: TaskState) -> str:
-    """Return a message on why a task ended, from its journal or its job logs, or "" if there is none."""
+    """Return a message that explains why a task ended, from its journal or logs, or "" if there is none."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
     if text := _find_failed_setup(job_state.read_log(task, "err")):
@@ -144,7 +157,11 @@ def find_cause(task: TaskState) -> str:
 
 
 def _find_failed_setup(lines: Sequence[str]) -> str:
-    """Return the log message about a failed setup command with its output, or "" if none has failed."""
+    """Return a message about the setup line that failed, with its output, or "" if no setup line failed.
+
+    Args:
+        lines: Lines of the job log.
+    """
     failures = [number for number, line in enumerate(lines) if line.startswith(submission_files.SETUP_FAILED)]
     if not failures:
         return ""

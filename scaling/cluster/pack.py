@@ -1,4 +1,4 @@
-"""Distribute cases over Slurm tasks, so that the predicted run time of each task fits into a time limit."""
+"""Distribute cases over Slurm tasks, so that the predicted run time of each task is within a time limit."""
 
 import dataclasses
 import statistics
@@ -19,12 +19,13 @@ _BUILD_SECONDS = 5.0  # default time to build, compile, and check a case
 
 @dataclass(frozen=True)
 class PackedTask:
-    """A set of cases that run one after another in one job, with their predicted duration in seconds.
+    """A set of cases that run one after another in one job, with their predicted duration.
 
     Attributes:
         shape: Number of devices, nodes, and processes.
         sessions: Sequences of cases that share a worker process.
-        is_planned: Whether a plan predicts the time of every case, and none of the cases was tried before.
+        seconds: Predicted duration in seconds.
+        is_planned: Whether the times of all cases are predicted by a plan, and no case has been tried before.
     """
 
     shape: ProcessShape
@@ -46,16 +47,20 @@ def pack(
     planned: Sequence[Record] = (),
     nested: bool = False,
 ) -> list[PackedTask]:
-    """Distribute the cases of a schedule over tasks. Each task runs in one job.
+    """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
-    Cases of the same problem stay in one task, which exceeds the budget only if it has no other cases.
+    Cases of the same problem are in the same task. A task exceeds the budget only if it has cases of one
+    problem.
 
     Args:
-        records: Records of the results folder, whose measured times predict the duration of the cases.
-        budget: Maximum predicted seconds per task.
-        planned: Plan records of these cases.
-        nested: Whether all tasks have the same process shape, which is large enough for every case, and each
-            task runs whole scaling curves in all replicates. Otherwise each task has the shape of its cases.
+        schedule: The cases to run.
+        settings: Settings of the run.
+        records: Records of the results folder. The measured times in these records predict the durations.
+        budget: Maximum predicted duration of a task, in seconds.
+        planned: Plan records of the cases.
+        nested: Whether each task contains whole scaling curves with all device counts and replicates. All
+            tasks then have the same process shape, which is large enough for every case. Otherwise, all cases
+            of a task have the same process shape, which is the shape of the task.
     """
     predicted = planned_seconds(planned, schedule.machine, settings)
     predict = make_predictor(records, settings, predicted)
@@ -76,7 +81,7 @@ def pack(
 def _group_by_shape(
     schedule: Schedule, settings: RunSettings
 ) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Return, for each process shape, a list of groups. The cases of a group solve the same problem."""
+    """Return a dict from process shape to groups of cases. The cases of a group solve the same problem."""
     groups: dict[ProcessShape, list[list[ScheduledCase]]] = defaultdict(list)
     for session in schedule.sessions:
         groups[process_shape(session[0].case, schedule.machine, settings)] += group_by_problem(session)
@@ -86,7 +91,14 @@ def _group_by_shape(
 def _group_by_curve(
     schedule: Schedule, settings: RunSettings
 ) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Group cases that differ only in method, devices, or points. The only key is a shape for all cases."""
+    """Return groups of cases, one per scaling curve. Used if each task contains all device counts.
+
+    The cases of a group have the same workload, target, variant, sizes, differentiated inputs, dtype, and
+    precision. They may differ in the number of points and devices, the method, and the replicate.
+
+    Returns:
+        A dict with one item. The key is a process shape that is large enough for every case.
+    """
     shapes = [process_shape(session[0].case, schedule.machine, settings) for session in schedule.sessions]
     nodes = max(shape.nodes for shape in shapes)
     per_node = max(shape.devices // shape.nodes for shape in shapes)
@@ -100,7 +112,7 @@ def _group_by_curve(
 
 
 def pack_into_one(tasks: Sequence[PackedTask]) -> list[PackedTask]:
-    """Combine tasks into a single one with all cases, for a machine that runs one task at a time."""
+    """Return a list with a single task of all cases, for a machine that runs one task at a time."""
     largest = max((task.shape for task in tasks), key=lambda shape: shape.devices)
     return [
         PackedTask(
@@ -125,7 +137,14 @@ def _fill_tasks(
     predict: Callable[[Case], float],
     budget: float,
 ) -> list[PackedTask]:
-    """Distribute groups of cases over tasks, in order, with as many groups per task as the budget allows."""
+    """Distribute groups of cases over tasks, in order, with as many groups per task as the budget allows.
+
+    Args:
+        shape: Process shape of the tasks.
+        groups: Groups of cases. The cases of a group stay together.
+        predict: Function from a case to its predicted duration in seconds.
+        budget: Maximum predicted duration of a task, in seconds.
+    """
     tasks: list[PackedTask] = []
     sessions: list[tuple[ScheduledCase, ...]] = []
     total = 0.0
@@ -143,10 +162,10 @@ def _fill_tasks(
 
 
 def planned_seconds(planned: Iterable[Record], machine: Machine, settings: RunSettings) -> dict[str, float]:
-    """Return a dict from case key to the predicted duration in seconds of measuring the case on this machine.
+    """Return a dict from case key to the time to measure the case on this machine, as predicted by a plan.
 
-    If several plans exist, the longest time is used. If the device kind of the machine is unknown, plans for
-    any device of the platform are used.
+    Times are in seconds. If several plans contain a case, the longest time is used. If the device kind of the
+    machine is unknown, the plans for all devices of its platform are used.
     """
     longest: dict[str, float] = {}
     for record in planned:
@@ -162,10 +181,20 @@ def planned_seconds(planned: Iterable[Record], machine: Machine, settings: RunSe
 def make_predictor(
     records: Sequence[Record], settings: RunSettings, planned: Mapping[str, float]
 ) -> Callable[[Case], float]:
-    """Return a function from a case to its predicted run time in seconds.
+    """Return a function that predicts the run time of a case in seconds.
 
-    The prediction is the first that exists of: the median measured time of the case, `case_seconds` if the
-    case timed out, its planned time, the longest time of a similar case, and a default.
+    The function returns the first of the following that is available:
+
+    1. the median measured time of the case,
+    2. `case_seconds`, if the case timed out,
+    3. the planned time of the case,
+    4. the longest measured time of a similar case,
+    5. a default.
+
+    Args:
+        records: Records of the results folder.
+        settings: Settings of the run.
+        planned: Planned times in seconds by case key, from `planned_seconds`.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     similar: dict[tuple, float] = {}
@@ -190,7 +219,10 @@ def make_predictor(
 
 
 def _repeated_seconds(record: Record, settings: RunSettings) -> float | None:
-    """Return the seconds to run a case again with the current sampling settings, or None if unknown."""
+    """Return the predicted time to measure the case of a record again, in seconds.
+
+    The current sampling settings apply. Return None if the record does not contain the time of every stage.
+    """
     stages = [getattr(record, name) for name in STAGES]
     if None in stages:
         return None

@@ -46,7 +46,16 @@ def submit(
 ) -> Submission:
     """Submit tasks to Slurm, or start the only task on this host, and return the submission.
 
-    The tasks run a copy of this package. If one is rejected, cancel all of them and raise `Refusal`.
+    The tasks run a copy of this package. If Slurm rejects any task, cancel all tasks of the submission,
+    remove its folder, and raise `Refusal`.
+
+    Args:
+        results: Results folder.
+        cluster: Settings of the cluster.
+        tasks: Tasks to submit.
+        settings: Settings of the run.
+        schedule: Schedule that contains the cases of the tasks.
+        nested: Whether all device counts run in one allocation.
     """
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     submission = submission_files.create_submission(
@@ -80,7 +89,7 @@ def submit(
 
 
 def _cancel_all(submission: Submission) -> None:
-    """Cancel all jobs of a submission, and wait until none of them remains."""
+    """Cancel all jobs of a submission. Wait until they have ended, but at most `_CANCEL_SECONDS`."""
     end = time.monotonic() + _CANCEL_SECONDS
     while (jobs := slurm.list_live_jobs(submission.name)) and time.monotonic() < end:
         slurm.cancel(jobs)
@@ -111,7 +120,7 @@ def _start_process(
 
 
 def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[SubmittedTask]]:
-    """Return one list of tasks per job array: at most `max_tasks` tasks with the same process shape."""
+    """Return one list of tasks per job array, with at most `max_tasks` tasks of the same process shape."""
     shapes: dict[ProcessShape, list[SubmittedTask]] = defaultdict(list)
     for entry in submission.entries:
         shapes[entry.shape].append(entry)
@@ -162,15 +171,15 @@ def _extract_sbatch_message(text: str) -> str:
 def format_scripts(
     results: Path, cluster: ClusterSettings, tasks: Sequence[PackedTask], machine: Machine
 ) -> list[str]:
-    """Return the text of each sbatch script that `submit` would submit. Slurm is not required."""
+    """Return the text of each sbatch script that `submit` would submit. Slurm need not be installed."""
     import submitit
 
     class Unchecked(submitit.SlurmExecutor):
-        """An executor that does not require srun."""
+        """An executor of submitit that can be created on a host without srun."""
 
         @classmethod
         def affinity(cls) -> int:
-            """Return the priority of this executor, independent of whether srun exists."""
+            """Return a positive number, which means that this executor is available, even without srun."""
             return 1
 
     submission = submission_files.build_submission(results, "STAMP", cluster, tasks)
@@ -192,11 +201,15 @@ def _sbatch_options(
     machine: Machine,
     previous: str | None,
 ) -> dict[str, Any]:
-    """Return the sbatch options of a job array as a dict with submitit's names.
+    """Return the sbatch options of a job array as a dict, with the option names of submitit.
 
     Args:
+        submission: The submission that contains the job array.
         entry: Any task of the array.
-        previous: Job ID of the array that must end first if `at_once` limits the number of running tasks.
+        cluster: Settings of the cluster.
+        machine: Nodes and devices of the cluster.
+        previous: Job ID of the previous array. If `at_once` limits the number of running tasks, this array
+            starts only after the previous one has ended.
     """
     shape = entry.shape
     per_process = shape.devices // shape.processes
@@ -228,10 +241,11 @@ def _sbatch_options(
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
-    """Return shell lines that run each setup line and end the job with its exit status if it fails.
+    """Return shell code that runs setup lines. If one fails, the job ends with the exit status of that line.
 
-    Only the exit status of the whole line counts, not that of commands inside a shell function such as
-    `module` of Lmod. The message on standard error begins with `submission_files.SETUP_FAILED`.
+    The code is a list of lines. A setup line fails if the exit status of the whole line is not 0. Failures of
+    commands inside a shell function, such as `module` of Lmod, are ignored. The message on standard error
+    begins with `submission_files.SETUP_FAILED`.
     """
     if not lines:
         return []
@@ -243,7 +257,10 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 
 
 def _copy_package(folder: Path) -> list[str]:
-    """Copy this package into a folder. Return NAME=VALUE variables that make Python import the copy."""
+    """Copy this package into a folder. Return environment variables that make Python import the copy.
+
+    The variables are strings of the form NAME=VALUE.
+    """
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)
     if environment.source(folder / "scaling") != environment.source():

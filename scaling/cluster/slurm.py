@@ -66,8 +66,11 @@ class SlurmNode:
     """A node of a Slurm partition, as listed by sinfo.
 
     Attributes:
+        partition: Name of the partition.
         default: Whether the partition is the default partition.
+        name: Name of the node.
         devices: Number of devices of the requested platform.
+        cpus: Number of CPUs.
         features: Node features that a constraint can name.
     """
 
@@ -80,11 +83,15 @@ class SlurmNode:
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes that a job may use as a `Machine` (node count, devices, CPUs), as listed by sinfo.
+    """Return the nodes that a job may use, with their devices and CPUs, as a `Machine`, according to sinfo.
 
-    The nodes are those of the configured or the default partition. If the default partition has no
-    requested device, and a constraint, QOS, or `per_node` is given, all partitions are searched, because the
-    site then selects the partition by these options. If sinfo shows no devices, `per_node` is used as given.
+    The nodes are in the configured partition or, if none is configured, in the default partition. Nodes with
+    a feature that the constraint names are preferred. If a constraint, a QOS, or `per_node` is set and the
+    default partition has no such node, nodes of all partitions are used, because some sites select the
+    partition by these options. If sinfo lists no devices, the number of devices per node is `per_node`.
+
+    Raises:
+        Refusal: If no device is found and `per_node` is not set, or if sinfo fails.
     """
     all_nodes = _list_nodes(cluster)
     pools = _node_pools(cluster, all_nodes)
@@ -106,7 +113,7 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
 def _remote_machine(
     cluster: ClusterSettings, per_node: int, nodes: int, name: str, cpus_each: float | None = None
 ) -> Machine:
-    """Return a machine with `nodes` nodes (at most `cluster.nodes`) of `per_node` devices each."""
+    """Return a `Machine` with `nodes` nodes, but at most `cluster.nodes`, with `per_node` devices each."""
     return Machine(
         cluster.platform, cluster.device_kind, per_node, min(cluster.nodes or nodes, nodes), name,
         remote=True, untold=cluster.untold, cpus_each=cpus_each,
@@ -114,7 +121,10 @@ def _remote_machine(
 
 
 def assumed_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes of a cluster as a `Machine`, from its settings alone, for a host without sinfo."""
+    """Return a `Machine` that is based on the cluster settings alone, for a host without sinfo.
+
+    Raise `Refusal` if `per_node` is not set.
+    """
     if not cluster.per_node:
         raise Refusal(
             "sinfo is not available to count the devices of a node: "
@@ -136,7 +146,7 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
 
 
 def _node_pools(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> list[list[SlurmNode]]:
-    """Return the lists of nodes to search for devices, in order of preference. Lists may be empty."""
+    """Return the lists of nodes to search for devices, in order of preference. A list may be empty."""
     if cluster.partition:
         partitions = sorted({node.partition for node in all_nodes})
         names = cluster.partition.split(",")
@@ -198,7 +208,10 @@ def _count_devices(cluster: ClusterSettings, cores: int, gres: str) -> int:
 
 
 def allocation_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes and devices of the Slurm allocation of this process as a `Machine`."""
+    """Return the nodes and devices of the Slurm allocation of this process as a `Machine`.
+
+    Raise `Refusal` outside an allocation, or if the number of GPUs is neither known nor set with `per_node`.
+    """
     nodes = allocated_nodes()
     gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
     available = (cpus_per_node() or 1) if cluster.platform == "cpu" else gpus
@@ -215,7 +228,7 @@ def allocation_machine(cluster: ClusterSettings) -> Machine:
 
 
 def max_array_tasks() -> int:
-    """Return the maximum number of tasks of a Slurm job array, or the default of Slurm if it is unknown."""
+    """Return the maximum number of tasks of a Slurm job array. If unknown, return the default of Slurm."""
     with contextlib.suppress(Refusal):
         config = run_command("scontrol", "show", "config")
         size = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
@@ -225,7 +238,7 @@ def max_array_tasks() -> int:
 
 
 def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return the states of Slurm jobs, by job ID (such as "12_3"). Jobs unknown to Slurm are omitted."""
+    """Return a dict from job ID, such as "12_3", to job state. Jobs that Slurm does not know are omitted."""
     if not jobs:
         return {}
     ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
@@ -244,7 +257,7 @@ def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
         listed.add(job)
         if name in LIVE or job not in job_states or job_states[job].live:
             job_states[job] = JobState(name, node, elapsed, "" if reason == "None" else reason)
-    # sacct may miss the end of a job: a job that runs according to sacct only has ended.
+    # sacct may miss the end of a job. A job that runs according to sacct, but not to squeue, has ended.
     return {
         job: job_states[job]
         for job in jobs
@@ -253,7 +266,11 @@ def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
 
 
 def _accounted_states(ids: str) -> dict[str, JobState]:
-    """Return the states that sacct reports for a comma-separated list of jobs, by job ID."""
+    """Return the job states that sacct reports, as a dict from job ID.
+
+    Args:
+        ids: IDs of jobs or job arrays, separated by commas.
+    """
     job_states: dict[str, JobState] = {}
     for line in _run_sacct(f"--jobs={ids}", "--format=JobID,State,NodeList,Elapsed,ExitCode"):
         job, name, node, elapsed, code = line.split("|")
@@ -267,6 +284,7 @@ def list_accounted_jobs(name: str, since: str) -> list[str]:
     """Return the IDs of all jobs with this name that sacct reports, including jobs that have ended.
 
     Args:
+        name: Job name.
         since: Submission time of the first job, as an ISO 8601 string.
     """
     start = datetime.datetime.fromisoformat(since).astimezone() - datetime.timedelta(minutes=5)
@@ -283,7 +301,10 @@ def _run_sacct(*arguments: str) -> list[str]:
 
 
 def _expand_array(job: str) -> list[str]:
-    """Return the job IDs of an ID such as 12_[0,3-5%2], which names the pending tasks of an array."""
+    """Return the IDs of the pending tasks that an ID such as 12_[0,3-5%2] represents: 12_0, 12_3, 12_4, 12_5.
+
+    The ID of a single job is returned as a list with one element.
+    """
     array, bracket, indices = job.partition("_[")
     if not bracket:
         return [job]

@@ -1,4 +1,4 @@
-"""Rows of the table of tasks in `scaling status`: one per running or failed task, one per group of others."""
+"""Rows of the task table in `scaling status`: one row per running or failed task, shared rows for others."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -18,10 +18,11 @@ _MAX_NAMES = 2  # maximum number of names in a cell
 
 @dataclass(frozen=True)
 class TaskRow:
-    """A row of the status table: one task, or several tasks of a submission in the same state.
+    """A row of the task table: one task, or several tasks of a submission in the same state.
 
     Attributes:
-        is_single: Whether the row describes a single task in full, rather than summarizing several.
+        tasks: The tasks of the row.
+        is_single: Whether the row shows the details of a single task instead of a summary.
     """
 
     tasks: tuple[TaskState, ...]
@@ -56,9 +57,13 @@ class TaskRow:
 
 
 def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[TaskRow], int]:
-    """Return the rows of the status table, oldest submission first, and the number of omitted old rows.
+    """Return the rows of the task table, oldest submission first, and the number of omitted rows.
 
-    If `every` is true, each task has its own row, and no row is omitted.
+    If there are too many rows, the oldest rows of ended tasks are omitted, except in the last submission.
+
+    Args:
+        tasks: States of all submitted tasks, oldest submission first.
+        every: Whether to return one row for each task and omit none.
     """
     groups: dict[tuple[object, ...], list[TaskState]] = defaultdict(list)
     for task in tasks:
@@ -70,7 +75,11 @@ def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[Tas
 
 
 def _make_rows(group: Sequence[TaskState], every: bool) -> list[TaskRow]:
-    """Return rows for tasks in the same state: one each, or a shared row if they are pending or completed."""
+    """Return rows for tasks in the same state: one row per task, or one row that several tasks share.
+
+    Pending and completed tasks, and tasks in an unknown state, share a row. Of the other tasks, the first
+    `_MAX_SINGLE_ROWS` have separate rows. If `every` is true, each task has a separate row.
+    """
     if every:
         count = len(group)
     else:
@@ -87,7 +96,7 @@ def _list_names(names: Iterable[str]) -> str:
 
 
 def _format_elapsed(task: TaskState) -> str:
-    """Return the elapsed time of a task, such as "2 h 05 min", or "" if it has not started or is unknown."""
+    """Return the elapsed time of a task, such as "2 h 05 min", or "" if unknown or not started."""
     if task.waits or task.state.name == UNKNOWN:
         return ""
     if minutes := parse_minutes(task.state.elapsed):  # such as 1-02:03:04, or 3:04

@@ -1,4 +1,4 @@
-"""Read and write the files of a submission: submission.json and one task file with the cases of each job.
+"""Read and write the files of a submission: submission.json, and one task file per job with its cases.
 
     jobs/20261121T201500-3f2a/submission.json   settings of the submission, and its tasks with their job IDs
                               0001.json         task file: the cases of a task, and how to run them
@@ -44,8 +44,9 @@ class SubmittedTask:
 
     Attributes:
         folder: Folder of the submission.
-        name: Stem of the task file, such as "0001".
+        name: Name of the task file without its suffix, such as "0001".
         job: Job ID, or None if the task is not submitted yet.
+        shape: Number of devices, nodes, and processes.
         cases: Number of cases.
         seconds: Predicted run time in seconds.
         minutes: Time limit in minutes.
@@ -70,11 +71,13 @@ class Submission:
     """The content of submission.json: the tasks that one command submitted.
 
     Attributes:
+        folder: Folder of the submission.
         kind: Name of the cluster settings, such as slurm or local.
         made_at: Submission time in UTC, in ISO 8601 format.
-        host: Host of the launcher.
-        minutes: Default time limit of a task.
-        pid: Process ID of the launcher on `host`.
+        host: Host name of the launcher, the process that submitted the tasks.
+        minutes: Default time limit of a task in minutes.
+        entries: The submitted tasks.
+        pid: Process ID of the launcher on `host`, or None if unknown.
     """
 
     folder: Path
@@ -87,7 +90,11 @@ class Submission:
 
     @property
     def may_be_submitting(self) -> bool:
-        """Return whether the process that created the submission may still be submitting tasks."""
+        """Return whether the launcher may still be submitting tasks.
+
+        Return False if the submission is more than 300 seconds old, or if the process of the launcher is
+        known to have ended. The process can only be observed on its host.
+        """
         if self.pid and self.host == node_name() and not Path(f"/proc/{self.pid}").exists():
             return False
         age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(self.made_at)
@@ -104,6 +111,11 @@ class TaskDefinition:
     """The content of a task file: the cases of a task, and how to run them.
 
     Attributes:
+        sessions: Sequences of cases that share a worker process.
+        settings: Settings of the run.
+        machine: Nodes and devices of the cluster.
+        cluster: Settings of the cluster.
+        nested: Whether all device counts run in one allocation.
         environments: Planned environments, by `PreflightResult.environment_key`.
     """
 
@@ -143,7 +155,10 @@ def read_submissions(results: Path) -> list[Submission]:
 def build_submission(
     results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask]
 ) -> Submission:
-    """Return a submission of these tasks, without job IDs. No file is written."""
+    """Return a submission of the given tasks, without job IDs. No file is written.
+
+    Tasks of the same process shape have the same time limit, because they are submitted as one job array.
+    """
     folder = results / SUBMISSIONS / stamp
     limits = dict[ProcessShape, float]()  # all tasks of an array have the same shape and time limit
     for task in tasks:
@@ -174,7 +189,19 @@ def create_submission(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Write submission.json and the task files of a new submission, and return it, without job IDs."""
+    """Write the folder of a new submission, with submission.json and the task files. Return the submission.
+
+    This function does not submit the jobs. The job IDs of the submission are therefore None.
+
+    Args:
+        results: Results folder.
+        stamp: Name of the new folder, such as "20261121T201500-3f2a".
+        cluster: Settings of the cluster.
+        tasks: Tasks to submit.
+        settings: Settings of the run.
+        schedule: Schedule that contains the cases of the tasks.
+        nested: Whether all device counts run in one allocation.
+    """
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
     for entry, task in zip(submission.entries, tasks, strict=True):
@@ -187,14 +214,18 @@ def create_submission(
 
 
 def time_limit(task: PackedTask, cluster: ClusterSettings) -> float:
-    """Return the time limit of a task in minutes: `cluster.time`, or less if a plan predicts the run time."""
+    """Return the time limit of a task in minutes.
+
+    The limit is `cluster.time`. If a plan predicts the run time, the limit is twice this time plus 10
+    minutes, but at most `cluster.time`.
+    """
     if not task.is_planned:
         return cluster.time
     return min(cluster.time, math.ceil(_TIME_LIMIT_FACTOR * task.seconds / 60) + _EXTRA_MINUTES)
 
 
 def write_submission(submission: Submission) -> None:
-    """Write submission.json, with the job IDs that are known so far."""
+    """Write submission.json, including all job IDs that are known so far."""
     content = {name: getattr(submission, name) for name in (*_FIELDS, "pid")}
     content["tasks"] = [
         {
@@ -207,7 +238,10 @@ def write_submission(submission: Submission) -> None:
 
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
-    """Add job IDs (a dict by task name) to a submission, write submission.json, and return the submission."""
+    """Add job IDs to a submission, write submission.json, and return the updated submission.
+
+    `jobs` is a dict from task name to job ID.
+    """
     entries = tuple(dataclasses.replace(e, job=jobs.get(e.name, e.job)) for e in submission.entries)
     updated = dataclasses.replace(submission, entries=entries)
     write_submission(updated)

@@ -1,7 +1,7 @@
 """Program of a Slurm job or local task: run the cases of a task file that have no record yet.
 
-`python -m scaling.cluster.task FILE` runs a task. A requeued job runs the same command again: cases that had
-begun are recorded as failed, and cases that had not begun are run.
+`python -m scaling.cluster.task FILE` runs a task. A job that Slurm requeues runs the same command again. The
+new run records cases that the previous run had begun as failed, and runs the others.
 """
 
 import contextlib
@@ -84,7 +84,10 @@ def _run_with_journal(path: Path, definition: submission_files.TaskDefinition, l
 def _run_missing_cases(
     path: Path, definition: submission_files.TaskDefinition, journal: Journal, lock: int
 ) -> None:
-    """Record as failed the cases that an earlier run of the task began but did not end. Run the others."""
+    """Run the cases of a task that have no record.
+
+    Cases that an earlier run of the task began but did not end are first recorded as failed.
+    """
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
     text = "its job was requeued while it ran"
@@ -114,9 +117,10 @@ def make_worker_options(
     """Return options to start workers as steps of this Slurm allocation, through ssh, or on this host.
 
     Args:
-        log_folder: Folder for the standard error of the workers.
+        cluster: Settings of the cluster.
+        log_folder: Folder for the standard error of the workers, or None.
         nested: Whether all device counts run in one allocation.
-        is_snapshot: Whether the running code is the copy that was submitted.
+        is_snapshot: Whether the running code is the copy of the package that was made at submission.
     """
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):
@@ -137,7 +141,7 @@ def make_worker_options(
 def remaining_sessions(
     definition: submission_files.TaskDefinition, records: Sequence[Record]
 ) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return the cases of a task that are not done and have attempts left, with new attempt numbers.
+    """Return the cases of a task that have no result and may be attempted, with updated attempt numbers.
 
     Returns:
         Sequences of cases. The cases of a sequence share a worker process.

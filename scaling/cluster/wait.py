@@ -16,11 +16,15 @@ _POLL_SECONDS = 2.0
 _MAX_POLL_SECONDS = 10.0  # maximum time between two polls
 _RETRY_SECONDS = 300.0  # timeout of a scheduler that no longer answers
 _ENDING_SECONDS = 10.0  # timeout for canceled tasks to end
-_MAX_LOAD = 0.2  # maximum share of a core that polling uses
+_MAX_LOAD = 0.2  # maximum fraction of the waiting time that queries take
 
 
 def poll(results: Path) -> Iterator[list[TaskState]]:
-    """Yield the states of all submitted tasks every few seconds, until no task is pending or running."""
+    """Yield the states of all submitted tasks every few seconds, until no task is pending or running.
+
+    If the scheduler fails temporarily, no states are yielded. Raise `Refusal` if the first query fails, or if
+    the scheduler has not answered for `_RETRY_SECONDS`.
+    """
     began = time.monotonic()
     answered_at = None
     while True:
@@ -44,7 +48,8 @@ def wait_until_done(results: Path, console: Console, after_poll: Callable[[], No
 
     Args:
         results: Results folder.
-        after_poll: Called each time the states of the tasks have been queried.
+        console: Console for the progress.
+        after_poll: Function that is called each time the states of the tasks have been queried, or None.
     """
     last_line = ""
     try:
@@ -66,7 +71,10 @@ def wait_until_done(results: Path, console: Console, after_poll: Callable[[], No
 
 
 def wait_until_ended(results: Path) -> list[TaskState]:
-    """Wait up to 10 seconds for canceled tasks to end. Return the tasks that have not ended."""
+    """Wait until no task is pending or running, but at most 10 seconds. Return the tasks that have not ended.
+
+    Used after tasks have been canceled.
+    """
     deadline = time.monotonic() + _ENDING_SECONDS
     while tasks := [task for task in job_state.find_tasks(results) if task.state.live]:
         if time.monotonic() > deadline:
