@@ -15,10 +15,14 @@ _UNDEFINED = "not_defined"
 
 
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
-    """Return the (reason, text) to record for a case that cannot run, or None if it can run.
+    """Return the (reason, text) to record for a case that cannot run, or None if the case can run.
 
-    The reason is a word such as "not_defined", and the text explains it. The defaults of the case (one
-    configuration to run) must be filled in, see completion.py.
+    The reason is a code such as "not_defined", and the text explains it.
+
+    Args:
+        case: The case (one configuration to run), with its defaults filled in by completion.py.
+        workload: The workload of the case, which contains the function to differentiate.
+        sizes: The numbers of outputs, inputs and seeds of the derivative.
     """
     rules = [
         *_mode_rules(case, workload, sizes), *_reduction_rules(case, workload, sizes),

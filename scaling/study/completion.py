@@ -1,7 +1,8 @@
 """Fill in the defaults that a case takes from its workload, and reset the fields that have no effect.
 
-A completed case names its target, variant, sizes and inputs. Each field that its mode, target or layout does
-not use has its default value. This module does not decide whether a case can run.
+The target, the variant, the sizes and the inputs of a completed case are set. A field that the case does not
+use because of its mode, target or layout has its default value. This module does not decide whether a case
+can run.
 """
 
 import dataclasses
@@ -31,10 +32,13 @@ if TYPE_CHECKING:
 
 
 def complete(case: Case, make: workload.MakeWorkload = workload.make_user_workload) -> Case:
-    """Fill in the defaults of a case (one configuration to run), and reset fields that have no effect.
+    """Fill in the defaults of a case (one configuration to run), and reset the fields that have no effect.
+
+    Raise `Refusal` if a value in the case is invalid.
 
     Args:
-        make: The function that maps a case to its `Workload`, the function family to differentiate.
+        case: The case as given in a study.
+        make: The function that maps a case to its `Workload`, which contains the function to differentiate.
     """
     case = _resolve_names(case)
     case = dataclasses.replace(case, **_reset_values(case))
@@ -46,7 +50,10 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
 
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
-    """Return the fields that a study sets without effect in a case, as a dict from field name to reason."""
+    """Return the fields that are set in a case but have no effect, as a dict from field name to reason.
+
+    The case is a case as given in a study, before its defaults are filled in.
+    """
     settled, found = _resolve_names(case), dict[str, UnusedField]()
     target = f"with target={settled.target}"
     if settled.mode != case.mode:
@@ -71,9 +78,11 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _resolve_names(case: Case) -> Case:
-    """Fill in the target, mode, variant, formulation, sizes and points of a case from its workload.
+    """Return the case with the target, mode, variant, formulation, sizes and points from its workload.
 
-    Raise `Refusal` if the case states a name that the workload does not have.
+    A field that is set in the case keeps its value, unless another field determines it: for example, the mode
+    is "value" if the target is the value of the function. Raise `Refusal` if the workload does not have a
+    target, variant, formulation, dtype or size that is set in the case.
     """
     module = find_module(case.workload)
     mode, target = _resolve_target(case, module)
@@ -103,8 +112,8 @@ def _resolve_names(case: Case) -> Case:
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
     """Return the AD mode and the target of a case with defaults filled in, such as ("jacfwd", "jacobian").
 
-    If the target is the value of the function, the mode is "value", and vice versa. Raise `Refusal` if the
-    workload does not have the target.
+    If the target is the value of the function, the mode is "value". If the mode is "value", the target is the
+    value of the function. Raise `Refusal` if the workload does not have the target.
     """
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
@@ -123,8 +132,13 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
 def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
     """Return the value of a field of a case, such as `variant`, or the first of `names` if it is not set.
 
-    Raise `Refusal` if the value is neither in `names`, which the workload offers, nor in `others`, which the
-    engine (the AD system) offers.
+    Raise `Refusal` if the value is invalid.
+
+    Args:
+        case: The case.
+        field: The name of the field.
+        names: The values that the workload offers.
+        others: The values that the engine (the AD system) offers in addition.
     """
     value = getattr(case, field) or (names[0] if names else None)
     if value is not None and value not in names + others:
@@ -133,9 +147,10 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[s
 
 
 def _reset_values(case: Case) -> dict[str, Any]:
-    """Return the values to which fields without effect are reset, as a dict from field name to value.
+    """Return new values for the fields of a case that have no effect, as a dict from field name to value.
 
-    Raise `Refusal` if the case needs a mesh and states none that matches its number of devices.
+    Most of these fields get their default value. Raise `Refusal` if the case needs a mesh (split=both) but
+    has none that matches its number of devices.
     """
     if case.split == "both" and case.api != "jit":
         _check_mesh(case)
@@ -158,7 +173,11 @@ def _check_mesh(case: Case) -> None:
 
 
 def unused_in_layout(case: Case) -> dict[str, UnusedField]:
-    """Map each field that the mode, target or layout of a case makes irrelevant to the reason."""
+    """Return the fields that have no effect because of the mode, the target or the layout of a case.
+
+    Returns:
+        A dict from field name to the reason.
+    """
     unused: dict[str, UnusedField] = {}
     for name, holds, words, because in _unused_field_rules(case):
         if holds:
@@ -167,7 +186,11 @@ def unused_in_layout(case: Case) -> dict[str, UnusedField]:
 
 
 def _unused_field_rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
-    """Return rules (field, whether it is unused, reason, fields that cause it), the first of which counts."""
+    """Return the rules that decide which fields of a case have no effect.
+
+    A rule is (field, whether the field has no effect, reason, fields that cause this). If several rules apply
+    to the same field, only the first counts.
+    """
     mode, plain = case.ad_mode, case.api == "jit"
     whole, by_hand = not mode.has_seeds, mode.by_workload
     with_mode, seedless = f"with mode={mode.name}", whole or mode.single_seed or case.target == "hvp"
@@ -207,10 +230,11 @@ def _unused_field_rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
-    """Return the case with `chunk` or `block` removed if it covers all seeds or all points of a device.
+    """Return the case without `chunk` or `block` if the value is so large that it changes nothing.
 
-    `chunk` is the number of seeds (tangents or cotangents) and `block` the number of points (batch elements)
-    that are computed at a time. The compiled program is the same without such a field.
+    `chunk` is the number of seeds (tangents or cotangents) that are computed at a time, and `block` is the
+    number of points (batch elements). If `chunk` covers all seeds of a device, or `block` covers all of its
+    points, the compiled program is the same as without this field. With storage=host, `block` is kept.
     """
     from scaling.core.shape import ceil_div
 

@@ -1,6 +1,7 @@
 """Compose the configuration of a study with Hydra: from overrides and YAML files to a plain dict.
 
-Errors of Hydra become a `Refusal` with a message of one line. Shell completion is implemented here too.
+Errors of Hydra are raised as `Refusal` with a message of one line. This module also implements shell
+completion.
 """
 
 import contextlib
@@ -77,7 +78,10 @@ _Task = Callable[[Any, Mapping[str, Any]], None]
 
 
 def _compose_once(conf: Path, folders: list[str], overrides: list[str], task: _Task) -> None:
-    """Compose one configuration and call `task`. `hydra.main` composes it twice, first to read its mode."""
+    """Compose one configuration, and call `task` with it.
+
+    This function is faster than `hydra.main`, which composes the configuration twice.
+    """
     from hydra import compose as compose_config
     from hydra import initialize_config_dir
     from hydra.core.hydra_config import HydraConfig
@@ -109,10 +113,12 @@ def _run_hydra(conf: Path, options: list[str], overrides: list[str], task: _Task
 def complete(words: list[str], verbs: list[str]) -> int:
     """Print the shell completions of the word at the cursor, or setup code for the shell, and return 0.
 
-    Hydra completes the words of `run` and `plan`. Errors are not printed, because the user is still typing.
+    Hydra completes the words after `run` and `plan`. Errors are not printed, because the user is still
+    typing.
 
     Args:
-        words: The words after the subcommand: `query=SHELL` of the shell, or options of Hydra.
+        words: The words after the subcommand: `query=SHELL` if a shell requests completions, or other options
+            of Hydra.
         verbs: The names of all subcommands of `scaling`.
     """
     if not any(word.startswith("query=") for word in words):
@@ -142,7 +148,7 @@ def _read_keys(file: Path) -> list[str]:
 
 
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[str]) -> None:
-    """Raise `Refusal` for unknown or missing keys, or if a group such as `cluster` has no single choice."""
+    """Raise `Refusal` for unknown or missing keys, or if a group such as `cluster` is not set to one name."""
     for name in config:
         if name not in known:
             raise unknown_name("key", name, known)
@@ -172,7 +178,10 @@ def _check_cluster(config: Any, conf: Path) -> None:
 
 @contextlib.contextmanager
 def _check_files() -> Iterator[None]:
-    """Return a context manager in which Hydra checks the size and nesting of YAML files before reading."""
+    """Return a context manager. In its context, each YAML file is checked before Hydra reads it.
+
+    See yaml_files.py for the limits on size and nesting.
+    """
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
 
     from scaling.study import yaml_files

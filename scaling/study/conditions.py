@@ -1,8 +1,8 @@
 """Parse and evaluate the `where` conditions of a study, such as "api != 'jit' or devices == 1".
 
-A condition compares names and constants and joins comparisons with `and`, `or`, `not`. Arithmetic accepts
-numbers only, and the magnitude of every number is limited to `_LARGEST`, so that no condition takes long or
-needs much memory; `eval` is not used.
+A condition compares names and constants, and combines comparisons with `and`, `or` and `not`. `eval` is not
+used. Arithmetic is possible with numbers of a magnitude of at most `_LARGEST`, so that every condition can be
+evaluated with little time and memory.
 """
 
 import ast
@@ -106,7 +106,11 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _compute(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Return `operation(left, right)`, or raise `ValueError` unless all are numbers of limited magnitude."""
+    """Return `operation(left, right)`.
+
+    Raise `ValueError` if an operand is not a number, or if the magnitude of an operand or of the result
+    exceeds `_LARGEST`.
+    """
     for operand in (left, right):
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise ValueError(f"arithmetic takes numbers, not {operand!r}")

@@ -1,7 +1,7 @@
 """Format the help text of every configuration field for `scaling run --help`, from conf/config.yaml.
 
-The meanings are the comments in that file. The allowed values and defaults are those that cases are checked
-against. The text has at most 79 columns.
+The meaning of a field is its comment in that file. The allowed values and the defaults come from the code
+that validates cases. The lines of the text have at most 79 characters.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ _DEFAULTS = {each.name: each.default for each in dataclasses.fields(Case) if eac
 
 
 def fill(text: str) -> str:
-    """Return a text with every line longer than 79 columns wrapped."""
+    """Return the text with all lines of more than 79 characters wrapped."""
     return "\n".join(
         textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         if len(line) > _WIDTH else line for line in text.splitlines()
@@ -37,7 +37,7 @@ def fill(text: str) -> str:
 def describe(conf: Path) -> str:
     """Return the help text of all configuration fields: name, meaning, allowed values and default.
 
-    The meanings are the comments in config.yaml in the folder `conf`.
+    `conf` is the folder that contains config.yaml.
     """
     built_in = {each.name for each in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")])}
     allowed: dict[str, Collection[Any]] = {

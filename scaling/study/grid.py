@@ -1,7 +1,8 @@
 """Expand the shared fields, grids and command-line overrides of a study into a list of cases.
 
-A list as the value of a field is swept, `where` excludes cases, and the scaling rule (strong or weak) derives
-the number of points from the number of devices. completion.py fills in the defaults of the workloads.
+If the value of a field is a list, the field is swept over its elements. `where` excludes cases. With weak
+scaling, the number of points is multiplied by the number of devices. completion.py fills in the defaults of
+the workloads.
 """
 
 import dataclasses
@@ -28,7 +29,12 @@ _Sources = dict[str, str]  # field -> its source: the command line, the study, o
 
 
 class UnusedField(NamedTuple):
-    """The reason why a field of a case has no effect, as text, and the names of the fields that cause it."""
+    """The reason why a field of a case has no effect.
+
+    Attributes:
+        words: The reason as text, such as "with api=jit, which runs on one device".
+        because: The names of the fields that cause it.
+    """
 
     words: str
     because: tuple[str, ...]
@@ -36,11 +42,13 @@ class UnusedField(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class GridCell:
-    """A case as stated in a study, before defaults are filled in and weak scaling multiplies its points.
+    """A case as given in a study, before defaults are filled in and weak scaling multiplies its points.
 
     Attributes:
+        case: The case.
         scaling: "strong" or "weak".
-        stated: For each grid that contains the case, a dict from field to the source of its value.
+        stated: One dict for each grid that contains the case. The dict maps each field to the source of its
+            value, such as "on the command line".
     """
 
     case: Case
@@ -48,7 +56,11 @@ class GridCell:
     stated: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)
 
     def scaled(self, completed: Case) -> Case:
-        """Return the completed case, with its points multiplied by its devices if the scaling is weak."""
+        """Return the completed case with the number of points that the scaling rule requires.
+
+        With weak scaling, the number of points is multiplied by the number of devices. With strong scaling,
+        the case is returned unchanged.
+        """
         if self.scaling == "strong":
             return completed
         return dataclasses.replace(completed, points=completed.points * completed.devices)
@@ -57,16 +69,18 @@ class GridCell:
 def expand_study(
     study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None
 ) -> list[GridCell]:
-    """Return the distinct cases of a study as `GridCell`s, in the order of the study.
+    """Return the different cases of a study as a list of `GridCell`, in the order of the study.
 
-    A grid's fields take precedence over the shared fields, and overrides over both. A study may contain other
-    studies by name as `parts`, whose cells come first. Cases for `ceilings` are not included, see
-    options/machine_peaks.py. Raise `Refusal` if the study is invalid or has no cells.
+    The fields of a grid replace the shared fields of the study, and overrides replace both. A study may
+    contain other studies by name as `parts`. The cells of the parts come first. The cases that `ceilings`
+    adds are not included, see options/machine_peaks.py. Raise `Refusal` if the study is invalid or has no
+    cells.
 
     Args:
         study: The fields, grids and parts of the study.
-        overrides: A mapping from field to value on the command line, where None means not given.
-        most: The maximum number of cells before `where` excludes any. `Refusal` is raised if there are more.
+        overrides: A mapping from field to its value on the command line, or to None if it is not given there.
+        most: The maximum number of cells, counted before `where` excludes any. If there are more, `Refusal`
+            is raised. None means no limit.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
     grids = list(_expand_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))
@@ -92,9 +106,11 @@ def _expand_grids(
     """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
 
     Args:
+        study: The fields, grids and parts of the study.
         given: The fields on the command line.
-        place: The name of the study or part in messages.
-        sources: A dict from field to source for the fields that are stated outside this study or part.
+        place: The name of the study or part, for messages.
+        sources: A dict from field to the source of its value, for fields that are set outside this study or
+            part.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY}
     parts = study.get("parts") or {}
@@ -117,9 +133,10 @@ def _expand_grids(
 
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Return the fields of `under` updated with those of `upper`, or raise `Refusal` for an unknown key.
+    """Return the fields of `under`, with values in `upper` taking precedence. Ignore values that are None.
 
-    Sizes are merged by name, so that a single size can be replaced.
+    The mappings of `sizes` are merged by name, so that `upper` can replace a single size. Raise `Refusal` for
+    an unknown key.
     """
     for name in (*under, *upper):
         if name not in FIELDS + _OWN:
@@ -131,10 +148,11 @@ def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
 
 
 def _without_aliases(grid: _Fields, given: Mapping[str, Any]) -> _Fields:
-    """Return a grid with plain AD modes in place of modes that imply a value of `batch`.
+    """Return a grid in which no mode sets `batch` implicitly, if `batch` is given on the command line.
 
-    If the command line does not set `batch`, the grid is returned unchanged. Raise `Refusal` if the mode on
-    the command line itself implies a value of `batch`.
+    Some names of modes, such as vmap_jacfwd, set both the AD mode and `batch`. These names are replaced by
+    the AD mode. If `batch` is not given on the command line, the grid is returned unchanged. Raise `Refusal`
+    if such a name is given on the command line in addition to `batch`.
     """
     if "batch" not in given:
         return grid
@@ -151,7 +169,10 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
-    """Return a dict from field to the list of its values in a grid, with sizes under names like `sizes.p`."""
+    """Return a dict from field to the list of its values in a grid.
+
+    A size has a key such as `sizes.p`. The key `where` is omitted.
+    """
     sizes = fields.get("sizes", {})
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
@@ -170,7 +191,10 @@ def _expand_cells(fields: _Fields) -> Iterator[GridCell]:
 
 
 def _expand_meshes(fields: _Fields) -> Iterator[_Fields]:
-    """Yield the fields of a case. If `mesh` is "all", yield them once for each mesh shape, such as 2x4."""
+    """Yield the fields of a case. If `mesh` is "all", yield them once for each possible mesh of its devices.
+
+    A mesh such as 2x4 partitions the points over 2 devices and the seeds over 4.
+    """
     devices = fields.get("devices", 1)
     if fields.get("mesh") != EVERY or not isinstance(devices, int) or devices < 1:
         yield fields
@@ -216,19 +240,22 @@ def _parse_bytes(text: str) -> int:
 
 
 def _condition_names(cell: GridCell) -> dict[str, Any]:
-    """Return the fields, sizes and scaling that a `where` condition may use, as a dict from name to value."""
+    """Return the names that a `where` condition may use, as a dict from name to value in this cell.
+
+    The names are the fields of the case, its sizes, and `scaling`.
+    """
     fields = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
     return fields | dict(cell.case.sizes) | {"scaling": cell.scaling}
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
-    """Raise `Refusal` if a study states a value of a field that has no effect in any case with this value.
+    """Raise `Refusal` if a study sets a field to a value that has no effect in any case with this value.
 
-    A value from a file is accepted if it has no effect only because the command line replaces another field.
+    A value from a file is accepted if it has no effect only because the command line sets another field.
 
     Args:
-        cells: The cells of the study (cases as stated).
-        unused: For each cell, a mapping from field without effect to the reason.
+        cells: The cases as given in the study.
+        unused: For each cell, a mapping from the name of each field without effect to the reason.
     """
     reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}
     for cell, without in zip(cells, unused, strict=True):

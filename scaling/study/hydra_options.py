@@ -1,6 +1,7 @@
-"""Validate the command-line words of `scaling run` and `scaling plan` with argparse, before Hydra does.
+"""Validate the command-line words of `scaling run` and `scaling plan` with argparse, before Hydra reads them.
 
-An invalid option raises `Refusal` with the nearest valid one. Valid options are passed on to Hydra.
+An invalid option raises `Refusal`, and the message suggests the most similar valid option. Valid options are
+passed on to Hydra.
 """
 
 import argparse
@@ -18,7 +19,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser whose `error` raises `Refusal` instead of exiting."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise `Refusal` with the message of argparse, and suggest the nearest option for an unknown one."""
+        """Raise `Refusal` with the message of argparse. If an option is unknown, suggest a similar one."""
         wrong = message.partition("unrecognized arguments: ")[2].split()
         near = difflib.get_close_matches(wrong[0], self._option_string_actions, n=1) if wrong else []
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -28,7 +29,9 @@ class Parser(argparse.ArgumentParser):
 def check(words: Sequence[str], fields: Sequence[str]) -> None:
     """Raise `Refusal` if a word of `scaling run` or `scaling plan` is not a valid option or override.
 
-    `fields` contains the names of the configuration fields, for suggestions.
+    Args:
+        words: The words after the subcommand.
+        fields: The names of the configuration fields, for suggestions.
     """
     parser = Parser(prog="scaling run", add_help=False, allow_abbrev=False)
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))

@@ -1,9 +1,9 @@
-"""Preflight, parent process: check cases before a study starts, in child processes, and cache the answers.
+"""Preflight, parent process: check cases in child processes before a study starts, and cache the answers.
 
-The child processes (preflight_process.py) import JAX and the user's modules: one process for each set of user
-modules, and one for everything built in. A module that crashes or hangs therefore affects only its own cases.
-The results for built-in workloads are cached in the results folder, so that an unchanged study starts without
-JAX. This module does not import JAX.
+The child processes (preflight_process.py) import JAX and the user's modules. There is one process for each
+set of user modules, and one for all cases without user modules. Therefore, a module that crashes or hangs
+affects only the cases that use it. The answers about built-in workloads are cached in the results folder, so
+that an unchanged study starts without JAX. This module does not import JAX.
 """
 
 import contextlib
@@ -45,7 +45,9 @@ Note = Callable[[int, int], None]
 class _Unanswered(Exception):
     """Raised if a child process exits, hangs or reports a failure instead of an answer about a case.
 
-    `importing` is true if that happened while modules were imported, so that no case can be checked.
+    Attributes:
+        reason: The reason code for the record, such as "timeout".
+        importing: Whether this happened during the import of modules, so that no case can be checked.
     """
 
     def __init__(self, reason: str, text: str, importing: bool) -> None:
@@ -56,24 +58,30 @@ class _Unanswered(Exception):
 def examine_cells(
     cells: Sequence[GridCell], seconds: float = 600.0, note: Note = lambda done, total: None
 ) -> list[PreflightResult]:
-    """Check the cases of a study, and return one `PreflightResult` for each distinct case.
+    """Check the cases of a study, and return one `PreflightResult` for each different case.
 
-    Raise the first `Refusal` if any case is invalid.
+    If any case is invalid, raise `Refusal` for the first one.
 
     Args:
-        cells: The cases as stated in the study.
-        seconds: The timeout of the check of one case.
-        note: A function that is called with the numbers of checked and of all cells, several times a second.
+        cells: The cases as given in the study.
+        seconds: The time limit for the check of one case.
+        note: A function that is called several times a second with (number of checked cells, number of
+            cells).
     """
     return judge_answers(cells, ask_cells(cells, seconds, note))
 
 
 def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Answer]:
-    """Check the cells of a study (cases as stated) in child processes, and return their answers in order.
+    """Check the cells of a study in child processes, and return one answer per cell, in the same order.
 
-    An answer is a JSON object of the child process, or {"failure": (reason, text)} if the check itself
-    failed. At most as many processes run at a time as there are usable cores. The arguments are those of
-    `examine_cells`.
+    An answer is the JSON object that the child process sends, or {"failure": (reason, text)} if the check
+    itself failed. The number of processes that run at the same time is at most the number of usable cores.
+
+    Args:
+        cells: The cases as given in the study.
+        seconds: The time limit for the check of one case.
+        note: A function that is called several times a second with (number of checked cells, number of
+            cells).
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, cell in enumerate(cells):
@@ -95,9 +103,10 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
 
 
 def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
-    """Convert the answers of `ask_cells` into one result for each distinct case with its defaults filled in.
+    """Convert the answers of `ask_cells` to one result for each different case, with its defaults filled in.
 
-    Raise the first `Refusal` if any case is invalid or a stated field has no effect.
+    Raise `Refusal` if any case is invalid, if a field that is set in the study has no effect, or if every
+    check ends with SystemExit.
     """
     refusals = list(dict.fromkeys(answer["refusal"] for answer in answers if "refusal" in answer))
     if refusals:
@@ -122,7 +131,8 @@ def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[
 def without_layout(case: Case) -> Case:
     """Return the case with its layout fields, such as devices, split and chunk, set to their defaults.
 
-    `workload(case)` does not depend on the layout, which says how a case is partitioned over devices.
+    The layout defines how a case is partitioned over devices. `workload(case)` does not depend on the layout,
+    so that cases that differ only in layout share one workload.
     """
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
@@ -133,7 +143,14 @@ def _problem_key(case: Case) -> tuple[Any, ...]:
 
 @dataclass
 class _Examination:
-    """The state of the checks of a study: its cells (cases as stated), and a dict from index to answer."""
+    """The state of the checks of a study.
+
+    Attributes:
+        cells: The cases as given in the study.
+        seconds: The time limit for the check of one case.
+        answers: A dict from the index of a cell to its answer.
+        stopped: Whether the checks must stop, for example after Ctrl-C.
+    """
 
     cells: Sequence[GridCell]
     seconds: float
@@ -141,10 +158,15 @@ class _Examination:
     stopped: bool = False
 
     def examine(self, modules: tuple[str, ...], numbers: Sequence[int]) -> None:
-        """Check the cells with these indices in child processes, and start a new one after a crash or hang.
+        """Check the cells with the given indices in a child process. After a crash or hang, start a new one.
 
-        Cells that differ only in their layout are checked consecutively, and a failure applies to all of
-        them. After several failures in a row, or a failure at import, all remaining cells fail.
+        Cells that differ only in layout are checked one after another. If one of them fails, the following
+        ones fail without a check. After several failures in a row, or after a failure during import, all
+        remaining cells fail.
+
+        Args:
+            modules: The names of the user's modules that the cells need.
+            numbers: The indices of the cells.
         """
         problems = {number: without_layout(self.cells[number].case) for number in numbers}
         first = {
@@ -166,9 +188,16 @@ class _Examination:
     def _record_failure(
         self, modules: tuple[str, ...], remaining: list[int], why: _Unanswered, deaths: int
     ) -> None:
-        """Record that the first remaining cell failed, and all cells that differ from it only in layout.
+        """Record a failure for the first remaining cell and for all cells that differ from it only in layout.
 
-        All remaining cells fail if the failure happened at import, or after `deaths` > 0 failures in a row.
+        If the failure happened during import, or if `deaths` is not 0, all remaining cells fail.
+
+        Args:
+            modules: The names of the user's modules that the cells need.
+            remaining: The indices of the cells without an answer. The indices of the failed cells are
+                removed.
+            why: The failure.
+            deaths: The number of failures in a row if it has reached the limit, otherwise 0.
         """
         first = self.cells[remaining[0]].case
         same_problem = {n for n in remaining if without_layout(self.cells[n].case) == without_layout(first)}
@@ -184,8 +213,8 @@ class _Examination:
     def _answer_in_order(self, modules: tuple[str, ...], remaining: list[int]) -> None:
         """Start a child process, and record its answers about the remaining cells.
 
-        The index of a cell is removed from `remaining` once it is answered. Raise `_Unanswered` if the
-        process fails to answer.
+        After each answer, the index of the cell is removed from `remaining`. Raise `_Unanswered` if the
+        process does not answer.
         """
         from scaling.workers.child_process import ChildProcess
 
@@ -209,7 +238,14 @@ class _Examination:
                 self.answers[remaining.pop(0)] = answer
 
     def _next_event(self, process: "ChildProcess", seconds: float, when: str, importing: bool) -> "Event":
-        """Return the next event of a child process, or raise `_Unanswered` if it fails, exits or hangs."""
+        """Return the next event of a child process. Raise `_Unanswered` if it fails, exits or hangs.
+
+        Args:
+            process: The child process.
+            seconds: The time limit.
+            when: A clause for the error message, such as "while it was imported".
+            importing: Whether the process is importing modules.
+        """
         deadline = time.monotonic() + seconds
         while (event := process.receive(_POLL_SECONDS)) is None:
             if self.stopped or time.monotonic() > deadline:
@@ -227,10 +263,10 @@ class _Examination:
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
-    """Return a hash of everything that the answers about the given cells (cases as stated) depend on.
+    """Return a hash of everything that determines the answers about the given cells.
 
-    Return None if the answers cannot be cached, because a cell uses a user's module or an engine other than
-    JAX.
+    Return None if the answers must not be cached. This is the case if a cell uses a user's module or an
+    engine other than JAX.
     """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
@@ -241,7 +277,12 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
-    """Return the preflight answers that a results folder caches under a key, or None if there are none."""
+    """Return the preflight answers that are cached in a results folder, or None if there are none for `key`.
+
+    Args:
+        folder: The results folder.
+        key: The result of `cache_key` for the cells of the study.
+    """
     cached = store.read_json(folder / _FILE)
     if key is None or not isinstance(cached, dict) or cached.get("key") != key:
         return None
@@ -251,8 +292,13 @@ def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
     """Cache the answers about the cells of a study in its results folder.
 
-    Nothing is cached if the key is None, or if a case is invalid, failed or is too large for this machine.
-    Errors of writing, such as a full disk, are ignored.
+    Nothing is cached if the key is None, or if any case is invalid, failed its check, or is too large for
+    this machine. Write errors, such as a full disk, are ignored.
+
+    Args:
+        folder: The results folder.
+        key: The result of `cache_key` for the cells of the study.
+        answers: The answers of `ask_cells`.
     """
     # Whether a case is too large depends on the machine, so that answer is not cached.
     is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)

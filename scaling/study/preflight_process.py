@@ -1,15 +1,15 @@
 """Preflight, child process: import user workloads, and complete and check each case before a study starts.
 
-preflight.py starts `python -m scaling.study.preflight_process` with a job on standard input: cells of a study
-(cases as stated), and the user's modules that they need. The process imports JAX and these modules, and
-writes one JSON event per line:
+preflight.py starts `python -m scaling.study.preflight_process` and writes a JSON object to its standard
+input. The object contains the cells of a study (the cases as given in the study) and the names of the user's
+modules. The process imports JAX and these modules, and writes one JSON event per line:
 
     {"event": "ready"}                       JAX is imported
     {"event": "imported"}                    the user's modules are imported
     {"event": "answer", ...}                 for the next cell: fields of the completed case, or a refusal
     {"event": "failure", "reason", "text", "fix"}   in place of an answer; the parent then ends the process
 
-A user's module may crash or hang this process. preflight.py handles both.
+If a user's module crashes or hangs this process, preflight.py reports it as a failure of the case.
 """
 
 import functools
@@ -38,7 +38,7 @@ _TEXT = 300  # characters of an exception message
 
 
 def main() -> None:
-    """Read the cells to check from standard input, and write one JSON event for each of them."""
+    """Read the cells from standard input, check them, and write one JSON event for each of them."""
     channel = event_channel.open_channel()
     event_channel.die_with_parent(os.getppid())
     job = json.loads(channel.requests.readline())
@@ -68,10 +68,10 @@ def _import_modules(case: Case) -> dict[str, Any]:
 
 
 def answer(cell: GridCell) -> dict[str, Any]:
-    """Check a cell (a case as stated in a study), and return the `answer` event with the completed case.
+    """Check a cell (a case as given in a study), and return an "answer" event with the completed case.
 
-    Its field `unfit` is (reason, text) if the case cannot run, and otherwise None. Raise `Refusal` if the
-    case is invalid, for example if its points do not divide evenly over its devices.
+    The field `unfit` of the event is (reason, text) if the case cannot run, otherwise None. Raise `Refusal`
+    if the case is invalid, for example if its points do not divide evenly over its devices.
     """
     completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:
@@ -101,9 +101,10 @@ def _find_unused_fields(stated: Case, completed: Case, built: workload.Workload)
 
 
 def multiplies(case: Case, built: workload.Workload) -> bool:
-    """Return whether a case may multiply matrices, in its function or in the reduction of the Jacobian.
+    """Return whether a case may contain matrix products, in its function or in the reduction of the Jacobian.
 
-    Return True if a matrix product cannot be ruled out, for example if the derivative is written by hand.
+    Without matrix products, the field `precision` has no effect. Return True if a matrix product cannot be
+    ruled out, for example if the derivative is written by hand.
     """
     if built.reduction.products or case.ad_mode.by_workload:
         return True  # a derivative written by hand is not traced here
@@ -126,7 +127,7 @@ def _may_multiply(jaxpr: Any) -> bool:
 
 
 def _why_indivisible(case: Case) -> tuple[str, str] | None:
-    """Return (reason, text) if a case has only one point, which cannot be partitioned, and otherwise None.
+    """Return (reason, text) if a case has one point, which cannot be partitioned over its devices, or None.
 
     Raise `Refusal` if the case has several points that do not divide evenly over its devices.
     """
@@ -155,7 +156,10 @@ def _make_problem(problem: Case) -> Any:
 
 
 def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the event that `do()` returns, or an event that describes the exception that it raises."""
+    """Return the event that `do()` returns. If it raises an exception, return an event that describes it.
+
+    `name` is the name of the workload or of the modules, for messages.
+    """
     try:
         return do()
     except Refusal as refusal:

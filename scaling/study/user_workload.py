@@ -1,6 +1,6 @@
-"""Import the module that `workload=NAME` of a study names, and check the `Workload` that it returns.
+"""Import the module named by `workload=NAME` in a study, and check the result of its `workload(case)`.
 
-Mistakes of users raise `Refusal` with the value, the alternatives and a fix.
+Errors of the user raise `Refusal`. The message contains the value, the alternatives and a fix.
 """
 
 import os
@@ -22,9 +22,13 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Import and return the module of a workload, given its import path or built-in name.
+    """Import and return the module of a workload.
 
-    Raise `Refusal` if the name is the path of a file, or if a file of the user shadows a built-in name.
+    Raise `Refusal` if the name is the path of a file, or if a file of the user has the name of a built-in
+    workload.
+
+    Args:
+        name: The import path of the module, or the name of a built-in workload.
     """
     if name.endswith(".py") or "/" in name or "\\" in name:
         raise Refusal(
@@ -46,7 +50,10 @@ def _import_hint(name: str) -> str:
 
 
 def _check_not_shadowed(name: str) -> None:
-    """Raise `Refusal` if a file in the working directory or `PYTHONPATH` shadows a built-in workload."""
+    """Raise `Refusal` if the user has a workload file with the same name as a built-in workload.
+
+    The working directory and the folders of PYTHONPATH are searched.
+    """
     folder_of_package = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
@@ -59,9 +66,14 @@ def _check_not_shadowed(name: str) -> None:
 
 
 def check_workload(name: str, made: Any) -> Workload:
-    """Return `made`, the result of a user's `workload(case)`, after checking it and its fields.
+    """Check the result of a user's function `workload(case)` and its fields, and return it.
 
-    Raise `Refusal` if a type is wrong. The inputs of the workload are checked later, when they are flattened.
+    Raise `Refusal` if the result or a field has a wrong type or an unknown value. The inputs of the workload
+    are checked later, when they are flattened.
+
+    Args:
+        name: The name of the workload, for messages.
+        made: The result of `workload(case)`.
     """
     if not isinstance(made, Workload):
         words = f"must return a scaling.workload.Workload, not {type(made).__name__}"

@@ -1,6 +1,6 @@
 """Prepare the baseline of `versus=KIND:WHAT`: another git revision, JAX version, interpreter or XLA flags.
 
-With `versus=self`, the baseline is this program itself.
+With `versus=self`, the baseline is the same program.
 """
 
 import contextlib
@@ -24,10 +24,13 @@ _PACKAGE = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """Context manager that prepares and yields the software that `text` names, such as "jax:0.10.0".
+    """Prepare the baseline program that `text` names, and yield it as a `Variant`.
 
-    Temporary files are removed when the context exits. Raise `Refusal` if the value is unknown or the
-    software cannot be prepared.
+    Temporary files are removed when the context exits. Raise `Refusal` if the text is invalid or the program
+    cannot be prepared.
+
+    Args:
+        text: The value of `versus`, such as "jax:0.10.0". See `FORMS`.
     """
     kind, _, what = text.partition(":")
     if (kind, bool(what)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
@@ -51,9 +54,10 @@ def open_variant(text: str) -> Iterator[Variant]:
 
 
 def _check_out_revision(revision: str, folder: Path) -> Variant:
-    """Check out a git revision of the repository of the working directory into `folder`, to measure it.
+    """Check out a git revision into `folder`, and return it as a `Variant`.
 
-    Raise `Refusal` if there is no repository or no such revision.
+    The repository that contains the working directory is used. Raise `Refusal` if there is no repository or
+    no such revision.
     """
     versus = f"versus=commit:{revision}"
     repository = git("rev-parse", "--show-toplevel")
@@ -79,9 +83,10 @@ def _check_out_revision(revision: str, folder: Path) -> Variant:
 
 
 def _install_jax(version: str) -> Path:
-    """Return the Python interpreter of a virtual environment with this version of JAX.
+    """Return the path of the Python interpreter of a virtual environment with this version of JAX.
 
-    The environment is created on first use in the user's cache folder. Raise `Refusal` if that fails.
+    The environment is created on first use in the user's cache folder. Raise `Refusal` if the installation
+    fails.
     """
     if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
         raise Refusal(f"versus=jax:{version} is not a version: use one on PyPI, such as versus=jax:0.10.0")
@@ -99,7 +104,10 @@ def _install_jax(version: str) -> Path:
 
 
 def _check_variant(text: str, variant: Variant) -> None:
-    """Raise `Refusal` if no worker of a variant can start, or if its worker protocol differs from ours."""
+    """Raise `Refusal` if the program cannot start a worker, or if its worker uses another protocol version.
+
+    `text` is the value of `versus`, for messages.
+    """
     script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
     try:

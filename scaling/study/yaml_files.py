@@ -1,7 +1,7 @@
 """Check YAML files against limits on size, nesting and aliases before they are loaded.
 
-A file must be UTF-8 text of at most `_LARGEST` bytes that contains a single mapping. An alias counts as all
-values that it repeats. The limits bound the time and memory of loading.
+A file must be UTF-8 text that contains a single mapping. The limits ensure that a file can be loaded with
+little time and memory. Each use of an alias counts as all values that it repeats.
 """
 
 import os
@@ -39,7 +39,10 @@ def check(path: Path) -> None:
 
 
 def describe(error: yaml.YAMLError, path: Path | None = None) -> str:
-    """Return a YAML error as one sentence that contains the file, the line and the problem."""
+    """Return a description of a YAML error: the file, the line and the problem.
+
+    If `path` is not given, the name of the file is taken from the error.
+    """
     mark = getattr(error, "problem_mark", None)
     file = path or (Path(mark.name) if mark is not None else None)
     place = _format_path(file) if file else "a configuration file"
@@ -54,7 +57,7 @@ def describe(error: yaml.YAMLError, path: Path | None = None) -> str:
 def _check_events(path: Path, text: str) -> None:
     """Raise `Refusal` if a YAML text exceeds the limits on nesting or values, or is not a single mapping.
 
-    The text is parsed as a stream of events, so that no values are built.
+    The function reads only the parser events of the text and does not build the values.
     """
     sizes: dict[str | None, int] = {}  # anchor -> number of nodes in its value
     parents: list[tuple[str | None, int]] = []  # (anchor, number of nodes before) of the open collections
