@@ -1,9 +1,10 @@
 """Search for the largest numbers of points and seeds per call that fit into memory, for `chunk=auto`.
 
-Points are batch elements, and seeds are tangents or cotangents. A candidate computes fewer points with all
-seeds, or all points with fewer seeds. If neither fits, it computes fewer seeds of a single point. The memory
-of a program is not monotone in these counts and is not modeled: candidates are compiled in decreasing order
-of size, and the first that fits is enlarged once.
+Points are batch elements, and seeds are tangents or cotangents. There are three kinds of candidates: fewer
+points with all seeds, all points with fewer seeds and, if none of these fits, a single point with fewer
+seeds. The memory of a program is measured by compiling it, because it can increase when fewer points or seeds
+are computed at a time. Candidates are compiled in decreasing order of size. The first that fits is enlarged
+once, by half, if the larger program also fits.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ DEVICE, HOST = "device", "host"
 
 @dataclass(frozen=True)
 class BlockSizes:
-    """The numbers of points and seeds that a device computes at a time, and the memory that holds the arrays.
+    """The numbers of points and seeds that a device computes at a time, and where its arrays are stored.
 
     Attributes:
         block: the number of points (batch elements), or None for all points of the device.
@@ -42,7 +43,8 @@ class MemoryNeed:
     Attributes:
         bytes: the number of bytes, or None if it is unknown.
         fits: whether the program fits into memory.
-        hopeless: whether the inputs and the result alone exceed the memory, so that no smaller block fits.
+        hopeless: whether the inputs and the result alone, without temporary arrays, exceed the memory. Then
+            smaller blocks do not fit either.
     """
 
     bytes: int | None
@@ -56,7 +58,8 @@ class BlockSearch:
 
     Attributes:
         blocks: the largest block sizes that fit into memory, or None if no candidate fits.
-        probes: (candidate, bytes per device) in the order of trial. The bytes are None if they are unknown.
+        probes: a pair (candidate, bytes per device) for each compiled candidate, in the order of compilation.
+            The number of bytes is None if it is unknown.
     """
 
     blocks: BlockSizes | None
@@ -64,11 +67,11 @@ class BlockSearch:
 
     @property
     def least_bytes(self) -> int | None:
-        """Return the smallest number of bytes per device of any candidate, or None if all are unknown."""
+        """Return the bytes per device of the candidate that needs the fewest, or None if all are unknown."""
         return min((needed for _, needed in self.probes if needed is not None), default=None)
 
     def as_record(self, limit: int | None) -> dict[str, Any]:
-        """Return a JSON-compatible dict of the block sizes, the memory limit in bytes, and all candidates."""
+        """Return the block sizes, the memory limit in bytes and all candidates as a JSON-compatible dict."""
         probes = [dataclasses.asdict(blocks) | {"bytes": needed} for blocks, needed in self.probes]
         return dataclasses.asdict(self.blocks or BlockSizes()) | {"limit_bytes": limit, "probes": probes}
 
@@ -80,7 +83,15 @@ def compile_largest(
     compile_blocks: Callable[[Case], CompiledCase],
     settings: CompileSettings,
 ) -> CompiledCase:
-    """Compile a case with the largest block sizes that fit into memory. Raise `TooLarge` if none fits."""
+    """Return a case compiled with the largest block sizes that fit into memory.
+
+    Raise `TooLarge` if no block sizes fit.
+
+    Args:
+        sizes: the shape of the derivative.
+        compile_blocks: compiles a case with the given `block`, `chunk` and `storage`.
+        settings: decides whether a program fits, and may contain block sizes of an earlier run.
+    """
     fitting: dict[BlockSizes, CompiledCase] = {}
     compiled: CompiledCase | None = None
     shortage = ""
@@ -122,12 +133,14 @@ def find_blocks(
 ) -> BlockSearch:
     """Search for the largest numbers of points and seeds at a time that fit into memory.
 
-    The inputs and the result are kept on the host if `case.storage` is "host", or if `case.storage` is None
+    The inputs and the result are stored on the host if `case.storage` is "host", or if `case.storage` is None
     and no block sizes fit on the device.
 
     Args:
+        sizes: the shape of the derivative.
         measure: returns the memory that a program with given block sizes needs.
-        known: block sizes that fitted in an earlier run, which are tried first.
+        known: block sizes that fitted in an earlier run. They are tried first, and returned if they still
+            fit.
     """
     probes: dict[BlockSizes, MemoryNeed] = {}
 
@@ -156,7 +169,10 @@ def find_blocks(
 def _first_fitting(
     candidates: Iterable[BlockSizes], probe: Callable[[BlockSizes], MemoryNeed]
 ) -> BlockSizes | None:
-    """Return the first candidate that fits, or None. If the midpoint to its predecessor fits, return that."""
+    """Return the first candidate that fits, enlarged by half if that also fits, or None if none fits.
+
+    The candidates must be in decreasing order of size.
+    """
     too_large = None
     for blocks in candidates:
         need = probe(blocks)
@@ -172,7 +188,11 @@ def _first_fitting(
 def _candidates(
     case: Case, workload: Workload, sizes: DerivativeShape, storage: str
 ) -> Iterator[list[BlockSizes]]:
-    """Yield lists of decreasing block sizes: fewer points with all seeds, and fewer seeds of all points."""
+    """Yield two lists of candidates: fewer points with all seeds, and all points with fewer seeds.
+
+    Each list is in decreasing order of size. The first list is omitted if the points of the case cannot be
+    divided into blocks.
+    """
     points, seeds = _points_and_seeds_per_device(case, sizes)
     start = [BlockSizes()] if storage == DEVICE else []
     if _can_divide_points(case, workload):
@@ -208,14 +228,14 @@ def _candidate_sort_key(case: Case, sizes: DerivativeShape, blocks: BlockSizes) 
 
 
 def _halves(count: int) -> Iterator[int]:
-    """Yield count / 2, count / 4, ... down to 1, each rounded up."""
+    """Yield count / 2, count / 4, ... down to 1, each rounded up to an integer."""
     while count > 1:
         count = ceil_div(count, 2)
         yield count
 
 
 def _midpoint(blocks: BlockSizes, too_large: BlockSizes) -> BlockSizes | None:
-    """Return block sizes between `blocks`, which fit, and `too_large`, or None if there are none between."""
+    """Return `blocks` with its count enlarged by half, or None if that is not smaller than `too_large`."""
     field = "chunk" if blocks.chunk is not None else "block"
     count = getattr(blocks, field)
     if count is None or (larger := count + count // 2) in (count, getattr(too_large, field)):

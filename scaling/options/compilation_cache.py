@@ -11,18 +11,19 @@ from jax.experimental.compilation_cache import compilation_cache
 
 
 class CacheUnavailable(Exception):
-    """A filled persistent cache (`cache=warm`) was missed, or an empty one (`cache=cold`) was hit."""
+    """The persistent cache was not hit although it was filled, or was hit although it was empty."""
 
 
 @contextlib.contextmanager
 def persistent_cache(state: str, compile_once: Callable[[], Any]) -> Iterator[None]:
-    """Enable a new persistent compilation cache within a context.
+    """Context manager that enables a new persistent compilation cache in a temporary folder.
 
-    Raises `CacheUnavailable` on exit if a warm cache was not hit, or if a cold cache was hit.
+    On exit, the previous settings are restored. Then raise `CacheUnavailable` if a warm cache was not hit, or
+    if a cold cache was hit.
 
     Args:
         state: "cold" for an empty cache, or "warm" for a cache that contains the program to be compiled.
-        compile_once: compiles this program, to fill a warm cache.
+        compile_once: compiles the program. It is called to fill a warm cache.
     """
     hits = _record_hits()
     hits.clear()
@@ -52,7 +53,10 @@ def persistent_cache(state: str, compile_once: Callable[[], Any]) -> Iterator[No
 
 @functools.cache
 def _record_hits() -> list[str]:
-    """Register a listener for cache hits, and return the list to which it appends every later hit."""
+    """Register a listener for hits of the compilation cache, and return the list of later hits.
+
+    The listener appends the name of the event for every hit. It is registered only once per process.
+    """
     hits: list[str] = []
     jax.monitoring.register_event_listener(
         lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None

@@ -33,20 +33,27 @@ def sum_derivative(
     shared: Named,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the loss summed over all points, or the sum itself with `mode=value`.
+    """Return the gradient of the loss summed over all points, or with `mode=value` the sum itself.
 
-    The gradient is a tuple with one element for each linear map in `sizes.parts`: in forward mode an array
-    whose last axis is that of the tangents, and in reverse mode a list with one array for each shared input.
+    The gradient is a tuple with one element for each linear map in `sizes.parts`. In forward mode, the
+    element is an array with one derivative for each tangent. In reverse mode, it is a sequence with one array
+    for each shared input that the map differentiates with respect to.
 
     Args:
-        points: a dict from input name to its array at the points (batch elements) of this device.
-        shared: a dict from input name to an array that all points share.
+        sizes: the shape of the derivative, which contains its linear maps.
+        points: a dict from the name of a per-point input to its array for the points (batch elements) of this
+            device.
+        shared: a dict from the name of a shared input to its array.
+        position: the position of this device in the device mesh.
     """
     count = ceil_div(case.points, case.axes[0])
     has_padding = count * case.axes[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Return the sum of `transform(loss)` over blocks of `case.block` points and over all devices."""
+        """Return the sum of `transform(loss)` over all blocks of `case.block` points of all devices.
+
+        The loss is that of one block. If `case.block` is None, a device has a single block.
+        """
 
         def sum_of_block(rows: Any) -> Any:
             rows_of = lambda x: jax.lax.dynamic_slice_in_dim(x, rows[0], len(rows))  # noqa: E731
@@ -82,7 +89,10 @@ def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: A
 def _derivative_in_pieces(
     case: Case, part: LinearMapPart, sum_over_points: SumOverPoints, shared: Named, position: DevicePosition
 ) -> Any:
-    """Return the gradient, in pieces so that the all-reduce of one piece overlaps the work on the next."""
+    """Return the gradient by one linear map, computed and summed over the devices in pieces.
+
+    The all-reduce of one piece can then overlap the computation of the next.
+    """
     if part.computes_columns:
         compute = functools.partial(_derivative_along_seeds, case, part, shared, position)
         ranges = _piece_ranges(ceil_div(part.seeds, case.axes[1]))
@@ -111,7 +121,10 @@ def _derivative_along_seeds(
     stop: int,
     loss: Loss,
 ) -> Any:
-    """Return the derivatives of the loss along tangents `start` to `stop - 1` of the device: (tangents,)."""
+    """Return the derivatives of the loss along the tangents `start` to `stop - 1` of this device.
+
+    The result has the shape (stop - start,).
+    """
     slices = apply_linear_map(case, part, loss, shared, position)
     seeds = SeedRange(slices.seeds.first + start, stop - start, slices.seeds.chunk)
     return reduce_slices(slices._replace(seeds=seeds)).reshape(-1)
@@ -127,7 +140,7 @@ def _derivative_by_elements(
     stop: int,
     loss: Loss,
 ) -> Any:
-    """Return elements `start` to `stop - 1` of the gradient with respect to the flattened input `name`."""
+    """Return the elements `start` to `stop - 1` of the flattened gradient with respect to one input."""
     flat = shared[name].reshape(-1)
 
     def loss_of_piece(**arrays: Any) -> Any:

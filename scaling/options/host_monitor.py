@@ -1,7 +1,8 @@
 """Monitor the host during a measurement: load, clock rates, throttling, and CPU time of other processes.
 
-Reads proc(5), cpufreq and, for an NVIDIA GPU, the management library NVML. A value that cannot be read is
-None. Other processes on a GPU, or on the SMT sibling of a bound core, are not detected.
+The values are read from /proc, cpufreq and, for an NVIDIA GPU, the management library NVML. A value that
+cannot be read is None. Other processes are not detected if they run on the GPU, or on the other hardware
+thread (SMT sibling) of a core that the process is bound to.
 """
 
 import ctypes
@@ -19,9 +20,9 @@ from scaling.core import environment
 from scaling.core.environment import nvml
 
 MARKS = ("throttled", "foreign_load")
-_FOREIGN_SHARE = 0.10  # a larger share of a core's time that other processes use is a disturbance
+_FOREIGN_SHARE = 0.10  # if other processes use a larger fraction of a core's time, it is a disturbance
 _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")  # the resolution of /proc/stat, usually 10 ms
-_THROTTLE_REASONS = {  # bit of NVML -> name, without idling and user-set clocks
+_THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user are not disturbances
     0x4: "power_cap",
     0x8: "hardware_slowdown",
     0x20: "thermal",
@@ -32,18 +33,21 @@ _THROTTLE_REASONS = {  # bit of NVML -> name, without idling and user-set clocks
 
 @dataclass(frozen=True)
 class HostReading:
-    """Counters of the host at one moment. Only the differences between two readings are meaningful.
+    """Counters of the host at one moment. Times and counts are meaningful as differences of two readings.
+
+    The monitored cores are those that the process is bound to, or may run on if it is not bound.
 
     Attributes:
         platform: the JAX platform: "cpu", "gpu" or "tpu".
         bound_to: the cores that the process is bound to, or None if it is not bound.
-        core_count: the number of cores that /proc/stat reports.
-        idle_seconds, stolen_seconds: idle time, and time used by the hypervisor, summed over these cores.
-        process_seconds: CPU time of all threads of this process, without child processes.
+        core_count: the number of monitored cores that /proc/stat contains.
+        idle_seconds, stolen_seconds: the idle time of these cores, including waiting for I/O, and the time
+            that the hypervisor used. Both are summed over the cores.
+        process_seconds: the CPU time of all threads of this process, without child processes.
         clock_seconds: the wall-clock time of the reading.
         preemptions: the number of involuntary context switches of this process.
-        slowdowns: the number of thermal throttling events of the cores and their package.
-        throttled: whether a GPU is throttled at this moment.
+        slowdowns: the number of thermal throttling events of the monitored cores and their packages.
+        throttled: whether any of the GPUs is throttled at this moment.
     """
 
     platform: str
@@ -59,7 +63,12 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return a dict of load average, core clocks in MHz, CPU frequency governor, and state of each GPU."""
+    """Return the state of the host as a dict, which a record contains.
+
+    Its keys are "load" (the load average of one minute), "core_mhz" (a list of the clock rates of the bound
+    cores, or None without `bound_to`), "governor" (of the CPU frequency) and, on the platform "gpu", "gpus"
+    (a list with a dict for each GPU).
+    """
     host = {
         "load": round(os.getloadavg()[0], 2),
         "core_mhz": _core_mhz(bound_to) if bound_to else None,
@@ -69,7 +78,10 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Return the counters of the host and of this process before a measurement, for `find_disturbances`."""
+    """Return the counters of the host and of this process at the start of a measurement.
+
+    At the end of the measurement, pass them to `find_disturbances`.
+    """
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
     path = "/sys/devices/system/cpu/cpu{}/thermal_throttle/{}_throttle_count"
@@ -92,11 +104,14 @@ def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 def find_disturbances(start: HostReading) -> list[str]:
     """Return the disturbances since a reading: a list that may contain "throttled" and "foreign_load".
 
-    Foreign load is CPU time of the monitored cores that was neither idle nor used by this process, or that
-    the hypervisor used (steal time, which Linux may also attribute to this process). If the process is bound
-    to cores, the threshold is a tenth of one core, because devices wait for the slowest core. Otherwise it is
-    a tenth of all cores, because the process can migrate. Idle time has a resolution of 10 ms per core. A
-    shorter foreign load counts only if a single core is monitored and this process was preempted on it.
+    Foreign load is time of the monitored cores that was neither idle nor used by this process, or that the
+    hypervisor used (steal time, which Linux may also attribute to this process). The larger of the two is
+    compared with a threshold. If the process is bound to cores, the threshold is a tenth of the time of one
+    core, because devices wait for the slowest core. Otherwise it is a tenth of the time of all cores, because
+    the process can migrate.
+
+    Idle time has a resolution of one tick per core, usually 10 ms. Foreign load within the error of this
+    resolution is ignored, unless a single core is monitored and this process was preempted on it.
     """
     now = start_meter(start.platform, start.bound_to)
     cores, wall = start.core_count, now.clock_seconds - start.clock_seconds
@@ -114,7 +129,10 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return the CPU ticks of each core: user, nice, system, idle, iowait, irq, softirq and steal time."""
+    """Return a list of CPU ticks for each core that /proc/stat contains.
+
+    The ticks are the user, nice, system, idle, iowait, irq, softirq and steal time, in this order.
+    """
     names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.contents("/proc/stat") or "").splitlines():
         name, _, fields = line.partition(" ")
@@ -138,9 +156,10 @@ def _core_mhz(cores: Sequence[int]) -> list[float | None]:
 
 @functools.cache
 def _gpus() -> tuple[ctypes.c_void_p, ...]:
-    """Return NVML handles of the GPUs in CUDA_VISIBLE_DEVICES, up to the first invalid entry.
+    """Return the NVML handles of the GPUs in CUDA_VISIBLE_DEVICES, or of all GPUs if it is not set.
 
-    CUDA device indices are assumed to equal NVML indices, which holds if all GPUs are of the same model. MIG
+    As in CUDA, the first invalid entry and all entries after it are ignored. An integer entry is a CUDA
+    device index. It is assumed to be the NVML index, which is correct if all GPUs are of the same model. MIG
     instances are not supported.
     """
     handles: dict[str, ctypes.c_void_p] = {}  # by UUID, or by index if the UUID is unknown

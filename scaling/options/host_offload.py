@@ -1,9 +1,10 @@
 """Compute a result that is larger than device memory in steps, into one array on the host (`storage=host`).
 
-The per-point inputs are also kept on the host, and each step copies the points (batch elements) that it needs
-to the devices. The shared inputs stay on the devices. A step computes the Jacobians of some points, or their
-slices for some seeds (tangents or cotangents). All steps have the same size: the last one overlaps the step
-before it. The result of a step is copied to the host while the next step is computed.
+The per-point inputs are also stored on the host, and each step copies the points (batch elements) that it
+needs to the devices. The shared inputs stay on the devices. A step computes the Jacobians of some points, or
+only the rows or columns for some seeds (tangents or cotangents). All steps run the same program and therefore
+have the same size. If the size does not divide the number of points or seeds, the last step repeats some that
+the previous step has computed. The result of a step is copied to the host while the next step is computed.
 """
 
 import dataclasses
@@ -24,14 +25,22 @@ from scaling.core.workload import Workload
 
 
 class Step(NamedTuple):
-    """The index of the first point (batch element) and of the first seed that a step computes."""
+    """The part of the result that one step computes.
+
+    Attributes:
+        point: the index of the first point (batch element).
+        seed: the index of the first seed.
+    """
 
     point: int
     seed: int
 
 
 def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> StepPlan:
-    """Return the plan of a case with `storage=host`: steps of `block` points and `chunk` seeds per device."""
+    """Return the steps in which a case with `storage=host` is computed.
+
+    In each step, a device computes `case.block` points and, if the seeds can be divided, `case.chunk` seeds.
+    """
     points = case.points if case.block is None else min(case.points, case.axes[0] * case.block)
     step = dataclasses.replace(case, points=points, block=None, storage=None)
     step_sizes, count = sizes, ceil_div(case.points, points)
@@ -51,7 +60,7 @@ def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> Step
 def _seeds_per_step(case: Case, workload: Workload, sizes: DerivativeShape) -> int | None:
     """Return the number of seeds (tangents or cotangents) in each step, or None if each step has all seeds.
 
-    Seeds are divided among steps only if each seed determines separate rows or columns of the result.
+    Seeds are divided among steps only if each seed yields a separate row or column of the result.
     """
     part = sizes.parts[0]
     seeds = case.axes[1] * case.chunk if isinstance(case.chunk, int) else 0
@@ -63,9 +72,9 @@ def _seeds_per_step(case: Case, workload: Workload, sizes: DerivativeShape) -> i
 
 
 def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
-    """Return the size in bytes of the host array of the whole result.
+    """Return the size in bytes of the whole result as an array on the host.
 
-    Its dtype is that of the case, or float64 if the host sums the partial results of several devices.
+    The array has the dtype of the case, or float64 if the host sums the partial results of several devices.
     """
     is_summed = case.axes[1] > 1 and any(is_summed_on_host(workload, part) for part in sizes.parts)
     dtype = np.dtype(np.float64) if is_summed else jnp.dtype(case.dtype)
@@ -75,7 +84,8 @@ def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[Step]:
     """Yield the steps that cover all points and seeds, each with `block` points and `chunk` seeds.
 
-    The last step in each direction overlaps the one before it, so that all steps have the same size.
+    If `block` does not divide `points`, the last block starts earlier and repeats some points of the previous
+    block, so that all steps have the same size. The same applies to `chunk` and `seeds`.
     """
     for point in range(0, points, block):
         for seed in range(0, seeds, chunk):
@@ -83,9 +93,10 @@ def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[S
 
 
 def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
-    """Return a function that computes the whole result into one host array: (points, outputs, inputs).
+    """Return a function that runs all steps and returns the whole result, an array on the host.
 
-    The array is allocated at the first call and reused by later calls.
+    The array has the shape (points, outputs, inputs). It is allocated in the first call, and later calls
+    overwrite it.
     """
     case, workload, plan, program = compiled.case, compiled.workload, compiled.plan, compiled.program
     assert plan is not None and program is not None

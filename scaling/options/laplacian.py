@@ -1,22 +1,25 @@
-"""Compute the Laplacian of a function by Taylor mode, along each direction or for all of them in one pass.
+"""Compute the Laplacian of a function by Taylor mode: direction by direction, or all directions in one pass.
 
-`jet` propagates second derivatives along each direction with `jax.experimental.jet`, which has rules for
-primitive operations alone.
+The Laplacian of a scalar function is the sum of its second derivatives along the unit vectors, which are the
+directions below. There are two algorithms:
 
-`forward_laplacian`, or collapsed Taylor mode, sums second derivatives over the directions before it
-propagates them. Each intermediate result y carries its derivatives along all directions, and the sum over
-these directions of its second derivatives. For y = g(x), with t the derivative of x along a direction and s
-the sum of its second derivatives,
+`jet` computes the second derivative along each direction separately, with `jax.experimental.jet`. Calls of
+functions are inlined first, because that library has rules for primitive operations only.
+
+`forward_laplacian`, also known as collapsed Taylor mode, sums the second derivatives over the directions
+while it evaluates the function. For each intermediate result y it computes the derivatives of y along all
+directions, and a single sum of the second derivatives of y over all directions. Consider an operation y =
+g(x). Let t be the derivative of x along a direction, and s the sum of the second derivatives of x. Then
 
     derivative of y along the direction      g'(x) t
     sum of the second derivatives of y       g'(x) s + sum over the directions of g''(x)[t, t]
 
-so that the second derivatives along single directions are never stored. For g linear the last sum is zero,
-and for g elementwise it is g''(x) times the sum of t^2. For any other operation, such as a loop or a function
-with a custom derivative, it is a JVP of a JVP along each direction.
+Thus the second derivatives along single directions are never stored. The last sum is zero if g is linear. If
+g is elementwise, it is g''(x) times the sum of t^2. For any other operation, such as a loop or a function
+with a custom derivative, it is the sum of a JVP of a JVP along each direction.
 
-Li et al., "A computational framework for neural network-based variational Monte Carlo with Forward Laplacian"
-(2024); Dangel et al., "Collapsing Taylor mode automatic differentiation" (2025).
+Sources: Li et al., "A computational framework for neural network-based variational Monte Carlo with Forward
+Laplacian" (2024); Dangel et al., "Collapsing Taylor mode automatic differentiation" (2025).
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +32,7 @@ from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from scaling.core.modes import LinearMap
 
-# Names of primitives. A piecewise linear operation counts as linear.
+# Names of primitives of JAX. Piecewise linear operations, such as max, are included in the linear ones.
 _ELEMENTWISE = {
     "acos", "acosh", "asin", "asinh", "atan", "atanh", "cbrt", "cos", "cosh", "digamma", "erf",
     "erf_inv", "erfc", "exp", "exp2", "expm1", "integer_pow", "lgamma", "log", "log1p", "logistic",
@@ -49,12 +52,12 @@ _CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"
 
 
 class Expanded(NamedTuple):
-    """A value that depends on the directions.
+    """An intermediate result of the forward Laplacian, with its derivatives along the directions.
 
     Attributes:
-        value: the value itself.
-        tangents: its derivatives along the directions, with a leading axis of directions.
-        second: the sum of its second derivatives along the directions, of the shape of `value`.
+        value: the intermediate result.
+        tangents: the first derivatives along the directions: (directions, *shape of `value`).
+        second: the sum over the directions of the second derivatives, an array of the shape of `value`.
     """
 
     value: Any
@@ -63,11 +66,11 @@ class Expanded(NamedTuple):
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v over the directions v in V, each by Taylor mode along v.
+    """Return the function V -> sum of v^T H v over the directions v in V, computed for each v separately.
 
-    V is a tuple like x, with a leading axis of directions. f returns a scalar, and H is its Hessian at x.
-    Custom derivatives are ignored: the function itself is differentiated. Raise `NotImplementedError` for an
-    operation without a rule.
+    H is the Hessian at x of f, which must return a scalar. V is a tuple of arrays like x, each with a leading
+    axis of directions. The returned function raises `NotImplementedError` if `jax.experimental.jet` has no
+    rule for an operation of f. Custom derivative rules of f are ignored.
     """
     inlined = _inline_calls(f, x)
 
@@ -82,9 +85,10 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v over the directions v in V, all in one forward pass.
+    """Return the function V -> sum of v^T H v over the directions v in V, computed in one forward pass.
 
-    V is a tuple like x, with a leading axis of directions. f returns a scalar, and H is its Hessian at x.
+    H is the Hessian at x of f, which must return a scalar. V is a tuple of arrays like x, each with a leading
+    axis of directions.
     """
     closed = jax.make_jaxpr(f)(*x)
 
@@ -97,10 +101,10 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _inline_calls(f: Callable[..., Any], x: tuple[Any, ...]) -> Callable[..., Any]:
-    """Return f with its calls of compiled functions and of functions with custom derivatives inlined.
+    """Return f with all calls of jitted functions and of functions with custom derivatives inlined.
 
-    `jax.experimental.jet` fails in a call whose operands depend on a batch but not on the directions, and in
-    most functions with custom derivatives. f returns a scalar.
+    This is needed because `jax.experimental.jet` fails for most functions with custom derivatives, and for a
+    call whose operands are batched by `jax.vmap` but do not depend on the direction. f must return a scalar.
     """
     closed = jax.make_jaxpr(f)(*x)
 
@@ -115,7 +119,14 @@ def _evaluate(
     calls: Sequence[str],
     apply: Callable[[Any, Any, Sequence[Any]], list[Any]],
 ) -> list[Any]:
-    """Evaluate a jaxpr: the functions in its `calls` in the same way, and other equations with `apply`."""
+    """Evaluate a jaxpr equation by equation, and return its outputs.
+
+    Args:
+        constants, inputs: the values of the constants and of the inputs of the jaxpr.
+        calls: the names of the primitives that call a function. The jaxpr of that function is evaluated
+            recursively, so that the call is inlined.
+        apply: evaluates any other equation: (jaxpr, equation, operands) -> list of results.
+    """
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
     read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]  # noqa: E731
     for equation in jaxpr.eqns:
@@ -132,7 +143,7 @@ def _evaluate(
 
 
 def _apply(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Evaluate an equation of a jaxpr with operands of any kind that `jax` traces."""
+    """Evaluate an equation of a jaxpr for arrays or tracers as operands, and return a list of results."""
     pairs = zip(equation.invars, operands, strict=True)
     values = {variable: operand for variable, operand in pairs if not isinstance(variable, Literal)}
     alone = jaxpr.replace(constvars=[], invars=[*values], outvars=equation.outvars, eqns=[equation])
@@ -140,7 +151,11 @@ def _apply(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
 
 
 def _apply_expanded(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Evaluate an equation of a jaxpr whose operands may be `Expanded`, with the rule for its operation."""
+    """Evaluate an equation of a jaxpr whose operands may be `Expanded`, and return a list of results.
+
+    The rule is selected by the operation: elementwise, linear or any other. A result is an `Expanded`, or an
+    array if it does not depend on the directions or does not have a floating-point dtype.
+    """
     at = [number for number, operand in enumerate(operands) if isinstance(operand, Expanded)]
     expanded = list({id(operands[number]): operands[number] for number in at}.values())
 
@@ -172,7 +187,14 @@ def _expand_elementwise(g: Callable[[Any], Any], x: Expanded) -> Expanded:
 def _expand(
     g: Callable[..., list[Any]], inputs: Sequence[Expanded], is_real: Sequence[bool], is_linear: bool
 ) -> list[Any]:
-    """Return the results of a function g of some inputs. Those that are not real numbers are constants."""
+    """Apply a function g to `Expanded` inputs, and return its results as a list.
+
+    Args:
+        g: takes the values of the inputs and returns a list of arrays.
+        is_real: whether each result has a floating-point or complex dtype and is returned as an `Expanded`.
+            The other results have no derivatives and are returned as arrays.
+        is_linear: whether g is linear in all inputs together, so that the second derivatives of g are zero.
+    """
     values, tangents, seconds = (tuple(parts) for parts in zip(*inputs, strict=True))
     real = lambda *z: [y for y, keep in zip(g(*z), is_real, strict=True) if keep]  # noqa: E731
     push = lambda *t: jax.jvp(real, values, t)[1]  # noqa: E731

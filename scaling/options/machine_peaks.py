@@ -1,7 +1,8 @@
 """Choose array sizes, dtypes and device counts of the peak benchmarks (ceiling.py), and count their work.
 
-A case is one configuration of a study. The benchmarks are cases of the workload `ceiling`. They measure peak
-throughputs and minimum latencies of the machine, which bound the run times of the other cases from below.
+The benchmarks are cases of the workload `ceiling`, where a case is one configuration of a study. They measure
+the peak throughputs and the minimum latencies of the machine. From these, lower bounds on the run times of
+the other cases are computed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,12 +33,16 @@ _ACCELERATOR_SIZES = _CPU_SIZES | {
 
 
 def are_wanted(study: Mapping[str, Any]) -> bool:
-    """Return whether the setting `ceilings` of a study, or of one of its parts, requests benchmarks."""
+    """Return whether a study enables the peak benchmarks with `ceilings`, itself or in one of its parts."""
     return bool(study.get("ceilings")) or any(map(are_wanted, (study.get("parts") or {}).values()))
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
-    """Return the distinct benchmarks that bound the run times of cases, with the same devices and dtypes."""
+    """Return the benchmarks from which lower bounds on the run times of the given cases are computed.
+
+    Each benchmark is returned once. The device counts are those of the cases, and the dtypes are chosen by
+    `peak_like`. The benchmark `call` also uses the API of a case, because the dispatch latency depends on it.
+    """
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
         single_device = case.devices == 1
@@ -51,7 +56,10 @@ def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
 
 
 def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> list[Case]:
-    """Return the benchmarks of a target, such as "copy": one per array size, on the devices of a case."""
+    """Return the benchmarks of a target, such as "copy", for a case: one benchmark for each array size.
+
+    A benchmark runs on as many devices as the case `bounded`.
+    """
     (dtype, precision), terms = peak_like(target, bounded), _TERMS.get(target, 1)
     return [
         Case(
@@ -63,7 +71,7 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_like(target: str, case: Case) -> tuple[str, str]:
-    """Return (dtype, matmul precision) of the benchmark of a target, such as "copy", that bounds a case."""
+    """Return the dtype and the matmul precision of the benchmark of a target, such as "copy", for a case."""
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"

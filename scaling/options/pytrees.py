@@ -20,7 +20,13 @@ from scaling.core.workload import InputSpec, Workload
 
 @dataclass(frozen=True)
 class InputTree:
-    """An input that is a pytree: its name, its tree structure, and the names of its leaves in tree order."""
+    """An input of a workload that is a pytree.
+
+    Attributes:
+        name: the name of the input.
+        structure: its tree structure, a `jax.tree_util.PyTreeDef`.
+        leaves: the names of its leaves, in the order of `jax.tree.leaves`.
+    """
 
     name: str
     structure: Any
@@ -28,10 +34,11 @@ class InputTree:
 
 
 def flatten_inputs(name: str, workload: Workload) -> Workload:
-    """Return a workload whose inputs are the leaves of the original inputs.
+    """Return a workload whose inputs are the leaves of the inputs of the given workload.
 
-    Its functions take the leaves as keyword arguments. Raises `Refusal` with the name of the workload if an
-    input is neither an `InputSpec` nor a pytree of `InputSpec`.
+    The functions of the new workload take the leaves as keyword arguments, or in a dict for a reference.
+    Raise `Refusal` if an input is neither an `InputSpec` nor a pytree of `InputSpec`. The name of the
+    workload is used in error messages.
     """
     points, point_trees = _flatten_group(name, "points", workload.points)
     shared, shared_trees = _flatten_group(name, "shared", workload.shared)
@@ -66,7 +73,10 @@ def _call_reference(
 
 
 def _unflatten(trees: tuple[InputTree, ...], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a dict from input name to value, with the leaves of each pytree combined into the pytree."""
+    """Return the inputs as a dict from name to value, in which leaves are combined into their pytrees.
+
+    `named` contains the leaves by name, and the inputs that are not pytrees.
+    """
     inputs = dict(named)
     for tree in trees:
         inputs[tree.name] = jax.tree.unflatten(tree.structure, [inputs.pop(leaf) for leaf in tree.leaves])
@@ -76,7 +86,17 @@ def _unflatten(trees: tuple[InputTree, ...], named: Mapping[str, Any]) -> dict[s
 def _flatten_group(
     workload: str, group: str, inputs: Any
 ) -> tuple[dict[str, InputSpec], tuple[InputTree, ...]]:
-    """Return a dict from leaf name to `InputSpec`, and the structure of each input that is a pytree."""
+    """Flatten the inputs in one of the fields "points" and "shared" of a workload.
+
+    Args:
+        workload: the name of the workload, for error messages.
+        group: the name of the field.
+        inputs: the value of the field, a mapping from input name to `InputSpec` or pytree.
+
+    Returns:
+        A dict from name to `InputSpec` of the leaves of pytrees and of all other inputs.
+        An `InputTree` for each input that is a pytree.
+    """
     if not isinstance(inputs, Mapping):
         example = f'{group}={{"x": normal(3)}}'
         words = f"must be a mapping from input names, such as {example}, not {describe(inputs)}"
@@ -97,7 +117,7 @@ def _flatten_group(
 
 
 def _flatten_tree(workload: str, name: str, value: Any) -> tuple[InputTree, dict[str, InputSpec]]:
-    """Return the structure of an input that is a pytree, and a dict from leaf name to `InputSpec`."""
+    """Return the `InputTree` of an input that is a pytree, and a dict from leaf name to `InputSpec`."""
     is_spec = lambda node: isinstance(node, InputSpec)  # noqa: E731
     paths, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_spec)
     specs: dict[str, InputSpec] = {}
@@ -150,14 +170,15 @@ def describe(value: Any) -> str:
 
 
 def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
-    """Return the leaves of a function's result, a pytree, as one array.
+    """Return the leaves of a function's result, which may be a pytree, as one array.
 
-    A single leaf is returned as it is. Several leaves are raveled after their leading axes and concatenated:
-    (*leading axes, elements). Raises `Refusal` if a leaf is not an array of real numbers.
+    A single leaf is returned unchanged. Of several leaves, all axes after the leading ones are raveled, and
+    the leaves are concatenated: (*leading axes, elements). Raise `Refusal` if a leaf is not an array of real
+    numbers, or if the lengths of the leading axes differ.
 
     Args:
         what: the name of the function in error messages.
-        leading: the number of leading axes that all leaves have in common.
+        leading: the number of leading axes, such as 1 if every leaf has an axis of points.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
@@ -186,11 +207,14 @@ def _require_real(what: str, path: str, leaf: Any) -> None:
 def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point: bool = True) -> Any:
     """Concatenate the blocks of a derivative, as `jax.jacrev` returns them for pytrees, into one array.
 
+    A block is the derivative of one output leaf with respect to one input leaf. Raise `Refusal` if the shapes
+    of the blocks do not fit together.
+
     Args:
-        result: the blocks, a pytree over outputs of pytrees over inputs.
+        result: the blocks, a pytree like the output in which each leaf is a pytree like the inputs.
         what: the name of the function in error messages.
-        columns: the number of elements of each input.
-        per_point: whether the result is a Jacobian for each point, (points, outputs, inputs). Otherwise it is
+        columns: the number of elements of each input leaf.
+        per_point: whether the array is a Jacobian for each point, (points, outputs, inputs). Otherwise it is
             the derivative of a sum over points, (1, inputs).
     """
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(result)]
@@ -212,7 +236,14 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
 
 
 def _are_blocks(leaves: Sequence[Any], widths: Sequence[int], inputs: int, per_point: bool) -> bool:
-    """Return whether arrays of `widths` columns are blocks of a derivative, `inputs` blocks in each row."""
+    """Return whether the shapes of arrays are those of the blocks of one derivative.
+
+    Args:
+        leaves: the arrays, block row by block row.
+        widths: the number of columns that each array must have.
+        inputs: the number of arrays in each block row.
+        per_point: whether the arrays have a leading axis of points.
+    """
     if len(widths) != len(leaves) or 0 in widths:
         return False
     sized = list(zip(leaves, widths, strict=True))

@@ -28,18 +28,21 @@ Computations = Mapping[str, Instructions]
 class HloLine(NamedTuple):
     """An instruction of an HLO computation.
 
+    The result of an asynchronous start, such as "copy-start", also contains the operands. Both sizes in bytes
+    exclude these operands.
+
     Attributes:
-        bytes: the size of the result in device memory with padding. The result of an asynchronous start also
-            contains its operands, which are not included.
+        name: the name of the instruction.
+        bytes: the size of the result in device memory, with the padding of its layout.
         anywhere: the size of the result in bytes without padding, in all memory spaces together.
-        dims, dtype: the dimensions and element type of the result, or of the first element of a tuple.
-        fastest: the minor-most axis longer than one, or None for a single element.
+        dims, dtype: the dimensions and element type of the result, or of the first array of a tuple.
+        fastest: the minor-most axis of this array that is longer than one, or None if there is none.
         opcode, operands: the opcode, such as "fusion", and the names of the operands.
         called: the names of the computations that the instruction calls.
-        trips: the trip count of a loop if XLA reports it, or None.
+        trips: the trip count of a loop if XLA reports it, otherwise None.
         root: whether the instruction is the root of its computation.
         given: the text in the parentheses, such as the value of a constant.
-        rest: the attributes of the instruction.
+        rest: the text after the parentheses, which contains the attributes of the instruction.
     """
 
     name: str
@@ -66,7 +69,7 @@ def parse(text: str) -> tuple[dict[str, dict[str, HloLine]], str]:
     """Parse the text of an HLO module.
 
     Returns:
-        A dict from the name of a computation to a dict from the name of an instruction to the instruction.
+        A nested dict: name of a computation -> name of an instruction -> instruction.
         The name of the entry computation.
     """
     computations: dict[str, dict[str, HloLine]] = {}
@@ -99,9 +102,14 @@ def _parse_instruction(match: re.Match[str], lines: Instructions) -> HloLine:
 
 
 def _without_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the bytes of the result of an asynchronous start, minus the bytes of the operands in it.
+    """Return the bytes of the result of an instruction, minus the bytes of the operands that it contains.
 
-    The result of an asynchronous all-reduce may not contain its operands. Then `size` is returned unchanged.
+    If the operands are not contained, as for some asynchronous all-reduces, `size` is returned unchanged.
+
+    Args:
+        size: the bytes of the result.
+        operands: the bytes of the operands of an asynchronous start, or 0 for another instruction.
+        is_copy: whether the instruction is a copy-start, whose result always contains its operand.
     """
     return max(0, size - operands) if size > operands or is_copy else size
 
@@ -113,7 +121,7 @@ def _stored_bytes(shape: str) -> int:
 
 
 def _element_bytes(shape: str) -> int:
-    """Return the bytes of the elements of a shape, such as "(f32[8,3], u32[])", in any memory space."""
+    """Return the bytes of a shape, such as "(f32[8,3], u32[])", without padding and in any memory space."""
     return sum(math.prod(parse_integers(array[3])) * _bits(array) // 8 for array in _ARRAY.findall(shape))
 
 
@@ -123,7 +131,7 @@ def _bits(array: tuple[str, ...]) -> int:
 
 
 def _padded_size(array: tuple[str, ...]) -> int:
-    """Return the number of elements of an array whose minor-most axes are padded to whole tiles."""
+    """Return the number of elements of an array after padding its minor-most axes to whole tiles."""
     dims, order, tiles = parse_integers(array[3]), parse_integers(array[4]), _TILE.search(array[5])
     if not tiles or len(order) != len(dims):
         return math.prod(dims)
@@ -136,9 +144,10 @@ def _padded_size(array: tuple[str, ...]) -> int:
 
 
 def _first_array(shape: str) -> tuple[tuple[int, ...], str, int | None]:
-    """Return the dimensions and the dtype of the first array in an HLO shape, and its minor-most axis.
+    """Return (dimensions, dtype, minor-most axis) of the first array in an HLO shape.
 
-    Axes of length one are ignored. The axis is None if no longer one exists.
+    Axes of length one are ignored when the minor-most axis is determined. It is None if all axes have length
+    one, or if the array is a scalar.
     """
     match = _ARRAY.search(shape)
     if match is None:
@@ -161,12 +170,12 @@ def root_of(lines: Instructions) -> HloLine:
 
 
 def skip_bitcasts(name: str, lines: Instructions) -> HloLine:
-    """Return the instruction that produces a value, following bitcasts to their operands."""
+    """Return the instruction `name`, or if it is a bitcast the instruction whose result it reinterprets."""
     return skip_bitcasts(lines[name].operands[0], lines) if lines[name].opcode == "bitcast" else lines[name]
 
 
 def skip_copies(name: str, lines: Instructions) -> HloLine:
-    """Return the instruction that produces a value, following copies and bitcasts to their operands."""
+    """Return the instruction `name`, or if it is a copy or bitcast the one that computes the copied value."""
     line = lines[name]
     return skip_copies(line.operands[0], lines) if line.opcode in ("copy", "bitcast") else line
 
@@ -183,8 +192,8 @@ def _tuple_index(line: HloLine) -> int | None:
 def count_trips(loop: HloLine, lines: Instructions, computations: Computations) -> float:
     """Return the trip count of a while loop, or infinity if it is unknown.
 
-    The trip count is known if XLA reports it, or for a loop `while counter < end: counter += step` whose
-    start, end and step are constants.
+    The trip count is known if XLA reports it, or if the loop has the form `while counter < end: counter +=
+    step` and the initial value of the counter, end and step are constants.
     """
     if loop.trips is not None:
         return loop.trips
@@ -218,9 +227,10 @@ def count_trips(loop: HloLine, lines: Instructions, computations: Computations) 
 def _operation(
     line: HloLine, lines: Instructions, computations: Computations
 ) -> tuple[str, list[HloLine], str]:
-    """Return the opcode, the operands and the attributes of an instruction, or of the root of a fusion.
+    """Return the opcode, the operands and the attributes of an instruction.
 
-    Copies of operands are skipped, and parameters of a fusion are replaced by its operands.
+    For a fusion, those of its root instruction are returned, in which the parameters of the fusion are
+    replaced by the operands of the fusion. An operand that is a copy is replaced by what it copies.
     """
     if line.opcode != "fusion":
         return line.opcode, [skip_copies(name, lines) for name in line.operands], line.rest

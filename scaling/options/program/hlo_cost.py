@@ -1,8 +1,8 @@
 """Estimate the bytes that each kernel of an HLO module reads and writes, and the bytes of each collective.
 
 A kernel is a fusion or a single instruction. It is assumed to read its operands from memory and to write its
-results to memory, without caching between kernels. If it slices an operand, it reads only the slices. If it
-updates an operand in place, it writes only the update. Its operations are counted by hlo_ops.py.
+results to memory, without caching between kernels. If a kernel slices an operand, only the slices are read.
+If it updates an operand in place, only the update is written. The operations are counted by hlo_ops.py.
 """
 
 import functools
@@ -27,15 +27,16 @@ class Kernel:
 
     Attributes:
         bytes: the bytes that are read and written.
-        turned: the part of these bytes in arrays whose minor-most axis changes (transposes).
+        turned: the bytes that transposes read and write, which change the minor-most axis of an array.
         products: the operations of matrix products. A multiplication and an addition count as two.
         arithmetic: other operations on elements, including comparisons, selections and conversions.
         divisions: floating-point divisions.
         transcendentals: evaluations of transcendental functions.
-        unvectorized: the additional time on a CPU, in vectorized evaluations of exp, of functions that are
-            computed one element at a time (such as cosine), of elements that a fused loop reads across the
-            rows, and of the patches of a convolution.
-        reductions: terms that are summed along the minor-most axis. Sums along other axes are arithmetic.
+        unvectorized: the additional time on a CPU of work that is not vectorized. The unit is the time of one
+            vectorized evaluation of exp. Included are functions that are computed one element at a time (such
+            as cosine), elements that a fused loop reads across the rows, gathered elements, and the patches
+            of a convolution.
+        reductions: terms of sums along the minor-most axis. Sums along other axes are arithmetic.
         library: the name of a library call whose operations are unknown, or "".
         times: the number of executions, or infinity if it is unknown.
     """
@@ -71,7 +72,14 @@ class Message:
 
 @dataclass(frozen=True)
 class ProgramCost:
-    """The kernels and collectives of a program, and the number of instructions of each collective opcode."""
+    """The estimated cost of a compiled program on one device.
+
+    Attributes:
+        kernels: the kernels of the program.
+        messages: the collective operations of the program.
+        collectives: a dict from the opcode of a collective, such as "all-reduce", to the number of such
+            instructions in the program.
+    """
 
     kernels: tuple[Kernel, ...]
     messages: tuple[Message, ...]
@@ -79,12 +87,18 @@ class ProgramCost:
 
     @property
     def hbm_bytes(self) -> int | None:
-        """Return the bytes that all kernels read and write on one device, or None if unknown."""
+        """Return the bytes that all kernels read and write on one device, or None if they are unknown.
+
+        They are unknown if the number of executions of a kernel is.
+        """
         return _total_bytes(self.kernels)
 
     @property
     def collective_bytes(self) -> int | None:
-        """Return the bytes of all collectives on one device, or None if unknown."""
+        """Return the bytes of all collectives on one device, or None if they are unknown.
+
+        They are unknown if the number of executions of a collective is.
+        """
         return _total_bytes(self.messages)
 
 
@@ -94,10 +108,11 @@ def _total_bytes(parts: Sequence[Kernel] | Sequence[Message]) -> int | None:
 
 
 def read(text: str) -> ProgramCost:
-    """Return the cost of an optimized HLO module from its text, as `compiled.as_text()` returns it.
+    """Return the cost of an optimized HLO module, given the text that `compiled.as_text()` returns.
 
     Of the branches of a conditional, only the one with the most bytes is counted. If the trip count of a loop
-    is unknown, its kernels and collectives have an infinite number of executions.
+    is unknown, its kernels and collectives have an infinite number of executions. If an instruction has an
+    unexpected format, as in another version of XLA, all bytes of the module are unknown.
     """
     computations, entry = hlo.parse(text)
     devices = math.prod(map(int, _DEVICES.findall(text[: text.find("\n")])))
@@ -135,7 +150,7 @@ def read(text: str) -> ProgramCost:
 
 
 def as_work(part: Kernel | Message) -> dict[str, Any]:
-    """Return the fields of a kernel or a collective as a dict, without zeros and without a `times` of 1."""
+    """Return the fields of a kernel or a collective as a dict, without zeros, "" and a `times` of 1."""
     return {name: value for name, value in vars(part).items() if value and (name, value) != ("times", 1)}
 
 
@@ -157,7 +172,13 @@ def _as_fusion(line: HloLine, operands: Instructions) -> dict[str, HloLine]:
 def _collectives(
     fused: Instructions, line: HloLine, operands: Instructions, devices: int
 ) -> Iterator[Message]:
-    """Yield the collectives of an instruction: the instruction itself, or those in its fused computation."""
+    """Yield the collectives of a kernel: the instruction itself, or instructions in its fused computation.
+
+    Args:
+        fused: the instructions of the fused computation, empty if the kernel is not a fusion.
+        line, operands: the instruction of the kernel, and its operands by name.
+        devices: the number of devices of the program, for a collective without `replica_groups`.
+    """
     candidates = [(line, operands)]
     candidates += [(inner, {x: fused[x] for x in inner.operands}) for inner in fused.values()]
     for candidate, inputs in candidates:
@@ -201,7 +222,8 @@ def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bo
 def _strided_elements(transpose: HloLine, lines: Instructions) -> int:
     """Return the number of elements that a transpose in a fusion reads from memory across the rows.
 
-    What the fusion computes from smaller arrays, such as seeds, is not read from memory.
+    It is the size of the transposed array, or the total size of the parameters of the fusion from which this
+    array is computed, if that is smaller. Seeds, for example, are computed from small parameters.
     """
     sources, remaining = set[str](), [transpose.name]
     while remaining:
@@ -226,7 +248,10 @@ def _result_instructions(lines: Instructions) -> list[HloLine]:
 
 
 def _in_place_updates(lines: Instructions, computations: Computations) -> dict[str, tuple[HloLine, int]]:
-    """Map the name of each result that updates a parameter in place to (parameter, bytes written)."""
+    """Return a dict from the name of each result that updates a parameter in place to a pair.
+
+    The pair is the parameter and the number of bytes that the update writes.
+    """
     updates = {}
     for result in _result_instructions(lines):
         target, size = None, 0
@@ -246,7 +271,11 @@ def _in_place_updates(lines: Instructions, computations: Computations) -> dict[s
 def _bytes_read(
     lines: Instructions, in_place: Mapping[str, tuple[HloLine, int]], computations: Computations
 ) -> Counter[str]:
-    """Return a dict from the name of a parameter of a fusion to the bytes that the fusion reads from it."""
+    """Return a dict from the name of each parameter of a fusion to the number of bytes that are read from it.
+
+    Args:
+        in_place: the results that update a parameter in place, as `_in_place_updates` returns them.
+    """
     reads: Counter[str] = Counter()
     for line in lines.values():
         if line.opcode == "bitcast":
@@ -266,7 +295,10 @@ def _bytes_read(
 
 
 def _bytes_read_by_operand(line: HloLine, is_updated: bool, computations: Computations) -> dict[int, int]:
-    """Return a dict from operand index to the bytes that a nested fusion reads from this operand."""
+    """Return a dict from the index of each operand of a nested fusion to the number of bytes read from it.
+
+    `is_updated` specifies whether the fusion updates a parameter of the enclosing fusion in place.
+    """
     lines = computations[line.called[0]]
     in_place = _in_place_updates(lines, computations) if is_updated else {}
     reads = _bytes_read(lines, in_place, computations)

@@ -1,10 +1,11 @@
 """Count how often each instruction of a fusion is evaluated, because a fused loop can repeat evaluations.
 
-A backend emits one loop nest for a fusion, over the elements of its result, and evaluates the operands of an
-instruction for each element that it needs. A value that does not depend on the inner loops is computed
-outside of them. A value that varies with an inner loop is computed again in each iteration of the outer ones:
-in `a[:, None] * b[None, :]`, with a and b computed in the fusion, a is evaluated once per row, and b once per
-element. Two uses at shifted indices, as after a transposed slice, evaluate a value twice.
+XLA compiles a fusion to one loop nest over the elements of its result. In the innermost loop, it computes
+from the operands the values that the current element needs. A value that does not depend on the inner loops
+is computed outside of them. A value that varies with an inner loop is computed again in each iteration of the
+outer loops. For example, let a fusion compute `a[:, None] * b[None, :]` and also a and b. It evaluates an
+element of a once per row of the result, and an element of b once per element of the result. A value that is
+used at two different indices, such as in a sum of two shifted arrays, is evaluated twice.
 """
 
 import itertools
@@ -19,14 +20,18 @@ _LEAVES = {"parameter", "constant", "iota"}
 _SHIFTS = {"pad", "concatenate", "slice", "dynamic-slice", "reverse"}
 _DIMENSIONS = re.compile(r"dimensions=\{([\d,]*)\}")
 _GATHER_AXES = re.compile(r"(\w+)=\{([\d,]*)\}")
-_MOST_USES = 16  # of an instruction at different indices; XLA does not duplicate more
+_MOST_USES = 16  # of an instruction at different indices; XLA does not duplicate it more often
 
-# The position of the loop that varies each axis of an array, 0 for the outermost, or None if none does.
+# For each axis of an array, the position in the loop nest of the loop over this axis; 0 is the outermost.
+# None means that no loop varies the index of this axis.
 Loops = tuple[int | None, ...]
 
 
 def count_evaluations(lines: Instructions) -> dict[str, float]:
-    """Return a dict from instruction name to the number of times that a fusion computes an element of it."""
+    """Return a dict from the name of an instruction to the number of element evaluations in a fusion.
+
+    The number is the total over all elements of the result of the instruction.
+    """
     evaluations: Counter[str] = Counter()
     visits: Counter[str] = Counter()
     root = hlo.root_of(lines)
@@ -51,7 +56,14 @@ def count_evaluations(lines: Instructions) -> dict[str, float]:
 
 
 def _own_loops(line: HloLine) -> tuple[Loops, tuple[int, ...]]:
-    """Return the loop of each axis in a loop nest over an array, and the loop lengths, outermost first."""
+    """Return the loops of a loop nest over the result of an instruction.
+
+    The minor-most axis is the innermost loop.
+
+    Returns:
+        The position of the loop of each axis.
+        The length of each loop, outermost first.
+    """
     axes = sorted(range(len(line.dims)), key=lambda axis: axis == line.fastest)
     return tuple(map(axes.index, range(len(axes)))), tuple(line.dims[axis] for axis in axes)
 
@@ -59,7 +71,15 @@ def _own_loops(line: HloLine) -> tuple[Loops, tuple[int, ...]]:
 def _operand_loops(
     line: HloLine, operand: HloLine, loops: Loops, lengths: tuple[int, ...]
 ) -> tuple[Loops, tuple[int, ...]]:
-    """Return the loop of each axis of an operand, and the lengths of all loops that enclose it."""
+    """Return the loops in which an operand of an instruction is evaluated.
+
+    Args:
+        loops, lengths: the loops in which the instruction is evaluated, in the same form as the result.
+
+    Returns:
+        The position of the loop of each axis of the operand, or None for an axis without a loop.
+        The length of each enclosing loop, outermost first.
+    """
     match = _DIMENSIONS.search(line.rest)
     rank, axes = len(operand.dims), hlo.parse_integers(match[1]) if match else ()
     if line.opcode in hlo_ops.UPDATES and operand.name != line.operands[0]:  # in place
@@ -85,7 +105,14 @@ def _operand_loops(
 
 
 def _gathered_loops(line: HloLine, rank: int, loops: Loops) -> Loops:
-    """Return the loop of each axis of the operand of a gather. An indexed axis varies with the indices."""
+    """Return the position of the loop of each axis of the array that a gather reads from.
+
+    An axis that is selected by the indices of the gather varies with the innermost loop over these indices.
+
+    Args:
+        rank: the number of axes of the array.
+        loops: the loop of each axis of the result of the gather.
+    """
     named = {name: hlo.parse_integers(text) for name, text in _GATHER_AXES.findall(line.rest)}
     offsets, batching = named.get("offset_dims", ()), named.get("operand_batching_dims", ())
     indices = {loop for axis, loop in enumerate(loops) if axis not in offsets and loop is not None}

@@ -1,7 +1,7 @@
 """Count the arithmetic operations of one HLO instruction, such as a dot, a convolution or a reduction.
 
-The instructions may be those of the CPU, GPU or TPU backend. Of the library calls, only matrix products and
-convolutions are counted. See hlo_cost.py for the bytes that an instruction reads and writes.
+The instructions may come from the CPU, GPU or TPU backend. Library calls are counted only if they are matrix
+products or convolutions. See hlo_cost.py for the bytes that an instruction reads and writes.
 """
 
 import math
@@ -47,18 +47,21 @@ _TRANSCENDENTAL = {
 # Functions that XLA on a CPU computes one element at a time -> their time divided by that of exp, which is
 # vectorized. Medians over 262,144 elements in float32 on one core of an AMD EPYC, jaxlib 0.10.2.
 UNVECTORIZED = {"sine": 12, "cosine": 12, "power": 9, "tan": 63, "atan2": 41, "cbrt": 67}
-# The same ratio for an element of a fused loop that reads across rows: 0.6 to 0.8 ns, and 0.4 ns for exp.
+# The following constants are also the time of an operation divided by that of a vectorized exp, 0.4 ns. The
+# comments contain the measured times of the operations.
+# An element that a fused loop reads across the rows: 0.6 to 0.8 ns.
 STRIDED = 2
-GATHERED = 4  # the same ratio for each gathered element: 0.2 to 4 ns with what is computed for it
-PATCH = 75  # the same ratio for each output position of a convolution: 17 to 60 ns with 1 to 16 features
-PATCH_IN_LOOP = 2  # the same in a while loop, which XLA compiles in another way: 0.2 to 1 ns
+GATHERED = 4  # a gathered element and the operations on it: 0.2 to 4 ns
+PATCH = 75  # an output position of a convolution with 1 to 16 features: 17 to 60 ns
+PATCH_IN_LOOP = 2  # the same inside a while loop, where XLA compiles it differently: 0.2 to 1 ns
 _DIVISIONS = {"divide", "remainder"}
 
 
 def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
-    """Return the kind of work that an HLO instruction does, and its amount.
+    """Return the kind of work that an HLO instruction does, and the amount of this work.
 
-    The kind is the name of a field of `hlo_cost.Kernel`. Return ("", 0) if the instruction only moves data.
+    The kind is the name of a field of `hlo_cost.Kernel`, such as "products", whose description gives the unit
+    of the amount. Return ("", 0) if the instruction only moves data, except for transposes ("turned").
     """
     operands = [lines[x] for x in line.operands if x in lines]
     kind = line.opcode
@@ -95,7 +98,7 @@ def count_patches(line: HloLine) -> int:
 
 
 def _count_product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
-    """Return ("products", operations) of a matrix product or convolution, or ("", 0) of another call."""
+    """Return ("products", number of operations) for a matrix product or convolution, otherwise ("", 0)."""
     if line.opcode == "convolution" and len(operands) == 2:
         return "products", _count_convolution(line.rest, operands[0], operands[1], line)
     if "__cudnn$conv" in line.rest and len(operands) > 1:
@@ -110,7 +113,8 @@ def _count_product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
 def _forward_roles(line: HloLine, first: HloLine, second: HloLine) -> tuple[HloLine, HloLine, HloLine]:
     """Return the input, the kernel and the output of the forward convolution that a cuDNN call refers to.
 
-    cuDNN describes a backward convolution by the attributes of the corresponding forward convolution.
+    The attributes of a backward convolution in cuDNN describe the corresponding forward convolution, whose
+    arrays are the operands `first` and `second` and the result `line` in a different order.
     """
     if "convBackwardInput" in line.rest:
         return line, second, first
@@ -118,7 +122,12 @@ def _forward_roles(line: HloLine, first: HloLine, second: HloLine) -> tuple[HloL
 
 
 def _count_convolution(attributes: str, image: HloLine, kernel: HloLine, output: HloLine) -> int:
-    """Return the operations of a convolution, without those on the zeros of padding and dilation."""
+    """Return the number of operations of a convolution, without those on the zeros of padding and dilation.
+
+    Args:
+        attributes: the attributes of the instruction, with its window and dimension labels.
+        image, kernel, output: the input, the kernel and the output of the forward convolution.
+    """
     labels = _LABELS.search(attributes)
     if labels is None:
         return 0
@@ -140,14 +149,26 @@ def _count_convolution(attributes: str, image: HloLine, kernel: HloLine, output:
 
 
 def _window_value(window: Mapping[str, str], name: str, axis: int, default: int) -> int:
-    """Return an attribute of a convolution window along an axis, such as 3 from pad=3_3x0_0 along axis 0."""
+    """Return the value of a convolution window's attribute for one axis, such as 3 for axis 0 of pad=3_3x0_0.
+
+    If the window does not have the attribute, return `default`.
+    """
     return int(window[name].split("x")[axis].split("_")[0]) if name in window else default
 
 
 def _count_taps(
     length: int, kernel: int, output: int, pad: int, stride: int, lhs_dilation: int, rhs_dilation: int
 ) -> int:
-    """Return the number of (output, kernel) index pairs of one axis that multiply an input element."""
+    """Return the number of products of a one-dimensional convolution, or of one axis of a convolution.
+
+    A pair of an output index and a kernel index counts if it reads an element of the input, and not a zero
+    due to padding or dilation.
+
+    Args:
+        length, kernel, output: the lengths of the input, the kernel and the output.
+        pad: the number of zeros before the input.
+        lhs_dilation, rhs_dilation: the dilation of the input and of the kernel.
+    """
     count = 0
     for tap in range(kernel):
         # Output i reads index i * stride + tap * rhs_dilation - pad of the dilated input. It is an element of
@@ -163,7 +184,7 @@ def _count_taps(
 
 
 def _is_transposing(line: HloLine, operand: HloLine) -> bool:
-    """Return whether a copy or a transpose changes the minor-most axis of an array."""
+    """Return whether a copy or a transpose changes which axis of its operand is the minor-most."""
     if line.fastest is None or operand.fastest is None:
         return False
     order = re.search(r"dimensions=\{([\d,]*)\}", line.rest) if line.opcode == "transpose" else None

@@ -1,7 +1,7 @@
 """Count the floating-point operations of a jaxpr on one device, before the optimizations of XLA.
 
 Dead code is not counted, and the body of a loop is counted once per iteration. The count is None if the trip
-count of a loop is known only at run time. See hlo_cost.py for the optimized program.
+count of a loop is known only at run time. See hlo_cost.py for the costs of the optimized program.
 """
 
 import math
@@ -48,20 +48,26 @@ ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 def _count_integer_pow(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Return the operations of x**n by repeated squaring, for all elements of an array."""
+    """Return the number of operations that compute x**n by repeated squaring for all elements of an array."""
     y = params["y"]
     return outputs[0].size * (abs(y).bit_length() + y.bit_count() - 2 + (y < 0))
 
 
 def _count_convolution(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Return the operations of a convolution, including padding but not the zeros of a dilated input."""
+    """Return the number of operations of a convolution.
+
+    Products with the zeros of padding are included, but not products with the zeros of a dilated input.
+    """
     kernel = inputs[1]
     output_features = kernel.shape[params["dimension_numbers"].rhs_spec[0]]
     return 2 * outputs[0].size * kernel.size // output_features // math.prod(params["lhs_dilation"])
 
 
 def _count_lu(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Return the operations of an LU factorization of (m, n) matrices: n^2 (m - n / 3) each if m >= n."""
+    """Return the number of operations of LU factorizations of matrices (m, n).
+
+    It is n^2 (m - n / 3) for each matrix if m >= n, and m^2 (n - m / 3) otherwise.
+    """
     a = inputs[0]
     short, long = min(a.shape[-2:]), max(a.shape[-2:])
     return a.size * short * (3 * long - short) // (3 * long)
@@ -87,13 +93,14 @@ _RULES: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], int]] = {
 
 
 def count_operations(jaxpr: Any) -> OperationCounts:
-    """Count the floating-point operations and transcendental evaluations of a ClosedJaxpr on one device.
+    """Return the number of floating-point operations and transcendental evaluations of a ClosedJaxpr.
 
     A matrix product counts 2 * batch * M * N * K operations. Other arithmetic counts one per element of the
     result, a reduction or a cumulative sum one per element of the input, and a scatter one per update.
     Transcendental functions, roots and powers are counted separately, one each. Integer arithmetic,
     comparisons, selections, data movement and collectives are not counted. Of the branches of a conditional,
-    only the most expensive is counted. Inside `shard_map` and `pmap`, shapes are those of one device.
+    only the most expensive is counted. Inside `shard_map` and `pmap`, the operations of one device are
+    counted.
 
     The counts are None if the jaxpr contains a primitive without a rule, such as most factorizations and
     custom kernels, complex numbers, or a loop whose trip count is not a constant.
@@ -146,7 +153,11 @@ def _count_loop(trips: int, body: Any) -> tuple[int, int]:
 
 
 def subjaxprs(equation: Any) -> list[Any]:
-    """Return the jaxprs in the parameters of an equation, or the one to which JAX expands its primitive."""
+    """Return a list of the jaxprs in the parameters of an equation.
+
+    If JAX defines the primitive of the equation by an expansion to other primitives, the list contains the
+    jaxpr of the expansion.
+    """
     # `jax.custom_remat` since JAX 0.11, and `jnp.interp` since JAX 0.12.
     primitive = equation.params.get("_prim")
     if hasattr(primitive, "expand"):

@@ -1,4 +1,7 @@
-"""Combine the costs from the jaxpr and from the HLO module of a compiled case, and check its collectives."""
+"""Combine the operations, memory traffic and collectives of a compiled case, and check the collectives.
+
+Operations are counted in the jaxpr. Memory traffic and collectives are determined from the HLO module.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +16,15 @@ _COMMUNICATING = ("all_reduce", "collective")  # targets of `ceiling` whose prog
 
 @dataclass(frozen=True)
 class ProgramWork:
-    """The operations, bytes and collectives of each device for one result. Unknown fields are None."""
+    """The work that each device does to compute one result. A field that is unknown is None.
+
+    Attributes:
+        flops: the number of floating-point operations.
+        transcendentals: the number of evaluations of transcendental functions.
+        hbm_bytes: the bytes that are read from and written to device memory.
+        collective_bytes: the bytes of the collective operations.
+        collectives: a dict from the opcode of a collective to the number of such instructions.
+    """
 
     flops: float | None = None
     transcendentals: float | None = None
@@ -23,7 +34,7 @@ class ProgramWork:
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[ProgramWork, str | None]:
-    """Return the costs of a compiled case, and an error message or None from `unexpected_collectives`."""
+    """Return the work of a compiled case, and the error message of `unexpected_collectives` or None."""
     if compiled.stages.compiled is None:
         return program_work(compiled, devices, None), None
     cost = hlo_cost.read(compiled.stages.compiled.as_text())
@@ -33,7 +44,12 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[Progra
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], cost: hlo_cost.ProgramCost | None
 ) -> ProgramWork:
-    """Return the costs of a compiled case. If `cost` is None, memory traffic and collectives are unknown."""
+    """Return the work of a compiled case.
+
+    Args:
+        devices: the devices for which the case is traced, if its jaxpr is not available.
+        cost: the cost of the HLO module. If it is None, memory traffic and collectives are unknown.
+    """
     operations = jaxpr_flops.count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     all_steps = lambda value: None if value is None else value * compiled.steps  # noqa: E731
     flops, transcendentals = all_steps(operations.flops), all_steps(operations.transcendentals)

@@ -1,1 +1,1 @@
-"""Expected results (references) computed by JAX, their verification, and estimates of rounding errors."""
+"""Expected results (references) computed by JAX: evaluation, verification, and bounds on rounding errors."""

@@ -1,9 +1,9 @@
 """Choose the dtype of a reference (expected result) that JAX computes on the CPU, and verify the reference.
 
-The derivative of a function without a closed form is computed in float64. If the values of the function in
-float64 differ from those in the dtype of the case (because of random bits, a cast, or a carry with a fixed
-dtype), it is computed in the dtype of the case instead. It is verified by finite differences, once for each
-function and size.
+If a workload does not provide a closed form of its derivative, the reference is the derivative by JAX in
+float64. If the values of the function in float64 differ from the values in the dtype of the case (because of
+random bits, a cast, or a loop carry with a fixed dtype), the reference is computed in the dtype of the case
+instead. Each reference is verified by finite differences, once for each function and size.
 """
 
 import contextlib
@@ -25,16 +25,16 @@ from scaling.options.reference import fd_check, finite_step_bound
 from scaling.options.reference.evaluation import Arrays, Evaluation
 from scaling.options.reference.rounding import RoundingProperties, rounding_properties
 
-_POINTS = 16  # points at which the function is examined
-_LEAST_CONFIRMED_SHARE = 0.1  # of the outputs; a small derivative is hidden by the rounding of the value
-_PERTURBATIONS = 2  # perturbed inputs at which the rounding error of the values is estimated
+_POINTS = 16  # the most points at which the function is examined
+_LEAST_CONFIRMED_SHARE = 0.1  # of the outputs; the others may have a derivative too small for a difference
+_PERTURBATIONS = 2  # the number of perturbed inputs from which the rounding error of values is estimated
 _MOST_RELATIVE_TO_ROUNDING = 2.0  # a larger difference between dtypes is not explained by rounding
 
 
 class LazyReference:
-    """The reference values and Jacobians at a block of points (batch elements), computed on first access.
+    """The reference values and Jacobians for a block of points (batch elements), computed on first access.
 
-    It has the attributes of `scaling.core.workload.Reference`.
+    It can be used as a `scaling.core.workload.Reference`, because it has the same attributes.
     """
 
     value_terms = None
@@ -55,7 +55,7 @@ class LazyReference:
 
 
 def with_reference(workload: Workload, computed: ComputedReference) -> Workload:
-    """Return a copy of a workload whose `reference` computes values and Jacobians by JAX."""
+    """Return a copy of a workload whose `reference` computes values and Jacobians with JAX."""
     differentiated: Evaluation = computed.evaluation
     function = dataclasses.replace(differentiated, function=workload.function)
     reference: Any = functools.partial(LazyReference, differentiated, function)
@@ -68,9 +68,9 @@ def session(computed: ComputedReference) -> contextlib.AbstractContextManager[No
 
 
 def examine(case: Case, workload: Workload) -> ComputedReference:
-    """Return the reference of a case, in float64 if possible, after verifying its derivative.
+    """Return the computed reference of a case, in float64 if possible, after verifying its derivative.
 
-    If the verification fails, the fields `wrong` or `unsure` of the reference contain an error message.
+    If the verification fails, the field `wrong` or `unsure` of the reference contains an error message.
     """
     arrays = _sample_points(case, workload)
     with evaluations.evaluation_context(case.dtype):
@@ -87,7 +87,10 @@ def examine(case: Case, workload: Workload) -> ComputedReference:
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluation:
-    """Return an `Evaluation`, in the dtype of the case, of a function that has a closed form."""
+    """Return an `Evaluation` of the function of a case in the dtype of the case.
+
+    It is for workloads with a closed form, which have no `ComputedReference` and thus no `native` evaluation.
+    """
     with evaluations.evaluation_context(case.dtype):
         evaluation: Evaluation = _make_unverified_reference(
             _make_evaluation(case, workload, case.dtype), case, arrays
@@ -96,7 +99,7 @@ def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluat
 
 
 def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
-    """Return a dict from input name to array at up to 16 evenly spaced points from first to last."""
+    """Return the inputs at up to 16 evenly spaced points of a case, a dict from input name to array."""
     points = np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
     by_point = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
     return {
@@ -115,7 +118,10 @@ def _make_evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
 def _values_and_noise(
     evaluation: Evaluation, arrays: Arrays, roundoff: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values, and their largest change if the inputs are perturbed: (points, outputs) each."""
+    """Return the values of the function, and the largest change of each value if the inputs are perturbed.
+
+    The inputs are perturbed by four unit roundoffs. Both arrays have the shape (points, outputs).
+    """
     center, generator = evaluations.values(evaluation, arrays), np.random.default_rng(0)
     perturbed = [
         evaluations.values(evaluation, fd_check.perturb(evaluation, arrays, 4 * roundoff, generator))
@@ -140,7 +146,11 @@ def _make_unverified_reference(evaluation: Evaluation, case: Case, arrays: Array
 
 
 def _rounding_properties_with_jvp(evaluation: Evaluation, arrays: Arrays) -> RoundingProperties:
-    """Return the rounding properties of the function and its Jacobian-vector product at one point."""
+    """Return the rounding properties of the Jacobian-vector product of the function at one point.
+
+    If the function cannot be differentiated in forward mode, they are estimated from the function, with twice
+    as many terms.
+    """
     structs = {}
     for name, array in arrays.items():
         dtype = np.int32 if name in evaluation.integers else jax.numpy.dtype(evaluation.dtype)
@@ -167,7 +177,15 @@ def _make_float64_reference(
     native_values: np.ndarray,
     noise: np.ndarray,
 ) -> tuple[ComputedReference | None, str | None]:
-    """Return an unverified reference in float64 and None, or None and the reason why it cannot be used."""
+    """Return (reference, None), or (None, reason) if a reference in float64 cannot be used.
+
+    The reference is not verified yet. It cannot be used if the function fails in float64, or if the values
+    differ from the values in the dtype of the case by more than rounding explains.
+
+    Args:
+        native: the reference in the dtype of the case.
+        native_values, noise: the values in this dtype, and estimates of the rounding errors.
+    """
     try:
         exact = _make_unverified_reference(_make_evaluation(case, workload, "float64"), case, arrays)
         exact_values = evaluations.values(exact.evaluation, arrays)
@@ -188,7 +206,14 @@ def _make_float64_reference(
 def _verify(
     computed: ComputedReference, case: Case, workload: Workload, arrays: Arrays, obstacle: str | None = None
 ) -> ComputedReference:
-    """Verify a reference by finite differences, and return it with `wrong`, `unsure` or `seconds` set."""
+    """Verify a reference by finite differences, and return a copy with the outcome.
+
+    If the derivative is correct, `seconds` is set. If it is wrong, `wrong` is set to an error message, and if
+    the differences are too inaccurate to decide, `unsure` is set to one.
+
+    Args:
+        obstacle: the reason why the reference could not be computed in float64, or None.
+    """
     if case.ad_mode.is_value or computed.unsure:
         return computed
     evaluation: Evaluation = computed.evaluation

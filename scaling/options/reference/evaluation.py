@@ -1,11 +1,11 @@
-"""Jitted kernels of references on the CPU: values, JVPs, Jacobian columns and rows, and J^T J of a function.
+"""Evaluate functions for references on the CPU: values, JVPs, Jacobian columns and rows, and J^T J by JAX.
 
-They are evaluated in float64 or the dtype of a case. Derivatives are computed in forward mode, in blocks of
-seeds (tangents). If a function has a rule for reverse mode only (`jax.custom_vjp`), its pushforward (JVP) is
-the transpose of its pullback (VJP).
+J is the Jacobian. Everything is evaluated in float64 or in the dtype of a case. Derivatives are computed in
+forward mode, in blocks of seeds (tangents). If a function has a rule for reverse mode only
+(`jax.custom_vjp`), its JVP is computed as the transpose of its VJP.
 
-Inputs are dicts from input name to array. The first axis of a per-point input is that of the points (batch
-elements).
+Inputs are dicts from input name to array. The first axis of a per-point input is the axis of the points
+(batch elements).
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from jax.flatten_util import ravel_pytree
 Arrays = Mapping[str, np.ndarray]
 ArrayFunction = Callable[[Any], jax.Array]
 
-_MOST_ELEMENTS = 2**22  # of the largest intermediate result of a call, over its points and seeds
+_MOST_ELEMENTS = 2**22  # of the largest intermediate result of a call, for all of its points and seeds
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Evaluation:
     """A function of one point (batch element), and the dtype and AD transformation used to evaluate it.
 
     Attributes:
-        function: takes every input by name and returns an array.
+        function: takes every input as a keyword argument and returns an array.
         names: the inputs to differentiate with respect to, in the order of the columns of the Jacobian.
-        per_point: the inputs that differ from point to point. The others are shared.
-        integers: the inputs that are int32.
+        per_point: the inputs that have a value for each point. The others are shared.
+        integers: the inputs with the dtype int32.
         dtype: the dtype of the other inputs.
         width: the number of elements of the largest intermediate result at one point.
-        transposed: whether the pushforward is computed as the transpose of the pullback.
+        transposed: whether the JVP is computed as the transpose of the VJP.
     """
 
     function: Callable[..., Any]
@@ -51,11 +51,11 @@ class Evaluation:
 
 @contextlib.contextmanager
 def evaluation_context(dtype: str) -> Iterator[None]:
-    """Configure JAX to evaluate in `dtype` on the CPU with the highest matmul precision.
+    """Context manager in which JAX evaluates in `dtype` on the CPU with the highest matmul precision.
 
-    x64 is enabled for float64. JAX's caches are cleared when x64 changes, because functions that were traced
-    with the other setting can fail: the caches confuse int32 and int64, for example in a function that
-    indexes with NumPy's int64 arrays.
+    `jax_enable_x64` is enabled for float64. JAX's caches are cleared when this setting changes, because
+    functions that were traced with the other setting can fail: the caches do not distinguish int32 and int64,
+    for example in a function that indexes with NumPy's int64 arrays.
     """
     was_enabled = bool(jax.config.read("jax_enable_x64"))
     x64 = was_enabled or dtype == "float64"
@@ -71,12 +71,15 @@ def evaluation_context(dtype: str) -> Iterator[None]:
 
 
 def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
-    """Return the values of the function at a batch of points: (points, outputs) float64."""
+    """Return the values of the function at a batch of points: (points, outputs), float64."""
     return np.asarray(_jitted(evaluation, "values")(*_cast(evaluation, arrays)), np.float64)
 
 
 def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
-    """Return the derivative of every output along a direction, a dict like `arrays`: (points, outputs)."""
+    """Return the derivative of every output along a direction: (points, outputs).
+
+    The direction is a dict like `arrays` that contains the inputs to differentiate with respect to.
+    """
     tangents = {name: direction[name] for name in evaluation.names}
     jvp = _jitted(evaluation, "jvp")
     return np.asarray(jvp(*_cast(evaluation, arrays), *_cast(evaluation, tangents)), np.float64)
@@ -109,7 +112,7 @@ def jacobian(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
 
 
 def count_inputs(evaluation: Evaluation, arrays: Arrays) -> int:
-    """Return the number of elements at one point of the inputs to differentiate with respect to."""
+    """Return the total number of elements, at one point, of the inputs to differentiate with respect to."""
     shapes = (np.shape(arrays[name])[1 if name in evaluation.per_point else 0 :] for name in evaluation.names)
     return sum(int(np.prod(shape)) for shape in shapes)
 
@@ -125,12 +128,15 @@ def _sum_of_outputs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return the number of tangents or cotangents that one call evaluates, to limit its memory."""
+    """Return the number of tangents or cotangents to evaluate in one call, which limits the memory used."""
     return max(1, _MOST_ELEMENTS // (points * evaluation.width))
 
 
 def is_defined(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
-    """Return whether JAX can compute "columns" (forward mode) or "rows" (reverse mode) of the Jacobian."""
+    """Return whether JAX can differentiate the function in forward or reverse mode.
+
+    `kernel` is "columns" for forward mode or "rows" for reverse mode.
+    """
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
     try:
         jax.eval_shape(_jitted(evaluation, kernel), *_cast(evaluation, first_point), np.zeros(1, np.int32))
@@ -140,7 +146,10 @@ def is_defined(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
 
 
 def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | None:
-    """Return the evaluation with `transposed` set if a JVP needs it, or None if JAX can compute no JVP."""
+    """Return an evaluation whose JVP can be computed, or None if JAX cannot differentiate the function.
+
+    `transposed` is set in the result if JAX has a rule for reverse mode only.
+    """
     for candidate in (evaluation, dataclasses.replace(evaluation, transposed=True)):
         if is_defined(candidate, arrays, "columns"):
             return candidate
@@ -150,7 +159,14 @@ def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | Non
 def _evaluate_in_blocks(
     evaluation: Evaluation, arrays: Arrays, indices: np.ndarray, kernel: str, axis: int
 ) -> np.ndarray:
-    """Evaluate a kernel in blocks of indices, padded to the same size, and concatenate them along `axis`."""
+    """Evaluate a kernel in blocks of indices, and concatenate the results along `axis`.
+
+    The last block is padded, so that all blocks have the same size and the kernel is compiled once.
+
+    Args:
+        indices: the indices of the columns or rows.
+        kernel: a key of `_KERNELS`.
+    """
     per_point, shared = _cast(evaluation, arrays)
     size = min(len(indices), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
     parts = []
@@ -174,7 +190,11 @@ def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray]
 
 @functools.lru_cache(maxsize=64)
 def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
-    """Return a kernel jitted over points: (per-point inputs, shared inputs, *seeds) -> (points, ...)."""
+    """Return a jitted function that evaluates a kernel at a batch of points.
+
+    It maps (per-point inputs, shared inputs, *seeds) to an array (points, ...). `kernel` is a key of
+    `_KERNELS`.
+    """
     compute, seed_axes = _KERNELS[kernel]
 
     def at_point(per_point: dict[str, Any], shared: dict[str, Any], *seeds: Any) -> jax.Array:
@@ -193,7 +213,10 @@ def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
 def _jvp(
     evaluation: Evaluation, f: ArrayFunction, x: jax.Array, per_point: dict[str, Any], shared: dict[str, Any]
 ) -> jax.Array:
-    """Return the product of the Jacobian and a tangent, given as two dicts from name to array: (outputs,)."""
+    """Return the product of the Jacobian and a tangent: (outputs,).
+
+    The tangent is given as two dicts from name to array, for the per-point and the shared inputs.
+    """
     tangents = {**per_point, **shared}
     tangent = ravel_pytree([tangents[name] for name in evaluation.names])[0]
     return _pushforward(evaluation, f, x)(tangent)

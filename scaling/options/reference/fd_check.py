@@ -1,7 +1,7 @@
 """Verify a derivative by fourth-order finite differences of the function values along random directions.
 
-A wrong derivative rule (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) is wrong in every dtype and AD
-mode, so that only the values of the function can reveal it.
+A wrong derivative rule of the function (`jax.custom_jvp`, `jax.custom_vjp`, `stop_gradient`) yields the same
+wrong derivative in every dtype and AD mode. It can be detected only from the values of the function.
 """
 
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ import numpy as np
 from scaling.options.reference.evaluation import Arrays, Evaluation, directional_derivative, values
 
 _DIRECTIONS = 4
-_PERTURBATIONS = 3  # of the inputs; the derivative may by chance be the same after a single one
+_PERTURBATIONS = 3  # of the inputs; after a single one, the derivative may be unchanged by chance
 _STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # relative to the size of an input
-_AGREEING_STEPS = 2  # consecutive steps whose differences confirm a derivative, whatever the noise estimate
+_AGREEING_STEPS = 2  # consecutive steps whose differences confirm a derivative, see _agrees_at_several_steps
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
 _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
 _NONZERO_NOISE_STEPS = 3  # the number of noise steps with a nonzero difference that are used
@@ -29,12 +29,15 @@ class Confirmation:
     """The result of comparing a derivative with finite differences.
 
     Attributes:
-        is_wrong: (points,) bool, whether the derivative of some output of a point differs from the finite
-            difference by more than the error of the latter.
-        confirmed_share: the fraction of the outputs with a nonzero derivative for which a finite difference
-            has an error of at most 5 %.
-        largest_difference: the largest difference of a wrong output, relative to the 2-norm of its Jacobian
-            row, or 0.
+        is_wrong: (points,) bool, whether the derivative of an output of the point differs from the finite
+            difference by more than rounding and truncation errors explain.
+        confirmed_share: among the outputs with a nonzero derivative, the fraction for which a finite
+            difference has an error of at most 5 % of the size of the derivative.
+        largest_difference: the largest difference of a wrong output, divided by the size of the derivative.
+            It is 0 if no output is wrong.
+
+    The size of the derivative of an output is its root mean square over the random directions, or the
+    magnitude of the finite difference if that is larger.
     """
 
     is_wrong: np.ndarray
@@ -45,10 +48,13 @@ class Confirmation:
 def confirm(
     evaluation: Evaluation, arrays: Arrays, roundoff: float, generator: np.random.Generator
 ) -> Confirmation:
-    """Compare the directional derivatives of a function with finite differences at a batch of points.
+    """Compare derivatives of a function along random directions with finite differences at some points.
 
     Args:
+        evaluation: the function and how to differentiate it.
+        arrays: the inputs at the points.
         roundoff: the unit roundoff of the narrowest dtype inside the function.
+        generator: generates the random directions and perturbations.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     derivatives = _derivatives(evaluation, arrays, directions)
@@ -84,10 +90,11 @@ def confirm(
 def random_direction(
     evaluation: Evaluation, arrays: Arrays, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Return a random direction: a dict from differentiated input to an array of its shape.
+    """Return a random direction as a dict from the name of a differentiated input to an array.
 
-    Each element is between half and all of the magnitude of the element of the input, with a random sign. The
-    magnitude is taken as at least a thousandth of the root mean square of the input, or 1 if that is zero.
+    The array has the shape of the input. Each element has a random sign and a random magnitude between 0.5
+    and 1 times the magnitude of the same element of the input. If that element is smaller than 0.001 times
+    the root mean square of the input, the latter value is used, or 1 if the input is zero.
     """
     direction = {}
     for name in evaluation.names:
@@ -101,7 +108,10 @@ def random_direction(
 def perturb(
     evaluation: Evaluation, arrays: Arrays, relative: float, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Return the inputs with each real element increased or decreased at random by a relative amount."""
+    """Return a copy of the inputs in which each floating-point element is perturbed by a relative amount.
+
+    Each element is multiplied by 1 + relative or 1 - relative, at random.
+    """
     perturbed = dict(arrays)
     for name, x in arrays.items():
         if name not in evaluation.integers:
@@ -118,9 +128,10 @@ def _value_noise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return two estimates of the rounding error of the values: (points, outputs) each.
 
-    The first is one rounding of the values plus their change if the inputs are perturbed. The second is the
-    larger of the first and the fourth differences at short steps, which consist of rounding errors only. They
-    reveal the error of a function that adds one to a small element, whose perturbation has no effect.
+    The first estimate is the unit roundoff of the values plus the change of the values if the inputs are
+    perturbed. It can be too small: if a function adds 1 to a small element, perturbing the element has no
+    effect. The second estimate is therefore the larger of the first and the fourth differences of the values
+    at short steps, which consist of rounding errors only.
     """
     center = values(evaluation, arrays)
     perturbed = [values(evaluation, perturb(evaluation, arrays, 2 * roundoff, generator)) for _ in range(3)]
@@ -146,7 +157,7 @@ def _values_at(evaluation: Evaluation, arrays: Arrays, direction: Arrays, step: 
 
 
 def _central_differences(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> list[np.ndarray]:
-    """Return central differences of fourth order along a direction, for each step: (points, outputs)."""
+    """Return a list of fourth-order central differences along a direction, one (points, outputs) per step."""
     differences = []
     for step in _STEPS:
         near, far = (
@@ -159,10 +170,14 @@ def _central_differences(evaluation: Evaluation, arrays: Arrays, direction: Arra
 
 
 def _select_difference(differences: Sequence[np.ndarray], noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the derivative along a direction and its estimated error: (points, outputs) each.
+    """Return the most accurate finite difference and its estimated error: (points, outputs) each.
 
-    The step with the smallest error is selected for each output. The estimated error of a step is the
-    difference from the next shorter step plus the effect of the noise.
+    For each output, the step with the smallest estimated error is selected. The error is estimated as the
+    change of the difference from this step to the next shorter one, plus the effect of rounding errors.
+
+    Args:
+        differences: the finite difference for each step.
+        noise: the rounding error of the values.
     """
     best, least_error = np.zeros_like(noise), np.full_like(noise, np.inf)
     for step, difference, shorter in zip(_STEPS[:-1], differences[:-1], differences[1:], strict=True):
@@ -175,10 +190,17 @@ def _select_difference(differences: Sequence[np.ndarray], noise: np.ndarray) -> 
 def _agrees_at_several_steps(
     differences: Sequence[np.ndarray], exact: np.ndarray, allowed: np.ndarray, noise: np.ndarray
 ) -> np.ndarray:
-    """Return whether a derivative equals the differences at consecutive steps: (points, outputs) bool.
+    """Return whether a derivative agrees with the differences of consecutive steps: (points, outputs) bool.
 
-    Near kinks, the fourth differences overestimate the noise of short steps, and two long steps may agree by
-    chance. Steps at which the noise exceeds the allowed error do not count.
+    Two consecutive steps must agree. A step whose rounding error exceeds the allowed error does not count.
+    This accepts correct derivatives near kinks, where `_select_difference` fails: the fourth differences
+    overestimate the rounding error of short steps, and two long steps can agree by chance.
+
+    Args:
+        differences: the finite difference for each step.
+        exact: the derivative.
+        allowed: the largest allowed difference between the derivative and a finite difference.
+        noise: the rounding error of the values.
     """
     agreeing, most = np.zeros(exact.shape, int), np.zeros(exact.shape, int)
     for step, difference in zip(_STEPS, differences, strict=True):
@@ -196,7 +218,16 @@ def _is_between_one_sided(
     exact: np.ndarray,
     allowed: np.ndarray,
 ) -> np.ndarray:
-    """Return whether a derivative at a kink is between the one-sided derivatives: (points, outputs) bool."""
+    """Return whether an output has a kink and its derivative is between the one-sided derivatives.
+
+    The result has the shape (points, outputs) and the dtype bool. At a kink, such as of `abs` at zero, any
+    value between the one-sided derivatives is accepted.
+
+    Args:
+        noise: the rounding error of the values.
+        exact: the derivative.
+        allowed: the largest allowed error of the derivative.
+    """
     center, is_between = values(evaluation, arrays), np.zeros(exact.shape, bool)
     for step in _KINK_STEPS:
         slopes = []

@@ -1,4 +1,4 @@
-"""Bound the truncation and rounding error of the forward differences that `mode=finite_difference` computes.
+"""Estimate error bounds for `mode=finite_difference`: truncation and rounding errors of forward differences.
 
 The bounds are estimated from values of the function in float64.
 """
@@ -16,20 +16,20 @@ from scaling.core.reference import Arrays, ReferenceSpec, closed_form, reference
 from scaling.core.tolerances import ROUNDOFF, Jacobians
 from scaling.core.workload import Reference, Workload
 
-_MOST_SAMPLED_INPUTS = 64  # inputs for which the curvature is estimated
+_MOST_SAMPLED_INPUTS = 64  # the most input elements for which the curvature is estimated
 _MOST_VALUES = 2**24  # function values at all sampled inputs, a limit on the number of these inputs
 
 ValuesAtShift = Callable[[Any], np.ndarray]  # shift of one input element -> values of the function
 
 
 def gradient(workload: Workload) -> Callable[..., Any]:
-    """Return a function that computes the gradient of a workload's function: (inputs,)."""
+    """Return a function that computes the gradient of a workload's function at one point: (inputs,)."""
     return _gradient(workload.function, workload.names)
 
 
 @functools.lru_cache(maxsize=8)
 def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return the gradient function, which is cached so that JAX does not retrace it."""
+    """Return the gradient of a function as a function. It is cached so that JAX does not trace it again."""
 
     def gradient(**named: Any) -> Any:
         f = lambda *z: jax.numpy.sum(function(**{**named, **dict(zip(names, z, strict=True))}))  # noqa: E731
@@ -39,7 +39,10 @@ def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
-    """Return a bound on the error that the finite step causes in the result at each point: (points,)."""
+    """Return a bound on the error of the reduced result of forward differences at each point: (points,).
+
+    `start` and `stop` delimit the range of points.
+    """
     bounds = input_bounds(spec, start, stop, spec.rounding.terms)
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
@@ -48,13 +51,16 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
 
 
 def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
-    """Return a bound on the error of the forward difference for each input: (points, inputs).
+    """Return a bound on the error of the forward difference for each input element: (points, inputs).
 
-    The truncation error is half the step times the larger curvature of both ends of the step. The rounding
-    error is that of the two values and of the sum x + h, divided by the step h. If the result is a sum over
-    outputs or points, the bound is that of the sum. For J x, a single difference along x, it is (points, 1).
+    The bound is the sum of two parts, times a safety factor. The truncation error is half the step h times
+    the curvature, the larger of its values at both ends of the step. The rounding error of the two values and
+    of the sum x + h is divided by h. If the result is a sum over outputs or points, the bound is for the sum.
+    For a product J x, which is a single difference along x, the bound has the shape (points, 1). If there are
+    many inputs, only a sample of them is evaluated, and the largest bound is returned for all.
 
     Args:
+        start, stop: the range of points.
         terms: the number of terms that are summed to compute a value.
     """
     workload, points = spec.workload, stop - start
@@ -88,7 +94,7 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
 
 
 def _input_elements(workload: Workload, arrays: Arrays, points: int) -> list[tuple[str, int]]:
-    """Return (name, flat index) of each element of the differentiated inputs at one point."""
+    """Return a list of (name, flat index) for all elements of the differentiated inputs at one point."""
     sizes = {name: arrays[name].size // (points if name in workload.points else 1) for name in workload.names}
     return [(name, i) for name, size in sizes.items() for i in range(size)]
 
@@ -100,7 +106,7 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: Arrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
-    """Return the magnitude of the terms that are summed to compute a value at each point: (points,)."""
+    """Return the largest magnitude of the terms whose sum is a value, for each point: (points,)."""
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.sizes.summed and not reduction.sums_points:  # the value is the sum over all points
@@ -115,7 +121,10 @@ def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
-    """Return the largest |output| of each point, or the sum of |output| if they are summed: (points,)."""
+    """Return the largest |output| of each point, or the sum over |output| if the outputs are summed.
+
+    The result has the shape (points,).
+    """
     is_summed = spec.workload.reduction.sums_outputs or spec.sizes.summed
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 
@@ -123,9 +132,14 @@ def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
 def _shifted_element(
     spec: ReferenceSpec, arrays: Arrays, name: str, index: int
 ) -> tuple[np.ndarray, ValuesAtShift]:
-    """Return an input element at each point, and a function from a shift of this element to the values.
+    """Return an element of an input, and a function of a shift that evaluates the values after shifting it.
 
-    The element has the shape (points,), or () if the input is shared. `index` is its flat index at one point.
+    The element is an array (points,), or a scalar array if the input is shared.
+
+    Args:
+        arrays: the inputs by name.
+        name: the input that contains the element.
+        index: the flat index of the element in the input at one point.
     """
     shape = (-1,) if name in spec.workload.shared else (len(arrays[name]), -1)
 
@@ -140,7 +154,17 @@ def _shifted_element(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the largest slope and curvature of the function at the two ends of a step: (points,) each."""
+    """Return the slope and the curvature of the function with respect to a shift: (points,) each.
+
+    They are the magnitudes of the first and second derivatives, estimated by central differences in float64.
+    The maximum over both ends of the step is returned. Of several outputs, the maximum is returned too, or
+    the sum if the result is summed over the outputs.
+
+    Args:
+        x: the input element that is shifted, which scales the step of these differences.
+        values_at: maps a shift to the values of the function.
+        step: the finite-difference step of the case.
+    """
     slope = curvature = np.zeros(())
     for end in (0.0, step):
         h = 1e-3 * np.where(x + end == 0, 1.0, np.abs(x + end))

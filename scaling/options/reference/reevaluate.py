@@ -1,7 +1,8 @@
 """Reevaluate entries that failed the check at perturbed inputs, to distinguish rounding from wrong results.
 
-The inputs are perturbed by a few roundings and the function is evaluated in the dtype of the case. An entry
-passes if its error is within the range of these evaluations.
+The inputs are perturbed by a few unit roundoffs, and the derivative is evaluated in the dtype of the case.
+How much an entry varies among these evaluations is an estimate of its rounding error. The entry passes if its
+error is not larger than the tolerance plus this estimate.
 """
 
 import functools
@@ -18,9 +19,9 @@ from scaling.options.reference import fd_check
 from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluation import Evaluation
 
-_ROUNDINGS_OF_VALUE = 64  # roundings of a value that may appear in its derivative
-_PERTURBATIONS, _PERTURBATION_ROUNDINGS = 8, 2  # evaluations, and the size of a perturbation in roundings
-_MOST_POINTS, _MOST_COLUMNS = 8, 32  # of the failed entries of a block that are reevaluated
+_ROUNDINGS_OF_VALUE = 64  # the unit roundoffs of a value that its derivative may contain as an error
+_PERTURBATIONS, _PERTURBATION_ROUNDINGS = 8, 2  # their number, and their size in unit roundoffs
+_MOST_POINTS, _MOST_COLUMNS = 8, 32  # the most points and columns of a block that are reevaluated
 
 Columns = np.ndarray | slice
 
@@ -29,11 +30,12 @@ class Retry(NamedTuple):
     """Entries of a block of points (batch elements) that failed the check and are reevaluated.
 
     Attributes:
-        native: the function, evaluated in the dtype of the case.
-        arrays: the inputs at the points of the entries.
+        spec: how the reference of the case is evaluated, and its tolerance.
+        native: the function of the case, with the dtype of the case.
+        arrays: the inputs at the points that contain the entries.
         got, want: the entries of the result and of the reference.
-        size: the magnitude by which an error is divided.
-        measure: evaluates the entries, (evaluation, inputs) -> array of the shape of `want`.
+        size: the magnitude of each entry, by which its error is divided.
+        measure: a function (evaluation, inputs) that evaluates the entries: an array of the shape of `want`.
     """
 
     spec: ReferenceSpec
@@ -46,10 +48,11 @@ class Retry(NamedTuple):
 
 
 def reevaluate_failures(comparisons: CheckProgress) -> None:
-    """Reevaluate the entries of all points that failed the check, and record which of them are wrong.
+    """Reevaluate the entries that failed the check, and record in `comparisons` which of them are wrong.
 
-    The range of the evaluations at perturbed inputs is added to the tolerance of an entry. Entries whose
-    tolerance then exceeds `spec.max_tolerance` are excluded from the check.
+    The estimated rounding error is added to the tolerance of an entry. Entries whose tolerance then exceeds
+    `spec.max_tolerance` are excluded from the check, unless their error is larger than rounding explains.
+    Once a wrong entry is found, the remaining blocks are not reevaluated.
     """
     spec, first = comparisons.spec, comparisons.suspects[0][0]
     assert first.inputs is not None
@@ -102,7 +105,10 @@ def _reevaluate_block(
 def _choose_entries(
     spec: ReferenceSpec, comparison: EntryComparison, errors: np.ndarray
 ) -> tuple[np.ndarray, Columns]:
-    """Return the indices of the points and columns to reevaluate. All columns are given as `slice(None)`."""
+    """Return the indices of the points and of the columns to reevaluate.
+
+    If single columns cannot be evaluated, the columns are `slice(None)`, which selects all of them.
+    """
     failed = errors > spec.tolerance
     by_point = failed.reshape(len(failed), -1)
     points = _choose_failed(by_point.max(axis=1), errors.reshape(by_point.shape).max(axis=1), _MOST_POINTS)
@@ -115,7 +121,10 @@ def _choose_entries(
 
 
 def _choose_failed(failed: np.ndarray, errors: np.ndarray, most: int) -> np.ndarray:
-    """Return up to `most` indices of failed elements: half with the largest errors, half evenly spaced."""
+    """Return the indices of up to `most` failed elements, in increasing order.
+
+    Half of them have the largest errors. The other half is evenly spaced among the remaining failed elements.
+    """
     indices = np.flatnonzero(failed)
     order = indices[np.argsort(-errors[indices], kind="stable")]
     worst, rest = order[: most // 2], np.sort(order[most // 2 :])
@@ -149,22 +158,26 @@ def _make_retry(
 
 
 def _estimate_rounding_errors(retry: Retry, typical: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Estimate the rounding errors of entries.
+    """Estimate the rounding errors of the entries of a `Retry`.
 
     Args:
-        typical: the tolerance of each entry times the typical size of its output.
+        typical: the tolerance times the typical size of each entry, which is the root mean square over the
+            points or, if there is only one point, over the outputs.
 
     Returns:
-        The rounding error of each entry.
-        The size of each entry that `_natural_size` returns.
-        Whether the rounding error is too large, relative to the entry, to judge the entry.
+        The absolute rounding error of each entry.
+        The magnitude of each entry that `_natural_size` estimates.
+        Whether the entry is small compared with its rounding error, and rounding of the function's values
+            explains that error. The error of such an entry is divided by the estimated magnitude, if that is
+            larger than `Retry.size`.
     """
     spec, computed = retry.spec, retry.spec.computed
     noise, natural_size = _native_noise(retry)
     value_rounding = _relative_value_rounding(spec) * natural_size
     noise = np.maximum(noise, np.minimum(typical, value_rounding))
     reference_noise = _reference_noise(retry)
-    # A reference that consists of its own rounding error only grows with the roundoff.
+    # If a reference consists of rounding error only, the error of the result is larger than the reference by
+    # the ratio of the unit roundoffs.
     is_zero = retry.size <= 8 * reference_noise
     reference_roundoff = ROUNDOFF[computed.evaluation.dtype] if computed else spec.roundoff
     largest = noise.max(axis=tuple(range(1, noise.ndim)), keepdims=True)
@@ -175,12 +188,17 @@ def _estimate_rounding_errors(retry: Retry, typical: np.ndarray) -> tuple[np.nda
 
 
 def _native_noise(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rounding error of entries in the dtype of the case, and the result of `_natural_size`.
+    """Return the rounding error of the entries in the dtype of the case, and the result of `_natural_size`.
 
-    The rounding error of an entry is the largest of the range of its values at perturbed inputs, the median
-    relative range of all entries times its size, and twice the error of forward mode in this dtype. The
-    latter, for example that of 1 - tanh^2 where tanh is close to 1, is ignored if it exceeds the rounding
-    error of a value divided by its input. If the function cannot be evaluated, both results are zero.
+    The rounding error of an entry is the largest of three estimates:
+
+    - the range of the entry at perturbed inputs,
+    - the median over all entries of the relative range, times the size of the entry,
+    - twice the error of the entry if JAX computes it in this dtype, maximized over the last axis. This
+      includes cancellation, such as in 1 - tanh(x)^2 where tanh(x) is close to 1. An error larger than the
+      rounding of the function's values explains is ignored, because the derivative may be wrong.
+
+    If the function cannot be evaluated, both results are zero.
     """
     native, want, size = retry.native, retry.want, retry.size
     try:
@@ -199,9 +217,13 @@ def _native_noise(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
-    """Estimate the magnitude of a derivative from the values and inputs of the function, as |f(x)| / |x|.
+    """Estimate the magnitude of each entry from the values f(x) and the inputs x of the function.
 
-    The shape of the result broadcasts with that of the entries.
+    It is |f(x)| / |x| for a derivative, its power for a reduction of higher degree, and |f(x)| for a value or
+    the product of a derivative and x. The result broadcasts to the shape of the entries.
+
+    Args:
+        value: |f(x)| at each point, (points, outputs).
     """
     spec, shape = retry.spec, retry.want.shape
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
@@ -217,7 +239,11 @@ def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
 
 
 def _reference_noise(retry: Retry) -> np.ndarray:
-    """Return the change of the computed reference at each point if its inputs change by a few roundings."""
+    """Return the rounding error of a computed reference, estimated from its change at perturbed inputs.
+
+    It is the largest change of any entry of a point: (points, 1, ...), which broadcasts to the shape of the
+    entries. It is zero for a closed form.
+    """
     computed = retry.spec.computed
     if computed is None:
         return np.zeros(1)
@@ -229,7 +255,10 @@ def _reference_noise(retry: Retry) -> np.ndarray:
 
 
 def _evaluate_perturbed(retry: Retry, evaluation: Evaluation, roundoff: float) -> np.ndarray:
-    """Evaluate entries at inputs that are perturbed by a few roundings: (perturbations, ...)."""
+    """Return the entries evaluated at several perturbed inputs: (perturbations, *shape of the entries).
+
+    The inputs are perturbed by two unit roundoffs.
+    """
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * roundoff
     perturbed = [
         fd_check.perturb(evaluation, retry.arrays, relative, generator) for _ in range(_PERTURBATIONS)
@@ -257,9 +286,11 @@ def _expected_result(
 
 
 def _expected_sum(spec: ReferenceSpec, evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
-    """Return the derivative summed over k of n points and multiplied by sqrt(n / k): (1, inputs).
+    """Return the derivative, summed over the k given points and multiplied by sqrt(n / k): (1, inputs).
 
-    The factor scales its rounding error to that of the sum over all points.
+    n is the number of points of the case. The rounding error of a sum grows with the square root of its
+    number of terms. Because of the factor, the rounding error of the result is that of the sum over all n
+    points.
     """
     summed = evaluations.with_summed_outputs(evaluation)
     by_point = evaluations.jacobian_columns(summed, arrays, np.arange(spec.sizes.inputs))[:, 0]

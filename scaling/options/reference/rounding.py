@@ -1,4 +1,4 @@
-"""Derive rounding properties of a function from its jaxpr: summed terms, narrowest dtype, largest array."""
+"""Analyze the jaxpr of a function for its rounding error: summed terms, narrowest dtype, largest array."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,9 +11,11 @@ from jax.extend.core import Literal
 
 from scaling.options.program.jaxpr_flops import subjaxprs, trip_count
 
-_ELEMENTWISE_TERMS = 1 / 16  # of one operation; the tolerance of a term allows sixteen roundings
-_UNKNOWN_TRIPS = 100  # of a loop whose trip count is not a constant
-_TERMS_OF_FUNCTIONS = {  # in addition to those of an elementwise operation
+# An elementwise operation counts as this fraction of a term, because the tolerance of a term allows sixteen
+# roundings.
+_ELEMENTWISE_TERMS = 1 / 16
+_UNKNOWN_TRIPS = 100  # the assumed trip count of a loop whose trip count is not a constant
+_TERMS_OF_FUNCTIONS = {  # additional terms of these functions
     0.5: "exp log sin cos tan tanh logistic pow exp2 expm1 log1p log2 atan2",
     1.0: "sinh cosh asin acos atan asinh acosh atanh erf erfc cbrt",
     64.0: """lgamma digamma erf_inv igamma igammac igamma_grad_a polygamma zeta bessel_i0e bessel_i1e
@@ -42,7 +44,7 @@ class RoundingProperties:
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
-    """Return the rounding properties of `function(*arguments)`. The arguments may be abstract."""
+    """Return the rounding properties of `function(*arguments)`. The arguments may be abstract arrays."""
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     extremes = _Extremes()
     longest = max(_terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars), extremes), default=0.0)
@@ -50,7 +52,12 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 
 
 class _Extremes:
-    """The fewest mantissa bits and the largest number of elements of the intermediate results so far."""
+    """The extremes of the intermediate results that have been visited.
+
+    Attributes:
+        bits: the fewest mantissa bits, including the implicit one.
+        width: the largest number of elements.
+    """
 
     def __init__(self) -> None:
         self.bits, self.width = 53, 1
@@ -68,7 +75,10 @@ class _Extremes:
 def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes: _Extremes) -> list[float]:
     """Return the number of summed terms on the longest path to each output of a jaxpr.
 
-    `input_terms` contains the number of terms on the path to each input, or None for a constant.
+    Args:
+        input_terms: the number of terms on the path to each input of the jaxpr, or None if the input is a
+            constant.
+        extremes: is updated with the intermediate results of the jaxpr.
     """
     terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
 
@@ -119,7 +129,10 @@ def _known_or_assumed_trips(equation: Any) -> int:
 
 
 def _terms_of_operation(equation: Any) -> float:
-    """Return the number of summed terms that an operation adds to each path through it."""
+    """Return the number of terms of the sum that one operation computes for each element of its result.
+
+    An elementwise operation counts as a fraction of a term, and an operation without rounding as zero.
+    """
     name, params = equation.primitive.name, equation.params
     shapes = [tuple(getattr(atom.aval, "shape", ())) for atom in equation.invars]
     result_size = int(getattr(equation.outvars[0].aval, "size", 1)) if equation.outvars else 1

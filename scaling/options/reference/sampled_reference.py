@@ -1,8 +1,8 @@
 """Compare random columns, rows and products of a large result, instead of all entries, with the reference.
 
-The Jacobian of every point is multiplied by random directions, and the products are compared relative to the
-2-norms of the rows. Random columns and rows of every point, and all entries of some points, are compared
-entry by entry.
+The Jacobian of every point is multiplied by random directions, and the error of a product is divided by the
+2-norm of the Jacobian row. In addition, some columns and rows of every point, and all entries of some points,
+are compared entry by entry.
 """
 
 import functools
@@ -23,7 +23,7 @@ from scaling.options.reference.finite_step_bound import result_bounds
 
 _DIRECTIONS = 2
 _COLUMNS, _ROWS = 8, 4
-_SIGN_SAMPLES = 3  # random sign changes of a direction, to estimate the magnitude of the summed terms
+_SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude of summed terms is estimated
 
 
 class Sample(NamedTuple):
@@ -34,7 +34,10 @@ class Sample(NamedTuple):
 
 
 def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons with the reference: random entries of every point, and all entries of some points."""
+    """Yield comparisons of a result with its reference: a sample of every point, and all of some points.
+
+    `got` is the whole result, with a leading axis of points.
+    """
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     for start, stop in point_ranges(spec):
@@ -44,7 +47,10 @@ def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComp
 
 
 def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the gradient of the sum of the outputs, and its absolute values: (points, inputs) each."""
+    """Return the gradient of the sum over the outputs, and its absolute value: (points, inputs) each.
+
+    `start` and `stop` delimit the range of points.
+    """
     assert spec.computed is not None
     evaluation = evaluations.with_summed_outputs(spec.computed.evaluation)
     arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
@@ -56,7 +62,10 @@ def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def compared_shares(spec: ReferenceSpec, kept: float) -> dict[str, float]:
-    """Return the fractions of compared "entries", and of "points" of which every entry is compared.
+    """Return two fractions as a dict, which describe how much of a result is compared.
+
+    "entries" is the fraction of the entries that are compared. "points" is the fraction of the points whose
+    entries are all compared.
 
     Args:
         kept: the fraction of the compared entries that are not excluded because of rounding errors.
@@ -81,12 +90,15 @@ def _is_matrix_vector_product(spec: ReferenceSpec) -> bool:
 
 
 def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np.ndarray:
-    """Return `count` distinct random indices below `size` in increasing order, or all if there are fewer."""
+    """Return up to `count` distinct random indices less than `size`, in increasing order."""
     return np.sort(generator.choice(size, min(count, size), replace=False))
 
 
 def _count_complete_points(spec: ReferenceSpec) -> int:
-    """Return the number of points whose entries can all be compared in half of the time budget."""
+    """Return the number of points whose entries are all compared, limited by half of the time budget.
+
+    It is 0 for matrix-vector products and finite differences.
+    """
     assert spec.computed is not None
     if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
         return 0
@@ -127,10 +139,14 @@ def _compare_jacobians(
     got: np.ndarray,
     generator: np.random.Generator,
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of Jacobians with random products, columns and rows of the reference.
+    """Yield comparisons of products, columns and rows of Jacobians with the reference.
 
-    If the result is the sum of each Jacobian over the outputs, so is the reference. Entries outside the
-    sparsity pattern of a colored result are compared as zeros.
+    The products are those with random directions. If the result is summed over the outputs, the reference is
+    too. With colored seeds, entries outside of the sparsity pattern of the result are compared as zeros.
+
+    Args:
+        got: the result for a range of points: (points, outputs, inputs), or (points, 1, nonzeros) with
+            colored seeds.
     """
     is_summed, sample = spec.reduction.sums_outputs, _sample_columns_and_rows(spec)
     if spec.pattern is None:
@@ -161,7 +177,14 @@ def _compare_products(
     got: np.ndarray,
     generator: np.random.Generator,
 ) -> EntryComparison:
-    """Compare J v with the reference, (points, outputs), where v is the point itself or a vector of ones."""
+    """Compare the products J v of Jacobians and vectors with the reference.
+
+    v is the point itself, or for a sum over the inputs a vector of ones. The magnitude of the summed terms is
+    estimated from products with vectors whose signs are random.
+
+    Args:
+        got: the products, (points, outputs).
+    """
     is_along_point = spec.case.target == "hvp" or spec.reduction.along_point
     direction = {
         name: arrays[name] if is_along_point else np.ones_like(arrays[name]) for name in evaluation.names
@@ -178,7 +201,13 @@ def _compare_products(
 def _compare_gram(
     evaluation: Evaluation, arrays: Arrays, got: np.ndarray, sample: Sample, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of products and columns of J^T J, (points, inputs, inputs), with the reference."""
+    """Yield comparisons of the matrix J^T J with the reference.
+
+    The products of the matrix with random vectors of signs, and some of its columns, are compared.
+
+    Args:
+        got: the matrices, (points, inputs, inputs).
+    """
     for _ in range(_DIRECTIONS):
         vector = generator.choice([-1.0, 1.0], got.shape[2])
         measure = functools.partial(_evaluate_slices, evaluations.gram_times_vector, vector, False)

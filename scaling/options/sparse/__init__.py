@@ -1,1 +1,1 @@
-"""Sparse Jacobians: detection of the sparsity pattern, coloring, and reading of the nonzeros."""
+"""Sparse Jacobians (`seeds=colored`): detect the sparsity pattern, color it, and extract the nonzeros."""

@@ -1,4 +1,4 @@
-"""Color the Jacobian or Hessian of a case: pass its function or gradient at one point to sparsity.py."""
+"""Detect and color the sparsity pattern of a case: of its function (Jacobian) or its gradient (Hessian)."""
 
 import importlib.util
 from typing import Any
@@ -18,13 +18,17 @@ __all__ = ["detect_coloring", "gather_entries", "gather_indices", "read_entries"
 
 
 def why_unavailable() -> str | None:
-    """Return an error message if asdex, which detects sparsity patterns, is not installed, or None."""
+    """Return an error message if asdex, which detects sparsity patterns, is not installed, otherwise None."""
     is_installed = importlib.util.find_spec("asdex") is not None
     return None if is_installed else "asdex is not installed; pip install 'ad-scaling[sparse]'"
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
-    """Return the coloring of the Jacobian or Hessian of a case's function at one point (batch element)."""
+    """Return the coloring of the Jacobian or Hessian of a case, which is the same at every point.
+
+    A point is a batch element. Columns are colored in forward mode, rows in reverse mode, and both for the
+    combination of these modes (`mode=mixed`).
+    """
     mode = case.ad_mode
     structs = point_structs(case, workload)
     constants = {

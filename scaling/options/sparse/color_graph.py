@@ -1,13 +1,17 @@
 """Greedy graph coloring of the columns and rows of a sparse matrix, in loops compiled by numba (DSATUR).
 
-A compressed slice is the sum of all columns, or of all rows, of one color. Each entry is read from the slice
-of its column or from that of its row, and that column or row owns it. Two columns conflict if some row has an
-entry in both of them, at least one of which is owned by its column. Conflicting columns get different colors,
-so that nothing is added to the entries that are read. The same holds for rows. If columns own all entries,
-this is column coloring. If rows own some entries, it is the direct bicoloring of T. F. Coleman and A. Verma,
-"The efficient computation of sparse Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput.
-19(4), 1998; see also A. H. Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review
-47(4), 2005. The smallest number of colors is NP-hard to find; the algorithms here are greedy.
+A coloring reduces the number of seeds that compute a sparse Jacobian: one seed computes a compressed slice,
+which is the sum of all columns, or of all rows, of one color. Each entry of the matrix is read either from
+the slice that contains its column, and is then owned by the column, or from the slice that contains its row,
+and is then owned by the row.
+
+Two columns conflict if a row has an entry in both columns, and at least one of the two entries is owned by
+its column. Conflicting columns must have different colors, because otherwise the slice would contain the sum
+of both entries. The same applies to rows. If columns own all entries, this is column coloring. If rows own
+some entries, it is the direct bicoloring of T. F. Coleman and A. Verma, "The efficient computation of sparse
+Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998; see also A. H.
+Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005. The smallest
+number of colors is NP-hard to find, and the greedy algorithms of this file approximate it.
 
 Columns are also colored by asdex. The loops are compiled by numba, which asdex depends on.
 """
@@ -19,8 +23,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_MOST_BITMASK_COLORS = 62  # colors of neighbors that fit into the bits of an int64
-_MOST_ASDEX_PAIRS = 10**10  # pairs of columns with entries in the same row, each of which asdex visits
+_MOST_BITMASK_COLORS = 62  # the most colors that fit into the bits of an int64
+_MOST_ASDEX_PAIRS = 10**10  # the most pairs of entries in the same row; asdex visits each pair
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,12 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Colors:
-    """The color of each column, or of each row, int32 with -1 if it has none, and the number of colors."""
+    """The colors of the columns, or of the rows, of a matrix.
+
+    Attributes:
+        color_of: the color of each column or row, int32. It is -1 for one that owns no entry.
+        count: the number of colors.
+    """
 
     color_of: np.ndarray
     count: int
@@ -52,7 +61,12 @@ class Colors:
 
 @dataclass(frozen=True)
 class TwoSidedColors:
-    """The colors of columns and rows, and whether each entry is read from its row: (entries,) bool."""
+    """A coloring of both the columns and the rows of a matrix.
+
+    Attributes:
+        columns, rows: the colors of the columns and of the rows.
+        by_row: whether each entry is read from (owned by) its row, not its column: (entries,) bool.
+    """
 
     columns: Colors
     rows: Colors
@@ -65,15 +79,18 @@ class TwoSidedColors:
 
 
 class ConflictGraph(NamedTuple):
-    """The entries of a matrix sorted by column and by row, in which the loops find conflicting columns.
+    """The entries of a matrix, sorted both by column and by row, from which conflicting columns are found.
+
+    An entry is called owned if its column owns it.
 
     Attributes:
-        order: the columns to color, those with the most entries first.
-        column_start: the offsets of the columns, like `indptr` of the CSC format: (columns + 1,).
-        row_of, owned: the row of each entry, and whether its column owns it, sorted by column.
-        row_start: the offsets of the rows, like `indptr` of the CSR format: (rows + 1,).
-        column_of: the column of each entry, sorted by row, with owned entries first in each row.
-        owned_end: the index after the last owned entry of each row.
+        order: the indices of the columns to color, in decreasing number of entries.
+        column_start: the offsets of the columns in `row_of` and `owned`, like `indptr` of the CSC format:
+            (columns + 1,).
+        row_of, owned: the row of each entry, and whether the entry is owned. Entries are sorted by column.
+        row_start: the offsets of the rows in `column_of`, like `indptr` of the CSR format: (rows + 1,).
+        column_of: the column of each entry. Entries are sorted by row, with the owned ones first in each row.
+        owned_end: for each row, the index in `column_of` after the last owned entry: (rows,).
     """
 
     order: np.ndarray
@@ -86,10 +103,14 @@ class ConflictGraph(NamedTuple):
 
 
 def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
-    """Return colors of the columns with which the entries that they own can be read from compressed columns.
+    """Color the columns so that the entries that they own can be read from the compressed columns.
+
+    Columns without such entries get no color (-1). Of several algorithms, the coloring with the fewest colors
+    is returned.
 
     Args:
-        owned: whether each entry is owned by (read from) its column, (entries,) bool, or None if all are.
+        owned: whether each entry is owned by (read from) its column, (entries,) bool. None if all entries
+            are.
     """
     by_column = np.ones(len(matrix.rows), bool) if owned is None else owned
     columns = np.unique(matrix.cols[by_column])
@@ -108,7 +129,10 @@ def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
 
 
 def color_both(matrix: Matrix) -> TwoSidedColors:
-    """Return the coloring with the fewest colors that is found: of columns, of rows, or of both."""
+    """Color the columns, the rows, or both, whichever needs the fewest colors.
+
+    Several partitions of the entries into those owned by columns and by rows are tried; see `_partitions`.
+    """
     best = None
     for lower_bound, owned_by_row in sorted(_partitions(matrix), key=lambda partition: partition[0]):
         if best is None or lower_bound < best.count:
@@ -119,7 +143,11 @@ def color_both(matrix: Matrix) -> TwoSidedColors:
 
 
 def color_partition(matrix: Matrix, by_row: np.ndarray) -> TwoSidedColors:
-    """Return colors of columns and rows, given whether each entry is read from its row: (entries,) bool."""
+    """Color the columns and the rows for a given partition of the entries.
+
+    Args:
+        by_row: whether each entry is read from (owned by) its row, not its column: (entries,) bool.
+    """
     columns = color_columns(matrix, None if not by_row.any() else ~by_row)
     rows = color_columns(matrix.transposed, None if by_row.all() else by_row)
     return TwoSidedColors(columns, rows, by_row)
@@ -132,7 +160,15 @@ def _most_entries(lines: np.ndarray) -> int:
 def _try_algorithms(
     matrix: Matrix, owned: np.ndarray, columns: np.ndarray, lower_bound: int, owns_all: bool
 ) -> Iterator[Colors]:
-    """Yield colorings by several algorithms, starting with the one that usually needs the fewest colors."""
+    """Yield colorings of the columns by different algorithms, the one that usually is best first.
+
+    Args:
+        owned: whether each entry is owned by its column: (entries,) bool.
+        columns: the indices of the columns to color.
+        lower_bound: the largest number of owned entries in a row, which is a lower bound on the number of
+            colors.
+        owns_all: whether columns own all entries.
+    """
     color_of = np.full(matrix.shape[1], -1, np.int32)
     if lower_bound <= _MOST_BITMASK_COLORS:
         graph = _conflict_graph(matrix, owned, columns)
@@ -171,7 +207,7 @@ def _conflict_graph(matrix: Matrix, owned: np.ndarray, columns: np.ndarray) -> C
 
 
 def compile_loops() -> None:
-    """Compile all loops, including those of asdex, so that later measurements do not include compilation."""
+    """Compile all loops, including those of asdex, so that measured times do not include compilation."""
     matrix = Matrix(np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32), (2, 3))
     columns = np.unique(matrix.cols)
     for loop in (_color_by_saturation, _color_in_order):
@@ -181,12 +217,15 @@ def compile_loops() -> None:
 
 
 def _first_entries(lines: np.ndarray, count: int) -> np.ndarray:
-    """Return the offsets of rows in entries sorted by row, like `indptr` of the CSR format: (count + 1,)."""
+    """Return the offset of each row in entries sorted by row, like `indptr` of the CSR format: (count + 1,).
+
+    `lines` contains the row of each entry and `count` is the number of rows. Columns are treated alike.
+    """
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(lines, minlength=count))])
 
 
 def _color_by_asdex(matrix: Matrix, columns: np.ndarray) -> Colors:
-    """Color the columns with asdex, which requires that all entries are read from columns."""
+    """Color the columns with asdex. All entries must be owned by columns, because asdex does not bicolor."""
     import asdex
 
     of_all, count = asdex.color_cols(asdex.SparsityPattern.from_coo(matrix.rows, matrix.cols, matrix.shape))
@@ -205,7 +244,8 @@ def _jit(loop: Callable[..., Any]) -> Callable[..., Any]:
 def _color_in_order(order, column_start, row_of, owned, row_start, column_of, owned_end, color_of):
     """Color the columns in the given order, each with the lowest color that no conflicting column has.
 
-    Updates `color_of` in place, and returns the number of colors. Other arguments: see `ConflictGraph`.
+    The colors are written to `color_of`, and the number of colors is returned. The other arguments are the
+    fields of `ConflictGraph`.
     """
     used_by, count = np.full(len(color_of) + 1, -1, np.int64), 0  # color -> last column that cannot have it
     for column in order:
@@ -223,12 +263,16 @@ def _color_in_order(order, column_start, row_of, owned, row_start, column_of, ow
 
 
 def _color_by_saturation(order, column_start, row_of, owned, row_start, column_of, owned_end, color_of):
-    """Color the columns (DSATUR). Next is the column whose conflicting columns have the most distinct colors.
+    """Color the columns by the DSATUR algorithm, each with the lowest color that no conflicting column has.
 
-    Of several such columns, the one whose count increased last is next. Colors thus spread from neighbor to
-    neighbor, and can repeat periodically on a grid. Updates `color_of` in place, and returns the number of
-    colors, or 0 if they do not fit into an int64 bitmask. Other arguments: see `ConflictGraph`. Source: D.
-    Brelaz, "New methods to color the vertices of a graph", Communications of the ACM 22(4), 1979.
+    The saturation of a column is the number of distinct colors of the columns that it conflicts with. The
+    next column to color is the one with the highest saturation. If there are several, it is the one whose
+    saturation increased last, so that colors spread from neighbor to neighbor and repeat periodically on a
+    grid.
+
+    The colors are written to `color_of`. The number of colors is returned, or 0 if the colors do not fit into
+    an int64 bitmask. The other arguments are the fields of `ConflictGraph`. Source: D. Brelaz, "New methods
+    to color the vertices of a graph", Communications of the ACM 22(4), 1979.
     """
     n, count, highest = len(color_of), 0, 0
     neighbor_colors = np.zeros(n, np.int64)  # bitmask of the colors of conflicting columns
@@ -271,15 +315,17 @@ def _color_by_saturation(order, column_start, row_of, owned, row_start, column_o
 
 
 def _partitions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]]:
-    """Yield candidate partitions of the entries into those read from columns and those read from rows.
+    """Yield candidate partitions of the entries into those owned by columns and those owned by rows.
 
-    The row or column with the most entries is eliminated and owns its entries, then the one with the most
-    remaining entries, and so on. After any number of eliminations, the remaining entries can be owned by
-    columns or by rows. Of these partitions, those with the smallest lower bound are yielded.
+    The first two candidates are that columns own all entries, and that rows do. For the others, the row or
+    column with the most entries is eliminated and owns these entries, then the row or column with the most
+    remaining entries, and so on. After each number of eliminations, the remaining entries could all be owned
+    by columns, or all by rows. For either choice, the numbers of eliminations with the smallest lower bound
+    are determined, and the first and the last of these are yielded.
 
     Yields:
         A lower bound on the number of colors.
-        A function that returns whether each entry is read from its row: (entries,) bool.
+        A function that returns whether each entry is owned by its row: (entries,) bool.
     """
     count = len(matrix.rows)
     yield _most_entries(matrix.rows), lambda: np.zeros(count, bool)
@@ -299,7 +345,8 @@ def _partitions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]
         return np.where(is_eliminated, of_row < of_column, rest_to_rows)
 
     for side, (stage_of, start) in enumerate([(row_stage, row_start), (column_stage, column_start)]):
-        # Side 0 assigns the remaining entries to columns: a remaining row then has only entries of columns.
+        # 0: the remaining entries are owned by columns, so that columns own all entries of a remaining row.
+        # 1: the remaining entries are owned by rows.
         most_remaining = np.zeros(len(owned[side]), np.int64)
         np.maximum.at(most_remaining, stage_of, np.diff(start))
         most_remaining = np.maximum.accumulate(most_remaining[::-1])[::-1]
@@ -310,18 +357,19 @@ def _partitions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]
 
 
 def _elimination_order(row_start, column_of, column_start, row_of):
-    """Return the order in which lines (rows or columns) are eliminated, with the fullest line always next.
+    """Return the order in which rows and columns are eliminated, to partition the entries among them.
 
-    The fullest line has the most remaining entries. An eliminated line owns its remaining entries. The
-    arguments are the entries sorted by row and by column, as in `ConflictGraph`.
+    In each stage, the row or column with the most remaining entries is eliminated. It owns these entries. The
+    stages end when no entries remain. The arguments are the entries sorted by row and by column, as in
+    `ConflictGraph`.
 
     Returns:
-        The stage at which each row is eliminated, or the number of stages if it never is: (rows,).
+        The index of the stage that eliminates each row, or the number of stages if none does: (rows,).
         The same for each column: (columns,).
-        owned (2, stages + 1): after each number of eliminations, the most entries that eliminated rows own in
-            a column, and the most entries that eliminated columns own in a row.
-        excluded (2, stages + 1): the most entries that columns own in an eliminated row, and the most entries
-            that rows own in an eliminated column.
+        owned (2, stages + 1): after each number of stages, the largest number of entries of a column that
+            eliminated rows own, and the largest number of entries of a row that eliminated columns own.
+        excluded (2, stages + 1): after each number of stages, the largest number of entries of an eliminated
+            row that columns own, and the largest number of entries of an eliminated column that rows own.
     """
     m, n = len(row_start) - 1, len(row_start) + len(column_start) - 2  # rows, and lines: rows then columns
     full = np.concatenate((np.diff(row_start), np.diff(column_start)))

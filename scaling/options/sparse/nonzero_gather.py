@@ -1,6 +1,7 @@
 """Read the nonzeros of a Jacobian from its compressed slices on each device, and gather them on the host.
 
-Colors are divided among the devices. Each device reads the nonzeros that its own slices contain, so that no
+A compressed slice is the sum of the columns, or of the rows, of one color. The colors are divided among the
+devices. Each device computes the slices of its colors and reads the nonzeros that they contain, so that no
 communication is needed.
 """
 
@@ -22,9 +23,10 @@ class GatherIndices:
     """The positions of nonzeros in the compressed slices of each device, and their indices in the pattern.
 
     Attributes:
-        arguments: additional arguments of the program by name: the colors, and for each linear map the
-            positions that each device reads.
-        entries: for each linear map and device, the indices of these nonzeros in the pattern.
+        arguments: additional arguments of the program by name. For each linear map, they contain the colors,
+            and the positions that each device reads.
+        entries: for each linear map and each device, the indices in the pattern of the nonzeros that the
+            device reads.
     """
 
     arguments: dict[str, np.ndarray]
@@ -32,7 +34,10 @@ class GatherIndices:
 
 
 def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
-    """Return the indices with which each device reads nonzeros of a Jacobian from its compressed slices."""
+    """Return the indices with which each device reads the nonzeros of a Jacobian from compressed slices.
+
+    `devices` is the number of devices among which the colors are divided.
+    """
     coloring = sizes.coloring
     assert coloring is not None
     indices = [_indices_of_part(sizes, part, devices) for part in sizes.parts]
@@ -45,12 +50,13 @@ def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
 def _indices_of_part(
     sizes: DerivativeShape, part: LinearMapPart, devices: int
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    """Return the indices with which each device reads nonzeros from its slices of one linear map.
+    """Return the indices with which each device reads nonzeros from the slices of one linear map.
 
     Returns:
-        The positions that each device reads: (devices, largest number of entries of a device). They are flat
-            indices into its slices, (seeds, outputs) or (seeds, inputs), padded with zeros.
-        For each device, the indices of these entries in the pattern.
+        The positions of the nonzeros in the slices of each device: (devices, largest number of nonzeros of a
+            device), padded with zeros. A position is a flat index into the slices of the device, which have
+            the shape (seeds, outputs) in forward mode and (seeds, inputs) in reverse mode.
+        For each device, an array of the indices of these nonzeros in the pattern.
     """
     coloring = sizes.coloring
     assert coloring is not None
@@ -73,11 +79,16 @@ def _indices_of_part(
 
 
 def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
-    """Compute the compressed slices of a device, and return the nonzeros at flat positions: (entries,)."""
+    """Compute the compressed slices of a device, and return the nonzeros that they contain: (entries,).
+
+    Args:
+        colors: the color of each column or row.
+        positions: the flat index of each nonzero in the slices of this device.
+    """
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
-    # Without the branch, XLA fuses the slices into the gather and recomputes them for each entry. XLA does
-    # not fuse across a conditional, although this one is always true. On a CPU with 1e6 unknowns, it reduces
-    # the time from four times to twice that of a handwritten derivative.
+    # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without
+    # it, XLA fuses the slices into the gather and recomputes them for each entry. On a CPU with 1e6 unknowns,
+    # this reduces the time from four times to twice that of a handwritten derivative.
     unused = [jnp.full(a.shape, jnp.nan, a.dtype) for a in jax.eval_shape(compute)]
     computed = jax.lax.cond(colors[0] >= -1, compute, lambda: unused)
     count = slices.seeds.count
@@ -86,10 +97,12 @@ def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
 
 
 def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: Sequence[Any]) -> np.ndarray:
-    """Gather the nonzeros of all devices into an array in the order of the pattern: (points, 1, entries).
+    """Return the nonzeros of all devices as one array on the host, in the order of the pattern.
 
     Args:
-        result: for each linear map, the nonzeros that each device read.
+        indices: the indices with which the devices read the nonzeros.
+        shape: the shape of the array, (points, 1, entries).
+        result: for each linear map, an array of the nonzeros that the devices read.
     """
     parts = [np.asarray(part) for part in result]
     join_points = lambda a: a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]]  # noqa: E731

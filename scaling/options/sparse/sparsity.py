@@ -1,7 +1,7 @@
-"""Call asdex to detect a sparsity pattern, cache patterns and colorings, and validate a coloring.
+"""Detect a function's sparsity pattern with asdex, cache patterns and colorings, and validate a coloring.
 
 The coloring algorithms are in color_graph.py. asdex propagates dependencies through the jaxpr of a
-function, so that the pattern is valid for all inputs. The caches last as long as the process.
+function, so that the pattern is valid for all inputs. The caches exist as long as the process.
 """
 
 import contextlib
@@ -21,18 +21,20 @@ from scaling.options.sparse.color_graph import Matrix
 
 COMPRESSIONS = ("columns", "rows", "both")
 _INSTALL = "pip install 'ad-scaling[sparse]'"
-_CACHE_SIZE = 4  # patterns, and colorings, each of which may have millions of entries
+_CACHE_SIZE = 4  # of each cache; a pattern or coloring may have millions of entries
 
 
 def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str) -> Coloring:
     """Return a coloring of the Jacobian of `function(*x)` with respect to its flattened arguments.
 
-    Raises `Refusal` if asdex is not installed or cannot analyze the function.
+    Raise `Refusal` if asdex is not installed or cannot analyze the function, or if the Jacobian has no
+    nonzeros.
 
     Args:
-        key: identifies the function and the shapes in the cache.
-        x: the shapes and dtypes of the arguments.
-        compress: "columns", "rows", or "both" for the combination with the fewest colors.
+        key: the cache key, which must identify the function and the shapes of the arguments.
+        x: the arguments as abstract arrays with shape and dtype.
+        compress: "columns" or "rows" to color only these, or "both" to color columns, rows or both with as
+            few colors as possible.
     """
     if compress not in COMPRESSIONS:
         raise unknown_name("compression", compress, COMPRESSIONS)
@@ -65,7 +67,10 @@ def _make_coloring(
 
 @functools.cache
 def _import_asdex() -> None:
-    """Import asdex and compile the coloring loops, so that the measured times do not include either."""
+    """Import asdex and compile the coloring loops, so that measured times include neither.
+
+    Raise `Refusal` if asdex cannot be imported.
+    """
     try:
         import asdex  # noqa: F401
     except ImportError as error:
@@ -81,7 +86,10 @@ def _call_and_time(function: Callable[..., Any], *args: Any) -> tuple[Any, float
 
 @contextlib.contextmanager
 def _garbage_collection_disabled() -> Iterator[None]:
-    """Disable the garbage collector in a context, because traversing the index sets of asdex is slow."""
+    """Context manager that disables the garbage collector, which would slow down asdex.
+
+    asdex creates many index sets, and the garbage collector repeatedly traverses them.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -125,7 +133,11 @@ def _color(pattern: Pattern, compress: str) -> color_graph.TwoSidedColors:
 
 
 def validate_coloring(coloring: Coloring) -> None:
-    """Raise `ValueError` if an entry of the pattern cannot be read from the compressed columns and rows."""
+    """Raise `ValueError` if a coloring is invalid.
+
+    In a valid coloring, each entry of the pattern can be read from its compressed column or row, without
+    other entries added to it.
+    """
     pattern, by_row = coloring.pattern, coloring.by_row
     _validate_side("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~by_row)
     _validate_side("row", coloring.rows, coloring.row_count, pattern.rows, pattern.cols, by_row)
@@ -139,13 +151,16 @@ def _validate_side(
     positions: np.ndarray,
     read: np.ndarray,
 ) -> None:
-    """Raise `ValueError` if the colors of the columns, or those of the rows, are invalid.
+    """Raise `ValueError` if the colors of the columns, or the colors of the rows, are invalid.
+
+    A line is a column if `name` is "column", and a row if it is "row".
 
     Args:
-        name: "column" or "row", the kind of line that is colored.
-        colors: the color of each line, or None if no line has one.
-        lines: the index of the column or row that contains each entry.
-        positions: the position of each entry along its line.
+        name: "column" or "row".
+        colors: the color of each line, or -1 for a line without a color. None if no line has a color.
+        count: the number of colors.
+        lines: the index of the line that contains each entry.
+        positions: the index of each entry in its line, which is a row index for a column.
         read: whether each entry is read from its compressed line.
     """
     if colors is None:
@@ -168,7 +183,7 @@ def _validate_side(
 
 
 def _collides(colors: np.ndarray, positions: np.ndarray, count: int) -> np.ndarray:
-    """Return whether another entry has the same color and the same position: (entries,) bool."""
+    """Return whether each entry has the same color and position as another entry: (entries,) bool."""
     slots = positions.astype(np.int64) * (count + 1) + colors + 1
     if (int(positions.max()) + 1) * (count + 1) <= 16 * len(positions):
         return np.bincount(slots)[slots] > 1
