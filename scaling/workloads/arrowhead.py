@@ -2,11 +2,11 @@
 
     y_0 = sum_j x_j^3 / 3        y_i = x_i^2 / 2 + x_0 x_i for i > 0
 
-The first row has a nonzero in every column and the first column has a nonzero in every row. A coloring of
-columns only, or of rows only, therefore needs n colors. A coloring of both needs three: one for the first
-row, one for the first column, and one for all other columns, which collide in the first row only. The matrix
-is an example of bicoloring in T. F. Coleman and A. Verma, SIAM J. Sci. Comput. 19(4), 1998. A point (batch
-element) is a vector x, on which every nonzero depends.
+A point (batch element) is a vector x of n elements, and every nonzero depends on x. The first row has a
+nonzero in every column and the first column has a nonzero in every row. A coloring of columns only, or of
+rows only, therefore needs n colors. A coloring of both needs three: one for the first row, one for the first
+column, and one for all other columns, because these have nonzeros in common rows only in the first row. The
+matrix is an example of bicoloring in T. F. Coleman and A. Verma, SIAM J. Sci. Comput. 19(4), 1998.
 """
 
 import jax
@@ -26,7 +26,7 @@ def _function(x):
 
 
 def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and the column index of each nonzero in row-major order: (3 n - 2,) int32 each."""
+    """Return the row and column indices of the nonzeros in row-major order: (3 n - 2,) int32 each."""
     index = np.arange(1, n, dtype=np.int32)
     pairs = np.stack([np.zeros_like(index), index], axis=1)
     rows = np.concatenate([np.zeros(n, np.int32), np.repeat(index, 2)])
@@ -34,7 +34,7 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _analytic(colored: bool, x):
-    """Return the Jacobians of a batch: (points, n, n), or their nonzeros, (points, 3 n - 2), if colored."""
+    """Return the Jacobians of a batch, (points, n, n), or if colored their nonzeros, (points, 3 n - 2)."""
     first, rest = x[:, :1], x[:, 1:]
     if colored:
         return jnp.concatenate([x**2, jnp.stack([rest, first + rest], axis=2).reshape(len(x), -1)], axis=1)
@@ -44,7 +44,10 @@ def _analytic(colored: bool, x):
 
 
 def _analytic_point(colored: bool, x):
-    """Return the Jacobian of one point, entry by entry: (n, n), or its nonzeros, (3 n - 2,), if colored."""
+    """Return the Jacobian of one point, (n, n), or if colored its nonzeros, (3 n - 2,).
+
+    Each entry is computed from its index, without updates of parts of an array.
+    """
     n = x.size
     if colored:
         entry = jnp.arange(3 * n - 2)

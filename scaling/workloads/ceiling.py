@@ -1,7 +1,8 @@
 """Workload `ceiling`: benchmark functions, such as copy, matmul and all-reduce, and their expected values.
 
-They reach the peak FLOP/s, the peak bandwidth and the smallest dispatch latency of a machine. A point (batch
-element) has k elements, or is a k x k matrix for `matmul` and `transpose`. The targets are:
+The functions measure the peak FLOP/s, the peak bandwidth and the smallest dispatch latency of a machine. They
+are not differentiated. A point (batch element) is a vector of k elements, or for `matmul` and `transpose` a
+k x k matrix. The targets are:
 
     copy            negate each element, for arrays that are larger than the caches
     matmul          multiply each matrix by a shared matrix
@@ -46,7 +47,10 @@ def _sum_terms(target, terms, x, xp=jnp):
 
 
 def _sum_over_points(x):
-    """Return the sum over the points of all devices. It is a pure all-reduce if each device has one point."""
+    """Return the sum over the points of all devices, repeated for each point of this device.
+
+    If each device has one point, this is an all-reduce without other work.
+    """
     from scaling.core.layout import POINTS
 
     return jnp.broadcast_to(jax.lax.psum(x.sum(axis=0), POINTS), x.shape)

@@ -1,9 +1,10 @@
 """Workload `linear`: the Jacobian of a linear layer with respect to its weights.
 
-forward(X, W) = X @ W with uniformly random X (n, p) and W (p, o). The Jacobian with respect to W is summed
-over the outputs. A point (batch element) is a sample x_i. `batch: vmap` differentiates each sample, and
-`batch: whole` all samples in one call. The mode `vmap_grad` differentiates each output with respect to the
-only column of W on which it depends.
+The function is forward(X, W) = X @ W with uniformly random X (n, p) and W (p, o), for n samples, p inputs and
+o outputs. A point (batch element) is a sample, which is a row of X. The Jacobian with respect to W is summed
+over the outputs. `batch: vmap` differentiates the function of each sample, and `batch: whole` the function of
+all samples in one call. Each output depends on a single column of W. The mode `vmap_grad` differentiates an
+output only with respect to this column.
 """
 
 import jax
@@ -30,9 +31,14 @@ def _vmap_grad(X, W):
 
 
 def _analytic(names, X, W):
-    """Return the derivatives of `(X @ W).sum(axis=1)`: (n, p, o) for W, (n, p) for X, (n, inputs) for both.
+    """Return the derivative of `(X @ W).sum(axis=1)` with respect to W, X or both.
 
-    For sum i, it is X[i, j] with respect to W[j, k], and the sum of row j of W with respect to X[i, j].
+    The derivative of the sum i with respect to W[j, k] is X[i, j]. The derivative with respect to X[i, j] is
+    the sum of row j of W.
+
+    Args:
+        names: ("W",) for an array (n, p, o), ("X",) for an array (n, p), or both names for the raveled
+            derivatives concatenated in their order, (n, inputs).
     """
     n, (p, o) = X.shape[0], W.shape
     by_input = {
@@ -45,13 +51,19 @@ def _analytic(names, X, W):
 
 
 def _analytic_point(names, x, W):
-    """Return the derivative of `(x @ W).sum()` for one sample x, by products with ones: (inputs,)."""
+    """Return the derivative of `(x @ W).sum()` for one sample x, computed by products with ones: (inputs,).
+
+    `names` are the inputs to differentiate with respect to, "W", "X" or both.
+    """
     by_input = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
     return jnp.concatenate([by_input[name].reshape(-1) for name in names])
 
 
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the value and the Jacobian in float64: (n, o) and (n, o, inputs)."""
+    """Return the values and the Jacobians in float64: (n, o) and (n, o, inputs).
+
+    `names` are the inputs to differentiate with respect to, "W", "X" or both.
+    """
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]
     by_input = {

@@ -1,8 +1,9 @@
 """Workload `poisson`: a Poisson log-likelihood and its gradient with respect to the rates.
 
-loss(c, lam) = sum_i log pmf(c_i; lam_i) with c ~ Poisson(1.2) and lam uniform on the open interval (0, 1). A
-point (batch element) is a term (c_i, lam_i). `batch: vmap` differentiates each term, and `batch: whole` the
-sum in one call, as in the forum thread on faster logpdf that this workload reproduces.
+The function is loss(c, lam) = sum_i log pmf(c_i; lam_i). The counts c have the distribution Poisson(1.2), and
+the rates lam are uniform on the open interval (0, 1). A point (batch element) is a pair (c_i, lam_i).
+`batch: vmap` differentiates each term of the sum, and `batch: whole` differentiates the sum in one call. The
+latter reproduces an example from a forum thread on faster log-density functions.
 """
 
 import math
@@ -20,12 +21,12 @@ VALUE = "loss"
 
 
 def term(c, lam):
-    """Return log pmf(c; lam) of one term, a scalar."""
+    """Return log pmf(c; lam) for one count c and one rate lam, a scalar."""
     return logpmf(c, lam)
 
 
 def loss(c, lam):
-    """Return the sum of log pmf(c; lam) over all terms, a scalar."""
+    """Return the sum of log pmf(c; lam) over all points, a scalar."""
     return jnp.sum(logpmf(c, lam))
 
 
@@ -45,7 +46,11 @@ def _second_order_reference(inputs: Inputs) -> Reference:
 
 
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
-    """Return a dict from AD mode to the handwritten derivative of a target, elementwise in c and lam."""
+    """Return a dict from AD mode to a function (c, lam) that evaluates the handwritten derivative.
+
+    The functions are elementwise, because each term depends on a single rate. The two modes use different but
+    equivalent formulas.
+    """
     if target in ("hessian", "laplacian"):  # the same, as it has one input
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":
@@ -54,7 +59,7 @@ def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` whose function is one term. The function of the batch is their sum."""
+    """Return the `Workload` whose function is one term. The function of a batch is the sum of its terms."""
     return Workload(
         function=term,
         points={"c": poisson(1.2), "lam": uniform()},

@@ -1,10 +1,13 @@
-"""Workload `rbf`: the derivative of a kernel function with respect to its first argument.
+"""Workload `rbf`: the derivative of a kernel function K(x, y) with respect to x, for m support points y.
 
-It is taken from a forum thread on Julia and JAX. The thread uses K(x, y) = exp(-(x + y - 2xy) / 2), without
-squares, which is the default. The variant `squared` is the intended kernel exp(-|x - y|^2 / 2) in d
-dimensions. Each has two formulations: `product` with a matrix product, as in the thread, and `rowwise`
-without. A point (batch element) is an x_j. The m support points y are an input that all x_j share. In the
-thread, both are linspace(-1, 1, n).
+The workload is taken from a forum thread on Julia and JAX. The function K(x, y) of that thread is exp(-(x + y
+- 2xy) / 2), without squares. It is the default variant, `source`. The variant `squared` is the radial basis
+function (RBF) that the thread intended, exp(-|x - y|^2 / 2) in d dimensions. Each variant has two
+formulations: `product` uses a matrix product, as in the thread, and `rowwise` does not.
+
+A point (batch element) is a vector x of d elements. The outputs are K(x, y) for m support points y, an input
+that all points share. If d is 1, x and y are evenly spaced on [-1, 1] as in the thread. Otherwise they are
+uniformly random.
 """
 
 import functools
@@ -17,7 +20,7 @@ from scaling.core.case import Case, Refusal
 from scaling.core.workload import Inputs, InputSpec, Reference, Workload, uniform
 
 SIZES = {"d": 1, "m": "points"}
-TARGETS = ("grad_map", "grad")  # the summed row of every x_j, or the row of x_1
+TARGETS = ("grad_map", "grad")  # for all points, summed over the outputs; or for a single point, not summed
 SINGLE = ("grad",)
 VARIANTS = ("source", "squared")
 FORMULATIONS = {"source": ("product", "rowwise"), "squared": ("rowwise", "product")}
@@ -55,7 +58,7 @@ FUNCTIONS = {
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the value and the Jacobian in float64: (points, m) and (points, m, inputs)."""
+    """Return the values and the Jacobians in float64: (points, m) and (points, m, inputs)."""
     x, support = inputs["x"], inputs["support"]
     m, d = support.shape
     if variant == "squared":
@@ -76,7 +79,11 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return the handwritten derivative of a batch with respect to x: (points, m, d), or summed over m."""
+    """Return the handwritten derivative of a batch with respect to x: (points, m, d).
+
+    The derivative is summed over the axis m if `summed` is true. Without the variant `squared`, the axis d is
+    omitted.
+    """
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
         if summed:  # sum_y (y - x) k, without the (points, m, d) array

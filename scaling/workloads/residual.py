@@ -1,9 +1,10 @@
-"""Workload `residual`: data on 21 grid points minus a fitted Gaussian, and its derivatives.
+"""Workload `residual`: data on 21 grid points minus a fitted Gaussian, and the derivatives of this residual.
 
-On the grid x = -10..10, f(m) = exp(-1.5 (x - m)^2) and rs(d, m) = d - (sum(d f) / sum(f f)) f. A point (batch
-element) is a pair (d, m): the data d (21 elements) are a shifted Gaussian with noise, and m is close to its
-center. The derivative is with respect to the shift m, to d, or to both (`wrt: d+m`): a published question on
-`argnums`. The variant `scalar` differentiates sum(rs^2). The `formulation` uses sums or dot products.
+Let x = -10, -9, ..., 10 be the grid and f = exp(-1.5 (x - m)^2) a Gaussian on it. The residual is rs(d, m) =
+d - (sum(d f) / sum(f f)) f. A point (batch element) is a pair (d, m): the data d, 21 elements, are a Gaussian
+with noise, and the number m is close to the center of this Gaussian. The derivative is with respect to m, to
+d, or to both (`wrt: d+m`), as in a published question on the `argnums` of JAX. The variant `scalar`
+differentiates sum(rs^2). The formulations compute the sums with `jnp.sum` or as dot products.
 """
 
 import dataclasses
@@ -26,23 +27,23 @@ _GRID = np.arange(-10.0, 11.0)
 
 
 def residual(d, m):
-    """Return the residual d - (sum(d f) / sum(f f)) f for the Gaussian f of center m, by sums: (21,)."""
+    """Return the residual d - (sum(d f) / sum(f f)) f, where f is the Gaussian with center m: (21,)."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.sum(d * f) / jnp.sum(f * f)) * f
 
 
 def _residual_by_dot(d, m):
-    """Return the residual d - (d.f / f.f) f for the Gaussian f of center m, by dot products: (21,)."""
+    """Return the same residual as `residual`, computed with dot products instead of sums: (21,)."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.dot(d, f) / jnp.dot(f, f)) * f
 
 
 class _Terms(NamedTuple):
-    """The terms of the residual rs and of its derivative for a batch of n points.
+    """The residual rs of a batch of n points, and arrays from which its derivatives are computed.
 
     Attributes:
         rs, by_m: rs and its derivative with respect to m, (n, 21).
-        f: the Gaussian, (n, 21).
+        f: the Gaussian with center m, (n, 21).
         ff: sum(f f), (n, 1).
         fit: the fitted Gaussian (sum(d f) / sum(f f)) f, (n, 21).
     """
@@ -55,7 +56,10 @@ class _Terms(NamedTuple):
 
 
 def _evaluate_terms(numpy, d, m):
-    """Evaluate the terms of the residual and of its derivative with `numpy`, which is NumPy or jax.numpy."""
+    """Return the `_Terms` of a batch, computed with the module `numpy`, which is NumPy or jax.numpy.
+
+    The data d are (n, 21) and the centers m are (n,).
+    """
     offset = numpy.asarray(_GRID, d.dtype) - m[:, None]
     f = numpy.exp(-1.5 * offset**2)
     slope = 3 * offset * f
@@ -67,7 +71,10 @@ def _evaluate_terms(numpy, d, m):
 
 
 def _derivatives(numpy, variant, terms):
-    """Return the derivative of rs (o = 21) or sum(rs^2) (o = 1): {"d": (n, o, 21), "m": (n, o, 1)}."""
+    """Return the derivatives by d, (n, o, 21), and by m, (n, o, 1), as a dict from input name to array.
+
+    The function is rs with o = 21 outputs, or for the variant `scalar` sum(rs^2) with o = 1.
+    """
     rs, by_m, f, ff, _ = terms
     if variant == "scalar":  # rs is orthogonal to f, so that the derivative is 2 rs
         return {"d": 2 * rs[:, None, :], "m": 2 * numpy.sum(rs * by_m, axis=1)[:, None, None]}
@@ -83,7 +90,11 @@ def _analytic(variant, names, d, m):
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the value and the Jacobian in float64: (n, o) and (n, o, inputs) for o outputs."""
+    """Return the values and the Jacobians in float64, for n points and o outputs.
+
+    Their shapes are (n, o) and (n, o, inputs). The value terms and derivative terms are returned as well,
+    because the sums of the function cancel.
+    """
     terms = _evaluate_terms(np, inputs["d"], inputs["m"])
     by_input = _derivatives(np, variant, terms)
     derivative = np.concatenate([by_input[name] for name in names], axis=2)
@@ -96,9 +107,9 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _shape_derivatives(numpy, d, m):
-    """Return f = exp(-1.5 (g - m)^2), df/dm and d^2f/dm^2 on the grid g of 21 numbers, (n, 21) each.
+    """Return the Gaussian f and its derivatives df/dm and d^2f/dm^2 on the grid: (n, 21) each.
 
-    m is (n,), one number for each of n points.
+    m contains the center for each of n points, (n,).
     """
     offset = numpy.asarray(_GRID, d.dtype) - m[:, None]
     f = numpy.exp(-1.5 * offset**2)
@@ -106,7 +117,9 @@ def _shape_derivatives(numpy, d, m):
 
 
 def _hessian(numpy, names, d, m):
-    """Return the Hessian of sum(rs^2) = |d|^2 - g^2 / h, with g = sum(d f) and h = sum(f f).
+    """Return the Hessian of sum(rs^2) at n points.
+
+    The function is sum(rs^2) = |d|^2 - g^2 / h, with g = sum(d f) and h = sum(f f).
 
     Returns:
         The Hessian with respect to the inputs in `names`, which have k elements together: (n, k, k).
@@ -133,7 +146,11 @@ def _hessian(numpy, names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Return H v for v = (d, m) and the Hessian H that `_hessian` returns, without forming H: (n, k)."""
+    """Return the product of the Hessian and the point itself, computed without the Hessian: (n, k).
+
+    The point consists of the inputs in `names`, which have k elements together. See `_hessian` for the
+    Hessian.
+    """
     f, f1, f2 = _shape_derivatives(jnp, d, m)
     dot = lambda a, b: jnp.sum(a * b, axis=1)[:, None]  # noqa: E731
     g, g1, h, h1 = dot(d, f), dot(d, f1), dot(f, f), 2 * dot(f, f1)
@@ -156,7 +173,11 @@ def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference
 
 
 def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
-    """Return a dict from AD mode to the handwritten derivative of a batch, in one call or by `jax.vmap`."""
+    """Return a dict from AD mode to a function (d, m) that evaluates the handwritten derivative of a batch.
+
+    The mode `analytic` evaluates it for the batch in one call, and `analytic_vmap` point by point with
+    `jax.vmap`.
+    """
 
     def batch(d, m):
         if case.target not in SECOND:
@@ -173,12 +194,15 @@ def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable
 
 
 def _centers(rows: np.ndarray) -> np.ndarray:
-    """Return the center of the data of each point, a golden-ratio sequence on (-2, 2): (points,)."""
+    """Return the center of the Gaussian in the data of each point: (points,).
+
+    The centers are a golden-ratio sequence, which is evenly distributed on the interval from -2 to 2.
+    """
     return 4 * ((rows * 0.6180339887498949) % 1.0) - 2
 
 
 def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-    """Generate the data d of each point, a Gaussian with random noise: (points, 21)."""
+    """Return random data d for the given rows (point numbers), a Gaussian with noise: (points, 21)."""
     clean = np.exp(-1.5 * (_GRID - _centers(rows)[:, None]) ** 2)
     return clean + 0.05 * rng.standard_normal(clean.shape)
 

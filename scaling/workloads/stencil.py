@@ -2,11 +2,12 @@
 
     du/dt = D (sum of u^2 over the four neighbors - 4 u^2) + u - u^3
 
-There is one unknown for each of the side x side cells of width one. The equation combines the five-point
-Laplacian of u^2, as in the porous medium equation (J. L. Vazquez, "The Porous Medium Equation", 2007), with
-the reaction of Allen and Cahn. The Jacobian has five nonzeros in each row, all of which depend on the state,
-so that an entry read from a wrong position has a wrong value. With a constant diffusivity, four of them would
-be equal everywhere. A point (batch element) is a state u.
+A point (batch element) is a state u, an array (side, side) with one unknown for each cell of a square grid of
+cells of width one. The function returns du/dt. The equation combines the five-point Laplacian of u^2, as in
+the porous medium equation (J. L. Vazquez, "The Porous Medium Equation", 2007), with the reaction of Allen and
+Cahn. The Jacobian has five nonzeros in each row. All of them depend on the state, so that an entry that is
+read from a wrong position has a wrong value. With a constant diffusivity, the four off-diagonal nonzeros
+would be equal in all rows.
 """
 
 import functools
@@ -27,10 +28,9 @@ DIFFUSION = 0.3
 
 
 def _by_slices(flux):
-    """Return the four neighbors of each cell as slices of a padded array: (side, side) each.
+    """Return four arrays (side, side) that contain the neighbors of each cell, as slices of a padded array.
 
-    XLA compiles the slices into a single vectorized loop, whereas `jnp.roll` along the last axis makes
-    copies.
+    XLA compiles the slices to a single vectorized loop, whereas `jnp.roll` along the last axis makes copies.
     """
     side = flux.shape[0]
     rows = jnp.concatenate([flux[-1:], flux, flux[:1]]).reshape(-1)
@@ -45,19 +45,22 @@ def _by_slices(flux):
 
 
 def _by_rolls(flux):
-    """Return the four neighbors of each cell by `jnp.roll`: (side, side) each."""
+    """Return four arrays (side, side) that contain the neighbors of each cell, computed with `jnp.roll`."""
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
 def _rate(neighbors, u):
-    """Return the rate of change du/dt of a state u: (side, side)."""
+    """Return the rate of change du/dt of a state u, an array (side, side).
+
+    `neighbors` is `_by_slices` or `_by_rolls`.
+    """
     flux = DIFFUSION * u * u
     return sum(neighbors(flux)) - 4 * flux + u - u**3
 
 
 @functools.lru_cache(maxsize=1)
 def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and the column index of each nonzero in row-major order: (5 side^2,) int32 each."""
+    """Return the row and column indices of the nonzeros in row-major order: (5 side^2,) int32 each."""
     cell = np.arange(side * side, dtype=np.int32).reshape(side, side)
     neighbors = [np.roll(cell, shift, axis) for axis in (0, 1) for shift in (1, -1)]
     columns = np.sort(np.stack([cell, *neighbors], axis=-1).reshape(-1, 5), axis=1)
@@ -65,12 +68,16 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return the common off-diagonal nonzero and the diagonal entry of each column, both shaped like u."""
+    """Return the value of the nonzeros of each column of the Jacobian, as two arrays of the shape of u.
+
+    The first array contains the off-diagonal nonzeros, which are equal within a column. The second contains
+    the diagonal entry.
+    """
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
 def _analytic(side: int, colored: bool, u):
-    """Return the Jacobians of a batch: (points, n, n), or their nonzeros, (points, nonzeros), if colored."""
+    """Return the Jacobians of a batch, (points, n, n), or if colored their nonzeros, (points, nonzeros)."""
     rows, columns = _pattern(side)
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
     n = side * side
@@ -85,7 +92,10 @@ def _analytic(side: int, colored: bool, u):
 
 
 def _analytic_point(side: int, colored: bool, u):
-    """Return the Jacobian of one state, entry by entry: (n, n), or its nonzeros, (nonzeros,), if colored."""
+    """Return the Jacobian of one state, (n, n), or if colored its nonzeros, (nonzeros,).
+
+    Each nonzero is computed from its row and column index.
+    """
     rows, columns = _pattern(side)
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
     of_row, of_column = jnp.take(diagonal, rows, mode="clip"), jnp.take(off_diagonal, columns, mode="clip")
