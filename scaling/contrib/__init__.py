@@ -1,1 +1,1 @@
-"""Exports to the file formats of other tools."""
+"""Exports of measured run times to the file formats of other tools, such as Extra-P."""

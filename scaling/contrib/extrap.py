@@ -1,8 +1,8 @@
 """Export run times as text files for Extra-P, which fits performance models such as c n log n to them.
 
-Extra-P (https://github.com/extra-p/extrap) reads at most four parameters, and requires that all regions of a
-file are measured at the same coordinates. Methods that were measured at different coordinates are therefore
-written to separate files.
+An Extra-P file (https://github.com/extra-p/extrap) has at most four parameters. It contains regions, which
+are the timed methods here, and all regions must be measured at the same coordinates (values of the
+parameters). Methods that were measured at different coordinates are therefore written to separate files.
 """
 
 import dataclasses
@@ -35,8 +35,8 @@ class Experiment:
 
     Attributes:
         name: the name of the file without its suffix.
-        title: the differentiated function and the environment (hardware and software).
-        constants: a dict from the name of a size to its value, for sizes that are the same in all timings.
+        title: a text that names the differentiated function and the environment (hardware and software).
+        constants: a dict from the name of a size to its value, for sizes that are equal in all timings.
         parameters: a dict from the name of a parameter in the file to its description.
         coordinates: the parameter values of each measurement.
         regions: a dict from the name of a method to its timing at each coordinate.
@@ -51,7 +51,13 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing of a "strong" or "weak" scaling, with its device count, point count and sizes as a dict."""
+    """A timing with the sizes that are candidates for parameters.
+
+    Attributes:
+        timing: the timing.
+        kind: "strong" or "weak", the kind of scaling with the number of devices.
+        sizes: the device count, the point count and the sizes of the workload, as a dict by name.
+    """
 
     timing: Timing
     kind: str
@@ -62,7 +68,10 @@ class _SizedTiming(NamedTuple):
 
 
 def find_experiments(findings: Findings) -> list[Experiment]:
-    """Return the contents of the Extra-P files of a results folder, without timings on too few cores."""
+    """Return the contents of the Extra-P files for the timings of a results folder.
+
+    Timings in which several devices shared a CPU core are omitted.
+    """
     families = group_by(
         _sized_timings(findings),
         lambda sized: (
@@ -79,10 +88,11 @@ def find_experiments(findings: Findings) -> list[Experiment]:
 
 
 def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
-    """Yield every timing of a strong scaling, and every timing of a weak scaling with its points per device.
+    """Yield every timing with its sizes, once for each kind of scaling that it belongs to.
 
-    A timing of a weak scaling also belongs to a strong scaling if it ran on one device, or if the same case
-    was timed on another number of devices.
+    For a strong scaling, the point count is the total number. For a weak scaling, it is the number for each
+    device. A timing belongs to both if it is part of a weak scaling and either ran on one device, or if the
+    same case was also timed on another number of devices. Every other timing belongs to one kind.
     """
     timings = [timing for timing in findings.timings if timing.honest and timing.case.kind == "case"]
     device_counts = Counter(
@@ -100,14 +110,17 @@ def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
 
 
 def _sizes_by_name(case: Case, points: Mapping[str, int]) -> dict[str, int]:
-    """Return the device count, the point count and the sizes of the workload as a dict with unique names."""
+    """Return a dict from name to value of the device count, the point count and the sizes of a workload.
+
+    A size with the name of a count gets the prefix "sizes.". `points` is a dict with the point count.
+    """
     reserved = ("devices", *points)
     sizes = {f"sizes.{name}" if name in reserved else name: size for name, size in case.sizes.items()}
     return {"devices": case.devices, **points, **sizes}
 
 
 def _make_unique(names: Iterable[str], separator: str) -> list[str]:
-    """Append a number to each repeated name, such as "a" and "a-2" if the separator is "-"."""
+    """Return the names with a number appended to each repeated one, such as "a-2" if the separator is "-"."""
     unique: dict[str, None] = {}
     for name in names:
         numbered = (name if count == 1 else f"{name}{separator}{count}" for count in itertools.count(1))
@@ -116,10 +129,10 @@ def _make_unique(names: Iterable[str], separator: str) -> list[str]:
 
 
 def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experiment]:
-    """Yield the contents of files for timings of the same function, which differ in method and sizes.
+    """Yield the contents of the files for timings of the same function with different methods and sizes.
 
-    Methods with the same coordinates share a file. If more than four sizes vary, there is a file for each
-    combination of values of the other sizes.
+    Methods with the same coordinates share a file. If more than four sizes vary, four of them are the
+    parameters, and there is a file for each combination of values of the others.
     """
     methods = group_by(group, lambda sized: _describe_method(sized.timing.case))
     by_coordinates: dict[frozenset, dict[str, list[_SizedTiming]]] = {}
@@ -139,7 +152,10 @@ def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experimen
 
 
 def _make_experiment(regions: Mapping[str, Sequence[_SizedTiming]]) -> Experiment | None:
-    """Return an `Experiment` without a name from the timings of each method, or None if no size varies."""
+    """Return the content of one file without its name, or None if no size varies.
+
+    `regions` is a dict from the name of a method to its timings.
+    """
     timings = [sized for region in regions.values() for sized in region]
     rows = [sized.sizes for sized in timings]
     names = _varying_names(rows)
@@ -164,7 +180,12 @@ def _make_experiment(regions: Mapping[str, Sequence[_SizedTiming]]) -> Experimen
 
 
 def _describe_parameter(name: str, rows: Sequence[Mapping[str, int]], constants: Mapping[str, int]) -> str:
-    """Return the name of a size and of those that vary together with it, such as "n (points with it)"."""
+    """Return a text with the name of a size, and the sizes that vary with it, such as "n (points with it)".
+
+    Args:
+        rows: the sizes of each timing.
+        constants: the sizes that are equal in all timings.
+    """
     dependent = [
         other
         for other in rows[0]
@@ -181,7 +202,13 @@ def _title(sized: _SizedTiming) -> str:
 
 
 def _varying_names(rows: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return the names of sizes that vary independently: devices first, then in order of most values."""
+    """Return the names of the sizes that vary independently of each other.
+
+    The device count is first. The others are in decreasing order of their number of values.
+
+    Args:
+        rows: the sizes of each timing.
+    """
     names: list[str] = []
     for name in rows[0]:
         if len({row[name] for row in rows}) > 1 and not any(
@@ -209,7 +236,11 @@ def _to_parameter_name(name: str) -> str:
 
 
 def format_experiment(experiment: Experiment) -> str:
-    """Return the text of an Extra-P file: seconds per call and, if known, operations of each method."""
+    """Return the text of an Extra-P file.
+
+    It contains, for each method, the samples of the time per call in seconds and, if known, the number of
+    floating-point operations of a device.
+    """
     lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     points = [" ".join(map(str, values)) for values in experiment.coordinates]
     if len(experiment.parameters) > 1:
