@@ -1,4 +1,4 @@
-"""Advise how to differentiate a function: predict all candidates, measure the best, and state the result."""
+"""Implement `scaling.advise` and `Advice`: predict all candidates, measure the best, describe the result."""
 
 import dataclasses
 import functools
@@ -31,15 +31,17 @@ _OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice for one function. `print` shows three sentences and the code to paste.
+    """The recommended way to differentiate one function. `print` shows three sentences and the code to paste.
 
     Attributes:
         cases: all candidates, the best one first.
-        excluded: the cases that are not defined on these devices, with the reasons.
-        fields: the record fields of the compiled program by candidate, see `plan.compile_worker`.
-        records: the records of the measured candidates.
+        excluded: dict from each case that is not defined on these devices to the reason.
+        sizes: the shape of the derivative.
+        fields: dict from candidate to the record fields of its compiled program, see `plan.compile_worker`.
+        records: dict from each measured candidate to its record.
         machine: the machine that the times are for, as text.
         problem: the function with its inputs, or None for a workload.
+        coloring: the coloring of the candidate with compressed columns or rows, or None if there is none.
     """
 
     cases: tuple[Case, ...]
@@ -53,7 +55,7 @@ class Advice:
 
     @property
     def best(self) -> Case:
-        """Return the advised case, or raise `Refusal` if no candidate fits into memory and is correct."""
+        """Return the recommended case. Raise `Refusal` if no candidate fits into memory and is correct."""
         best = self.cases[0] if self.cases else None
         if best and self.seconds(best) is not None and (best in self.records or not self.records):
             return best
@@ -71,7 +73,10 @@ class Advice:
 
     @property
     def code(self) -> str:
-        """Return JAX code that computes the derivative as advised, or the command that runs a workload."""
+        """Return JAX code that computes the derivative by the recommended method.
+
+        For a workload, return the `scaling run` command that measures the recommended case.
+        """
         if self.problem is not None:
             colored = self.coloring if self.best.mode == candidates.COMPRESSED else None
             return plain_code.write_code(self.problem, self.best, colored)
@@ -83,12 +88,13 @@ class Advice:
 
     @functools.cached_property
     def jacobian(self) -> Callable[..., Any]:
-        """Return the jitted function that computes the derivative of the batch as advised.
+        """Return the jitted function that computes the derivatives of the batch by the recommended method.
 
-        It takes the inputs in the order of the parameters, and returns the tree of arrays that
-        `jax.vmap(jax.jacfwd(function))` returns, or `jax.vmap(jax.hessian(function))` for target=hessian. For
-        target=hvp it also takes a direction per point, a tree like the differentiated inputs, and returns the
-        product of each Hessian and its direction as such a tree.
+        Its arguments are the inputs in the order of the parameters. It returns the same pytree as
+        `jax.vmap(jax.jacfwd(function))`, or as `jax.vmap(jax.hessian(function))` for target=hessian. For
+        target=hvp it has an additional last argument, a direction for each point, which is a pytree like the
+        differentiated inputs. It returns the product of each Hessian and its direction, which is such a
+        pytree too.
         """
         if self.problem is None:
             raise Refusal(
@@ -108,7 +114,7 @@ class Advice:
         return predicted["seconds"] if predicted else None
 
     def reason(self, case: Case) -> str | None:
-        """Return why a case is left out, such as "needs 40 GB, a device has 16 GB", or None if it is not."""
+        """Return why a case is excluded or doubtful, such as "needs 40 GB, a device has 16 GB", or None."""
         record = self.records.get(case)
         return self.excluded.get(case) or (record.text if record else self.fields.get(case, {}).get("text"))
 
@@ -146,7 +152,7 @@ class Advice:
         return "\n".join([*lines, "", self.code])
 
     def _compare_obvious_choices(self) -> str:
-        """Return a sentence with the times of plain forward and reverse mode relative to the advised case."""
+        """Return a sentence that compares plain forward and reverse mode with the recommended case."""
         texts = []
         by_shape = "jacfwd" if self.sizes.inputs <= self.sizes.outputs else "jacrev"
         for mode in _OBVIOUS_MODES:
@@ -197,17 +203,19 @@ def advise(
     target: str = "jacobian",
     **options: Any,
 ) -> Advice:
-    """Return advice on how to differentiate a function of one point at each point of a batch.
+    """Recommend how to differentiate a function of one point at each point of a batch.
 
     Args:
+        function: a function of the parameters at one point, which returns an array or a pytree of arrays.
         points: a dict from the name of a parameter to an array, or a pytree of arrays, with a leading axis of
-            points that the function does not see. A `jax.ShapeDtypeStruct` can replace an array.
-        shared: a dict of the same form for the parameters that all points share.
+            points. The function receives one point, without this axis. A `jax.ShapeDtypeStruct` can replace
+            an array.
+        shared: a dict of the same form, without the axis, for the parameters that are equal for all points.
         wrt: the parameters to differentiate with respect to, joined by "+". By default the first one of
             `points`.
         target: "jacobian", which is the gradient of a scalar function, "hessian", or "hvp", the product of
             the Hessian and a direction.
-        options: those of `advise_case`: budget, devices, hardware, note.
+        options: passed to `advise_case`, such as budget, devices, hardware, note.
     Raises:
         Refusal: for invalid input. The message is one line with the value, the alternatives and the fix.
     """
@@ -215,7 +223,7 @@ def advise(
 
 
 def advise_problem(problem: Problem, **options: Any) -> Advice:
-    """Return advice for a function with its inputs. The options are those of `advise_case`."""
+    """Recommend how to differentiate a function with its inputs. The options are passed to `advise_case`."""
     compressed = coloring = None
     with registered(problem) as base:
         if coloring := candidates.find_coloring(base):
@@ -234,12 +242,13 @@ def advise_case(
     cores: Sequence[int] | None = None,
     note: Callable[[str], None] = lambda text: None,
 ) -> Advice:
-    """Return advice on how to differentiate the function of a case, whose own mode and layout are ignored.
+    """Recommend how to differentiate the function of a case. The mode and layout of the case are ignored.
 
     Args:
         budget: the time in seconds to measure candidates. With 0, they are only compiled.
         devices: the number of devices, or several numbers to compare.
-        hardware: a machine to advise for by compiling alone, or None or "cpu" for this machine.
+        hardware: the name or model of another machine, for which times are only predicted. None or "cpu"
+            selects this machine.
         mode: the only AD mode to consider, or None.
         cores: the processor cores that this process is bound to, or None.
         note: a function that is called with each line of text about the progress.
@@ -297,7 +306,10 @@ def _require_devices(devices: Sequence[int], hardware: Hardware | None, platform
 
 
 def _rank(advice: Advice, case: Case) -> tuple[Any, ...]:
-    """Return a sort key: measured candidates first, by time, then by number of devices and of options."""
+    """Return a key that sorts candidates: certain before doubtful, then by time, devices and options used.
+
+    Candidates without a time are last. If any candidate was measured, those that were not are doubtful.
+    """
     seconds, options = advice.seconds(case), (case.chunk, case.block, case.forward)
     is_doubtful = case not in advice.records and (bool(advice.records) or advice.reason(case) is not None)
     return seconds is None, is_doubtful, seconds or 0.0, case.devices, len([o for o in options if o])

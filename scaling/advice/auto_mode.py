@@ -1,4 +1,4 @@
-"""Choose the AD mode, chunk and block of a case with mode=auto: the advice by compiling alone."""
+"""Choose the AD mode, chunk and block of a case with mode=auto from predicted times, without measuring it."""
 
 import dataclasses
 
@@ -10,9 +10,10 @@ from scaling.study import applicability
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:
-    """Return the case with the mode, batch, chunk and block that are predicted to be the fastest.
+    """Return the case with the AD mode, batch, chunk and block that are predicted to be the fastest.
 
-    Raise `CaseEnded` if the rates of the machine are unknown, or if no candidate fits into memory.
+    The candidates are compiled to predict their times. Raise `CaseEnded` if the rates of the machine are
+    unknown, or if no candidate fits into memory.
     """
     base = dataclasses.replace(case, mode=case.ad_mode.name)
     plain = dataclasses.replace(base, api="jit", devices=1, split="points", mesh=None)
@@ -31,7 +32,7 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
         raise CaseEnded("skipped", "too_large", f"mode=auto found no mode: {reason}")
     return min(
         feasible, key=lambda each: (bool(fields[each].get("text")), seconds[each])
-    )  # a text is a doubt
+    )  # a candidate with a text, which is a doubt about its prediction, is the last choice
 
 
 def _is_defined(case: Case) -> bool:

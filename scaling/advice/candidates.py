@@ -17,15 +17,15 @@ from scaling.study import applicability, completion
 
 _MODES = ("jacfwd", "jacrev", "grad_of_sum", "mixed")
 _HESSIAN_MODES = ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd")
-_PRODUCT_MODES = ("fwd_over_rev", "rev_over_fwd", "rev_over_rev")  # of a Hessian and a vector
+_PRODUCT_MODES = ("fwd_over_rev", "rev_over_fwd", "rev_over_rev")  # for a Hessian times a vector
 _LAPLACIAN_MODES = ("fwd_over_rev", "forward_laplacian")
 _CHUNKED = ("jacfwd", "jacrev", "fwd_over_rev", "forward_laplacian")
 COMPRESSED = "vmap_grad"  # the mode of the candidate with colored seeds, whose program is plain code
-_MOST_NESTED_FORWARD = 8  # inputs: forward over forward takes inputs x inputs JVPs
+_MOST_NESTED_FORWARD = 8  # largest number of inputs for forward over forward: it takes inputs**2 JVPs
 _CHUNKS = (16, 128)  # seeds at a time
-_BLOCK_ELEMENTS = (2**14, 2**18)  # of the Jacobians of the points that are computed at a time
-_MOST_ENTRIES = 10**7  # of a Jacobian whose sparsity pattern is detected
-_MOST_OPERATIONS = 10**8  # of a function whose sparsity pattern is detected, at half a minute
+_BLOCK_ELEMENTS = (2**14, 2**18)  # elements of all Jacobians that are computed at a time
+_MOST_ENTRIES = 10**7  # in a Jacobian, to detect its sparsity pattern
+_MOST_OPERATIONS = 10**8  # in a function, to detect its sparsity pattern (within about half a minute)
 
 
 def list_candidates(
@@ -91,7 +91,7 @@ def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str
     if base.target in SECOND:
         return [m for m in _HESSIAN_MODES if m != "fwd_over_fwd" or sizes.inputs <= _MOST_NESTED_FORWARD]
     omitted = set() if len(built.names) > 1 and not any("." in name for name in built.names) else {"mixed"}
-    omitted |= set() if built.reduce else {"grad_of_sum"}  # of a single output it is jacrev
+    omitted |= set() if built.reduce else {"grad_of_sum"}  # the same as jacrev for a single output
     return [
         mode
         for mode in (*_MODES, *built.whole_modes)
@@ -100,9 +100,10 @@ def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str
 
 
 def find_coloring(base: Case) -> Coloring | None:
-    """Return the coloring of the Jacobian's columns or rows that needs the fewest seeds.
+    """Return the coloring of the columns or rows of the Jacobian that needs the fewest seeds.
 
-    Return None if it needs more than half of the seeds of a dense Jacobian, or if it cannot be found.
+    Return None if it needs more than half of the seeds of the dense Jacobian, if the target is not a
+    Jacobian, or if the sparsity pattern cannot be detected or takes too long to detect.
     """
     sparse = option_modules.load("sparse")
     base = completion.complete(base)
@@ -137,6 +138,6 @@ def _count_colors(coloring: Coloring) -> int:
 
 
 def find_plain(cases: Sequence[Case], mode: str) -> Case | None:
-    """Return the case of a mode without chunk and block on the fewest devices, or None if there is none."""
+    """Return the case of an AD mode on the fewest devices without chunk and block, or None if none exists."""
     plain = [c for c in cases if (c.mode, c.chunk, c.block, c.batch) == (mode, None, None, "vmap")]
     return min(plain, key=lambda case: case.devices, default=None)

@@ -1,6 +1,6 @@
-"""Choose the hardware model for an advice: load it by name from conf/hardware, or measure this CPU's peaks.
+"""Provide the hardware model for an advice: load it by name from conf/hardware, or measure this CPU's peaks.
 
-The measured peaks are records in the user's cache folder. They are measured once, with few samples, and
+The peaks are measured once, with few samples, and stored as records in the user's cache folder.
 plan/calibration.py converts them to rates.
 """
 
@@ -67,7 +67,7 @@ def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -
 
 
 def _is_comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two environments have the same processor, XLA and number of bound cores."""
+    """Return whether two environments have equal processor, XLA flags, jaxlib and number of bound cores."""
     same = all(one[name] == other[name] for name in ("device_kind", "xla_flags"))
     versions = [each["versions"]["jaxlib"] for each in (one, other)]
     return same and versions[0] == versions[1] and len(one["cores"] or ()) == len(other["cores"] or ())

@@ -1,7 +1,8 @@
 """Measure candidates in interleaved turns within a budget of seconds, and drop the slower ones.
 
-The functions of `run_case` check every derivative before its first time is kept. The candidates are halved
-successively: after each round, those that are certainly slower, or more than twice as slow, are dropped.
+In each round, every remaining candidate takes one turn of samples. After the round, a candidate is dropped if
+it is significantly slower than the fastest one, or more than twice as slow. The functions of `run_case` check
+the derivative of a candidate before it is timed.
 """
 
 import statistics
@@ -15,9 +16,9 @@ from scaling.core.record import Record
 from scaling.core.run_case import Attempt, ProcessGroup
 from scaling.core.timing import Sampling
 
-CLOSE = 1.03  # candidates whose times differ by less are equally good
-_PREPARING = 0.6  # share of the budget after which no further candidate is compiled and checked
-_MOST_RATIO = 2.0  # of medians, above which a candidate is dropped
+CLOSE = 1.03  # candidates whose times differ by less than this factor are equally good
+_PREPARING = 0.6  # fraction of the budget after which no further candidate is compiled and checked
+_MOST_RATIO = 2.0  # ratio of the median times above which a candidate is dropped
 _MOST_PREDICTED = 20.0  # ratio to the shortest predicted time, above which a candidate is not measured
 _SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, turns=3)
 
@@ -32,13 +33,16 @@ def measure_candidates(
 ) -> dict[Case, Record]:
     """Measure candidates until the fastest is known or the budget is spent, and return their records.
 
-    Ctrl-C ends the measurement, and the records so far are returned.
+    Ctrl-C ends the measurement, and the records of the candidates measured so far are returned.
 
     Args:
-        group: returns the devices of a case.
+        group: returns the processes and devices that run a case.
         budget: the time in seconds.
         predicted: a dict from case to the predicted time of a call in seconds, for cases with a prediction.
         doubtful: the cases to measure last.
+        note: a function that is called with each line of text about the progress.
+    Returns:
+        A dict from case to its record. Cases that were not run are omitted.
     """
     began, attempts = time.monotonic(), dict[Case, Attempt]()
     try:
@@ -64,10 +68,11 @@ def measure_candidates(
 def _order_by_promise(
     cases: Sequence[Case], predicted: Mapping[Case, float], doubtful: Container[Case] = ()
 ) -> list[Case]:
-    """Sort cases by predicted time, but put the fastest one of each mode and device count first.
+    """Return the cases in the order in which to measure them: most promising first.
 
-    Cases with more than `_MOST_PREDICTED` times the shortest predicted time are omitted. The cases in
-    `doubtful`, whose prediction may be wrong, are last.
+    The cases are sorted by predicted time, but the fastest case of each mode and device count comes before
+    all others. The cases in `doubtful`, whose prediction may be wrong, are last. Cases with more than
+    `_MOST_PREDICTED` times the shortest predicted time are omitted.
     """
     ordered = sorted(cases, key=lambda case: predicted.get(case, 0.0))
     most = _MOST_PREDICTED * min(predicted.values(), default=0.0)
@@ -77,7 +82,11 @@ def _order_by_promise(
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the cases that may be the fastest, to sample them further, or [] if they are equally fast."""
+    """Return the cases to sample further: the fastest one so far, and those that may be as fast.
+
+    Return [] if the result is certain: each of these cases is within 3 % of the fastest one, or there are
+    none.
+    """
     if not records:
         return []
     best = min(records, key=lambda case: statistics.median(records[case].seconds))
@@ -86,7 +95,7 @@ def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
 
 
 def _may_be_as_fast(record: Record, best: Record) -> bool:
-    """Return whether a candidate is neither more than twice as slow as the best one nor certainly slower."""
+    """Return whether a candidate is at most twice as slow as the best one, and not significantly slower."""
     if statistics.median(record.seconds) > _MOST_RATIO * statistics.median(best.seconds):
         return False
     ratio = ratio_interval(record.seconds, best.seconds)
@@ -99,7 +108,12 @@ def _is_close(record: Record, best: Record) -> bool:
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return as text how certain it is that a candidate is the fastest of those that were measured."""
+    """Return text that states how certain it is that a candidate is the fastest of the measured ones.
+
+    Args:
+        best: the record of the fastest candidate.
+        others: the records of the other measured candidates.
+    """
     if not others:
         return "no other candidate was measured"
     rivals = [other for other in others if _may_be_as_fast(other, best)]

@@ -1,9 +1,12 @@
-"""Write the program of a candidate as plain code, which needs JAX and NumPy only, and execute it.
+"""Write the derivative program of a candidate as Python code with JAX and NumPy only, and execute it.
 
-The code defines `jacobian` or `hessian`, a function of the inputs with the points leading. It returns the
-tree of arrays that `jax.vmap(jax.jacfwd(function))` or `jax.vmap(jax.hessian(function))` returns. For
-target=hvp it defines `hvp`, which takes a direction `v` per point after the inputs, a tree like the
-differentiated inputs, and returns the product of each Hessian and its direction as such a tree.
+The code defines a function with the name of the target. Its arguments are the inputs of the differentiated
+function, with a leading axis of points where they differ by point.
+
+`jacobian` and `hessian` return the pytree of arrays that `jax.vmap(jax.jacfwd(function))` and
+`jax.vmap(jax.hessian(function))` return. `hvp` has an additional last argument `v`, a direction for each
+point, which is a pytree like the differentiated inputs. It returns the product of each Hessian and its
+direction, which is such a pytree too.
 """
 
 import base64
@@ -81,7 +84,9 @@ _RESERVED = {
 def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -> str:
     """Return Python code that computes the derivative of a function by the method of a candidate.
 
-    `coloring` is the coloring that the candidate uses to compress the Jacobian, or None if it does not.
+    Args:
+        case: the candidate.
+        coloring: the coloring with which the candidate compresses the Jacobian, or None.
     """
     names = list(problem.arguments)
     if _RESERVED & set(names):
@@ -110,7 +115,7 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
 
 
 def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
-    """Execute code of `write_code`, and return the function that it defines."""
+    """Execute code that `write_code` returned, and return the function that it defines."""
     namespace: dict[str, Any] = {problem.name: problem.function}
     exec("\n".join(line for line in code.splitlines() if line != problem.import_line), namespace)
     function: Callable[..., Any] = namespace[problem.target]
@@ -120,7 +125,10 @@ def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return code that defines the derivative at one point, and the expression that denotes this function."""
+    """Return code that defines the derivative at one point, and the expression for this function.
+
+    The code is "" if the expression suffices. `names` are the names of the arguments in the code.
+    """
     single = len(problem.wrt) == 1
     argnums: Any = problem.argnums[0] if single else problem.argnums
     inner, is_reverse = problem.name, case.mode in ("jacrev", "rev_over_rev")
@@ -166,7 +174,7 @@ def _write_derivative(
 
 
 def _is_scalar(problem: Problem) -> bool:
-    """Return whether the function returns one number that is not in an array with axes or in a pytree."""
+    """Return whether the function returns a single array of shape (), and not a pytree."""
     return getattr(jax.eval_shape(problem.function, *problem.structs_at_point()), "shape", None) == ()
 
 

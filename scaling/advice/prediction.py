@@ -1,6 +1,6 @@
 """Predict the memory and the time of all candidates by compiling them, as `scaling plan` does.
 
-XLA compiles in threads of this process, because a function of a notebook cannot be sent to another one.
+XLA compiles in threads of this process, because a function of a notebook cannot be sent to another process.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,8 +26,12 @@ def predict_candidates(
     """Compile all candidates, and return a dict from candidate to the record fields of its program.
 
     The fields contain the memory and the predicted time. If a candidate does not fit into memory or is not
-    compiled, its status is not "planned", and `text` states the reason. After Ctrl-C, only the candidates
-    that were compiled are contained.
+    compiled, its status is not "planned", and `text` states the reason. After Ctrl-C, the dict contains only
+    the candidates that were processed before.
+
+    Args:
+        hardware: the machine to predict the times for.
+        note: a function that is called with each line of text about the progress.
     """
     fields: dict[Case, RecordFields] = {}
     traced: dict[Case, TracedCase] = {}
@@ -61,8 +65,15 @@ def predict_candidates(
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return the candidates with more than `_MOST_WORK` times the operations of another, with a text."""
-    # Compressed columns count less, but expanding them is not counted.
+    """Return the candidates with too many operations, as a dict from candidate to a text with the excess.
+
+    A candidate has too many if it has more than `_MOST_WORK` times the fewest operations of any dense
+    candidate.
+
+    Args:
+        work: dict from candidate to the number of operations in its program.
+    """
+    # A compressed program is no reference, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != COMPRESSED]
     least = min(dense, default=0.0)
     return {

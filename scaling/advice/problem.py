@@ -1,7 +1,7 @@
-"""The function and inputs that `scaling.advise` is given: check them, and register them as a workload.
+"""Check the function and inputs that `scaling.advise` receives, and register them as a temporary workload.
 
-A function of a notebook cannot be imported by name, so that its module exists in `sys.modules` only, and only
-while its candidates are compiled and measured.
+A function of a notebook cannot be imported by name. A module for it is therefore added to `sys.modules`, and
+removed when its candidates have been compiled and measured.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class Problem:
 
     Attributes:
         arguments: the names of the inputs, in the order of the parameters of the function.
-        points, shared: dicts from input name to a pytree of arrays or `jax.ShapeDtypeStruct`. Those of
+        points, shared: dicts from input name to a pytree of arrays or `jax.ShapeDtypeStruct`. The arrays in
             `points` have a leading axis of points.
         wrt: the names of the differentiated inputs.
         import_line: the line of code that imports the function, or "".
@@ -172,9 +172,11 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
-    """Context manager that registers the function as a workload, and yields a `Case` with this workload.
+    """Register a function as a workload in a `with` block, and yield a `Case` with this workload.
 
-    `whole_mode` is a function of the batch that computes the derivative, for mode=vmap_grad.
+    Args:
+        whole_mode: a function of the whole batch that computes the derivative, for mode=vmap_grad. If it is
+            None, that mode is not available.
     """
     function, arguments = problem.function, problem.arguments
     by_name = lambda call: lambda **inputs: call(*(inputs[name] for name in arguments))  # noqa: E731
@@ -202,7 +204,13 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
 
 
 def _make_spec(array: Any, skipped: int) -> InputSpec:
-    """Return the `InputSpec` of an array, or one with random values (zeros for integers) for a shape."""
+    """Return the `InputSpec` of an input, with the values of an array or with generated values.
+
+    For a `jax.ShapeDtypeStruct`, the values are random, or zeros for integers.
+
+    Args:
+        skipped: 1 if the input has a leading axis of points, otherwise 0.
+    """
     shape, integer = tuple(array.shape[skipped:]), bool(jnp.issubdtype(array.dtype, jnp.integer))
     if isinstance(array, jax.ShapeDtypeStruct):
         zeros = lambda _, rows: np.zeros((len(rows), *shape))  # noqa: E731
@@ -212,7 +220,11 @@ def _make_spec(array: Any, skipped: int) -> InputSpec:
 
 
 def import_function(text: str) -> tuple[Callable[..., Any], str]:
-    """Return the function that FILE.py:NAME or MODULE:NAME denotes, and the line of code that imports it."""
+    """Import a function that is given as FILE.py:NAME or MODULE:NAME. Raise `Refusal` if this fails.
+
+    Returns:
+        The function, and the line of code that imports it.
+    """
     where, _, name = text.rpartition(":")
     path = Path(where)
     if not where or not name.isidentifier() or (path.suffix == ".py" and not path.is_file()):
