@@ -1,7 +1,7 @@
 """Convert the measured peaks and dispatch latencies of a CPU to the rates of its hardware model.
 
-The run times of cases are not used. options/machine_peaks.py measures the peaks, and time_model.py predicts
-run times from the rates.
+options/machine_peaks.py measures the peaks. time_model.py predicts the run times of cases from the rates. No
+measured run time of a case is used.
 """
 
 import dataclasses
@@ -99,7 +99,15 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
 
 
 def _network(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
-    """Return the cores as one network level that reproduces the measured all-reduce, or () if unknown."""
+    """Return a network with one level that reproduces the measured all-reduce, or () if it is unknown.
+
+    The level connects the CPU cores.
+
+    Args:
+        speed: The rate of the all-reduce, in bytes per second.
+        collective: The latency of a call of a program with a collective, in seconds.
+        call: The latency of an empty call, in seconds.
+    """
     if devices < 2 or speed is None or collective is None:
         return ()
     steps = 2 * math.ceil(math.log2(devices))

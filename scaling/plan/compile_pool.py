@@ -1,4 +1,4 @@
-"""Parent of the compile workers of `scaling plan`: queue the cases, and compile each program only once.
+"""Distribute the cases of `scaling plan` to compile workers (child processes), each program only once.
 
 compile_worker.py compiles a case and reads its cost from the program. plan_study.py writes the records.
 """
@@ -32,7 +32,7 @@ class CompilePool:
     Attributes:
         header: The first line that each worker receives, as a JSON object.
         size: The number of workers.
-        seconds: The timeout of each request.
+        seconds: The timeout of each request, in seconds.
     """
 
     header: Mapping[str, Any]

@@ -6,8 +6,8 @@ per line:
     {"do": "trace", "key": ..., "case": ...}  build and trace; replies "traced" with a digest, or "end"
     {"do": "compile", "key": ...}             compile the traced case; replies "end" with record fields
 
-The process allocates no memory on devices. compile_pool.py sets its environment variables, so that it does
-not use accelerators.
+The process allocates no memory on devices. compile_pool.py sets the environment variables of the process, so
+that it does not use accelerators.
 """
 
 import dataclasses
@@ -193,7 +193,9 @@ class _RejectedProgram:
     of the output are exact, and show whether a smaller block of points could fit.
 
     Attributes:
-        temp_size_in_bytes: The remaining bytes that the compiler reports, or None if it reports no number.
+        message: The error message of the compiler.
+        temp_size_in_bytes: The bytes that the compiler reports, minus arguments and output. None if the
+            message contains no number.
     """
 
     message: str
@@ -207,7 +209,7 @@ class _RejectedProgram:
 
 
 def _rejected_program(program: layout.Program, devices: int, message: str) -> _RejectedProgram:
-    """Return the memory, in bytes per device, of a program that the compiler rejected as too large."""
+    """Return a program that the compiler rejected as too large, with its memory in bytes per device."""
 
     def size(array: Any, shape: tuple[int, ...]) -> int:
         return math.prod(shape) * array.dtype.itemsize
@@ -240,7 +242,7 @@ _COMMUNICATION = re.compile(
 
 
 def _digest(case: Case, jaxpr: Any, steps: int = 1, padding: float | None = None) -> str:
-    """Return a digest that is equal for two cases if one compilation suffices for both.
+    """Return a digest of a traced program. Cases with equal digests need only one compilation.
 
     The digest depends on the number of devices only if the program communicates or uses its device index.
     With storage=host, it also depends on the number of steps, because cases may repeat the same program a

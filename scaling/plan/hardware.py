@@ -44,9 +44,10 @@ class Rates:
 
     Attributes:
         bandwidth: Pairs (bytes that a kernel moves, memory bytes per second), smallest kernel first.
-        products: Matrix product operations per second, by dtype and precision.
-        arithmetic: Other operations per second, by dtype. The next three rates are by dtype too.
-        turned: Bytes per second of transposed arrays, in which the fastest axis changes.
+        products: Matrix product operations per second, by dtype and precision. None is an unknown rate.
+        arithmetic: Other operations per second, by dtype.
+        divisions, transcendental, reductions: Operations of these kinds per second, by dtype.
+        turned: Memory bytes per second of arrays that are transposed, so that another axis is contiguous.
         kernel_seconds: Launch latency of a kernel.
         call_seconds: Dispatch latency of a call of an empty function by API, with "" as the default.
         network: Levels of the network, innermost first.
@@ -74,12 +75,13 @@ class Hardware:
     """A machine to predict run times for.
 
     Attributes:
-        memory: Bytes per device, or None for a share of the memory of this host.
+        memory: Bytes per device. None, only for a CPU, means that the devices share the memory of the host.
         rates: One set of rates per number of working devices, ascending. The rates of a CPU are measured.
-        attained: Bounds of the fraction of the rates that programs reach, log-uniformly distributed.
-        asking: Bounds of a factor on the call and kernel latencies, log-uniformly distributed.
+        attained: Bounds of the fraction of the rates that a program reaches, a log-uniform random number.
+        asking: Bounds of the factor on the call and kernel latencies, a log-uniform random number.
         jitter: Standard deviation of the time of one device, as a fraction of the time.
         stragglers: Fraction of devices that are slower (`share`), and the factor on their time (`slowdown`).
+        per_host, per_chip: Number of devices per host and per chip.
         slices: Available torus shapes in chips, beginning with one chip. If empty, whole hosts are available.
         most: Largest device count to compile for.
         price: Price per device and hour, or None.
@@ -120,8 +122,7 @@ class Hardware:
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
         """Return the torus shape in chips of the slice with this device count, such as (2, 2, 4).
 
-        Returns:
-            None if the device count is not available, or () for hardware without slices.
+        Return () for hardware without slices, or None if the device count is not available.
         """
         if not self.slices:
             return () if devices <= self.per_host or devices % self.per_host == 0 else None

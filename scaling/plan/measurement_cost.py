@@ -1,21 +1,22 @@
-"""Cost of measuring planned cases: predicted wall seconds per case, and device-hours of a study."""
+"""Cost of measuring planned cases: predicted wall time of each case, and device-hours of a study."""
 
 from collections.abc import Sequence
 
 from scaling.core.record import COMPILING_STAGES, Record
 from scaling.workers.run_settings import RunSettings
 
-_BUILD_SECONDS = 2.0  # to build and check a case, including its share of the start of JAX
+_BUILD_SECONDS = 2.0  # to build and check a case, including a part of the start-up time of JAX
 
 
 def seconds(record: Record, settings: RunSettings, end: str = "high") -> float | None:
     """Return the predicted wall time in seconds to measure a case once, or None if it is not predicted.
 
-    Sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it. Each
-    compilation is sampled separately. The compile time is the measured one of this host.
+    Sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it. If a case is
+    compiled several times, the samples are taken for each compilation. The compile time is the one that was
+    measured on this host.
 
     Args:
-        end: The end of the prediction interval of the call time to use, "low" or "high".
+        end: The limit of the 95 % interval of the predicted call time that is used, "low" or "high".
     """
     if record.predicted is None:
         return None
@@ -26,10 +27,10 @@ def seconds(record: Record, settings: RunSettings, end: str = "high") -> float |
 
 
 def device_hours(records: Sequence[Record], settings: RunSettings) -> tuple[float, float, int]:
-    """Return bounds of the predicted device-hours to measure all cases in all replicates (repetitions).
+    """Return lower and upper bounds of the device-hours to measure all cases in all replicates (repetitions).
 
     Returns:
-        (lower bound, upper bound, number of cases without a prediction).
+        (lower bound, upper bound, number of cases without a prediction, which are not included).
     """
     predicted_records = [record for record in records if record.predicted is not None]
     low, high = (

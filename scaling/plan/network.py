@@ -1,9 +1,10 @@
 """Network cost model: the time of a collective from latency and bandwidth on a ring, tree, or torus.
 
-The model uses rings and trees within a host and between hosts, and a torus whose axes all transfer
-simultaneously. The faster algorithm counts, as in communication libraries. Other traffic is ignored. Sources:
-R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH", IJHPCA
-19(1), 2005; for a torus, N. Jouppi and others, "TPU v4", ISCA 2023.
+Within a host and between hosts, the model uses the faster of a ring and a tree, as communication libraries
+do. On a torus, all axes transfer simultaneously. Other traffic is ignored.
+
+Sources: R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of Collective Communication Operations in MPICH",
+IJHPCA 19(1), 2005; for a torus, N. Jouppi and others, "TPU v4", ISCA 2023.
 """
 
 import math
@@ -40,6 +41,7 @@ def collective(
     Args:
         kind: HLO name of the collective, such as all-reduce.
         size: Bytes of the input or the output per device, whichever is larger.
+        devices: Number of devices that take part in the collective.
         levels: Levels of the network, innermost first.
         shape: Shape of the torus in chips, or () if there is no torus.
     """
@@ -69,7 +71,7 @@ def _all_reduce(
     inner = _torus(size, shape, level) if torus else _ring_or_tree(size, within, level)
     if within == devices or not outer:
         return inner
-    # On the outer levels, each group of `within` devices acts as one device with its share of the bytes.
+    # On the outer levels, a group of `within` devices acts as one device, with 1 / `within` of the bytes.
     outer_levels = [
         replace(level, devices=level.devices and math.ceil(level.devices / within)) for level in outer
     ]
@@ -88,9 +90,10 @@ def _ring_or_tree(size: float, devices: int, level: Level) -> CollectiveCost:
 
 
 def _torus(size: float, shape: tuple[int, ...], level: Level) -> CollectiveCost:
-    """Return the cost of an all-reduce on a torus in which every axis reduces its share of the bytes.
+    """Return the cost of an all-reduce on a torus, whose axes reduce one part of the bytes each.
 
-    An axis that is a ring sends in both directions, which doubles the bandwidth of a line.
+    All axes transfer simultaneously. An axis that is a ring sends in both directions, which doubles the
+    bandwidth of a line.
     """
     axes = [length for length in shape if length > 1]
     if not axes:

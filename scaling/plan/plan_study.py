@@ -1,4 +1,4 @@
-"""The command `scaling plan`: read a study, have its cases compiled, predict run times, and write records.
+"""The command `scaling plan`: read a study, compile its cases, predict their run times, and write records.
 
 compile_pool.py compiles the cases in child processes, and time_model.py predicts the times.
 """
@@ -30,7 +30,7 @@ from scaling.workers import cores
 from scaling.workers.preflight_result import PreflightResult
 from scaling.workers.run_settings import RunSettings
 
-# Packages of which one is needed to compile for a platform.
+# Dict from platform to packages. One of them must be installed to compile for the platform.
 _COMPILERS = {
     "tpu": ("libtpu",),
     "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"),
@@ -65,6 +65,8 @@ class PlannedStudy:
     """A study whose cases are to be compiled for other hardware, with predicted run times.
 
     Attributes:
+        folder: Results folder to which the records are written.
+        cells: Cases of the study.
         settings: Settings of a later measurement. `case_seconds` also limits each compilation.
     """
 
@@ -81,7 +83,9 @@ class PlanSchedule:
     """The cases of a planned study that are to be compiled, and those that cannot be.
 
     Attributes:
-        compiled_as: Dict from case to the case to compile, which is smaller if the machine is too small.
+        cases: Cases to plan.
+        compiled_as: Dict from each of these cases to the case that is compiled. This is a smaller case if the
+            machine has too few devices.
         environments: Dict from `PreflightResult.environment_key` to the hardware and software to record.
         rejected: Cases that cannot be planned, each with reason and text of its record.
         done: Number of cases that are already planned.
@@ -137,7 +141,10 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 
 
 def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
-    """Return the cases of a study, with devices=all replaced by each device count that divides the points."""
+    """Return the cases of a study.
+
+    devices=all is replaced by each available device count that divides the points evenly.
+    """
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     study, fields = _fill_in_devices(config["study"], hardware), _fill_in_devices(overrides, hardware)
     cells = grid.expand_study(study, fields, max_cases)
@@ -217,8 +224,9 @@ def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
 def smaller_case(case: Case, hardware: Hardware) -> Case | None:
     """Return a smaller case in which each device does the same work as in `case`, or None if there is none.
 
-    The smaller case has fewer devices along the point axis of the mesh and fewer points (batch elements). The
-    same number of devices partition the seeds of a point.
+    It is compiled instead of a case with more devices than the largest machine. It has fewer devices along
+    the point axis of the mesh and fewer points (batch elements). The number of devices that partition the
+    seeds of a point is the same.
     """
     over_points, over_seeds = case.axes
     if case.points % over_points and case.split != "both":
@@ -233,7 +241,7 @@ def smaller_case(case: Case, hardware: Hardware) -> Case | None:
 
 
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
-    """Return (package, version) of the compiler for some hardware, or raise `Refusal` if there is none."""
+    """Return the (package, version) of the compiler for a machine. Raise `Refusal` if it is not installed."""
     found = _find_package(_COMPILERS[hardware.platform])
     assembler = (
         hardware.platform != "gpu" or _find_package(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
@@ -265,7 +273,7 @@ def _environment(study: PlannedStudy, compiler: tuple[str, str], result: Preflig
 
 
 def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
-    """Compile the cases, predict their times, and write a record of each case as it ends.
+    """Compile the cases, predict their times, and write the record of each case when it ends.
 
     `listener` is called with an event, which is a dict, when a case begins or ends.
     """
@@ -312,7 +320,7 @@ def _compile_pool(study: PlannedStudy, cases: Mapping[Case, Any]) -> CompilePool
 
 
 def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
-    """Return the header of a compile worker: a dict with the hardware and device counts to compile for."""
+    """Return the header that a compile worker reads first: a dict with the hardware and the device counts."""
     return {
         "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
         "memory": hardware.memory, "most": max(counts),
@@ -323,9 +331,14 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
 def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields) -> RecordFields:
     """Return the record fields of a compiled case, with the predicted time of a call added.
 
-    If the time cannot be predicted, the field `text` states the reason. Beyond the largest machine, the
-    smaller case `compiled` is compiled in place of `case`. Each device does the same work in both, and the
-    messages connect all devices of the larger case.
+    If the time cannot be predicted, the field `text` states the reason.
+
+    Args:
+        case: The case to predict.
+        compiled: The case that was compiled: `case`, or a smaller case if `case` exceeds the largest machine.
+            Each device does the same work in both. The messages of the smaller case are changed to connect
+            all devices of `case`.
+        fields: The record fields of the compiled case.
     """
     if fields["status"] != "planned":
         return fields
@@ -378,7 +391,7 @@ def describe_work(schedule: PlanSchedule) -> str:
 
 
 def plan_lines(schedule: PlanSchedule, found: Findings, deadline: float | None) -> list[str]:
-    """Return the results of a plan as sentences, such as the device-hours to measure the study.
+    """Return a summary of a plan as sentences: predicted times, and the device-hours to measure the study.
 
     If `deadline` is given, a sentence names the cheapest device count whose calls take at most `deadline`
     seconds.
@@ -399,5 +412,5 @@ def plan_lines(schedule: PlanSchedule, found: Findings, deadline: float | None) 
 
 
 def _format_range(low: float, high: float) -> str:
-    """Return text such as "2 to 5", or a single number if both have the same text."""
+    """Return two numbers as text such as "2 to 5", or one number if both have the same text."""
     return " to ".join(dict.fromkeys(map(format_number, (low, high))))

@@ -1,10 +1,13 @@
 """Time model: predict the time of a call from the kernels and messages of its compiled program.
 
 A kernel takes the longer of the times for its bytes and for its operations at the rates of the machine (the
-roofline model). Kernels and messages do not overlap, and all devices wait for the slowest. The uncertainty
-comes from random machines: the fractions of the memory, arithmetic, and network rates that a program reaches
-and a factor on the latencies are log-uniform, devices differ by a lognormal factor, and a small fraction of
-stragglers is slower by a fixed factor. Caches are ignored beyond the table of bandwidths.
+roofline model). Kernels and messages do not overlap, and all devices wait for the slowest. Caches are ignored
+beyond the table of bandwidths.
+
+The uncertainty is estimated by a Monte Carlo simulation with random machines. A program reaches random
+fractions of the memory, arithmetic and network rates, and the call and kernel latencies have a random factor.
+All of these are log-uniform. The time of each device has a random lognormal factor. A small fraction of
+devices, the stragglers, is slower by a fixed factor.
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline", Communications of the ACM 52(4), 2009.
 """
@@ -34,10 +37,16 @@ class TimeEstimate:
     """Predicted time of a call in seconds: median, 95 % interval, and the medians of its parts.
 
     Attributes:
+        seconds: Median of the predicted time.
+        low, high: Limits of the 95 % interval.
         call: Dispatch of the call and launches of the kernels.
+        compute: Execution of the kernels on a typical device.
+        communication: Collectives.
         waiting: Waiting time for the slowest device.
-        bound: What limits the kernels most: memory, or one of the kinds of operations.
-        draws: Times on `_KEPT` random machines, the same for every program, to form ratios of programs.
+        bound: What limits the kernels most: memory, or one of the kinds of operations. None if there is no
+            work.
+        draws: Times on the first `_KEPT` random machines. The machines are the same for every program, so
+            that the times of two programs can be divided one by one.
     """
 
     seconds: float
@@ -55,7 +64,7 @@ class TimeEstimate:
 class TimeParts:
     """Parts of the time of a call in seconds, each an array (DRAWS,) with one value per random machine.
 
-    The machines are the same for every program, so that ratios of two programs can be formed.
+    The machines are the same for every program, so that the times of two programs can be divided one by one.
     """
 
     call: np.ndarray
@@ -72,7 +81,7 @@ class _UnknownRate(Exception):
 def estimate(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> TimeEstimate | str:
-    """Return the predicted time of a call, or a message that states which rate of the hardware is unknown.
+    """Return the predicted time of a call, or a message that states why it cannot be predicted.
 
     Args:
         kernels: The kernels of the compiled program, each a dict of bytes and operation counts.
@@ -96,7 +105,10 @@ def estimate(
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
 ) -> TimeParts:
-    """Return the parts of the predicted time of a call on each of `DRAWS` random machines."""
+    """Return the parts of the predicted time of a call on each of `DRAWS` random machines.
+
+    Raise `_UnknownRate` if a rate or an amount of work is unknown.
+    """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise _UnknownRate("the number of iterations of a loop is not known at compile time")
     rates = hardware.rates_at(case.devices)
@@ -126,7 +138,10 @@ def _draw_between(ends: tuple[float, float], rng: np.random.Generator) -> np.nda
 
 
 def _with_unvectorized_functions(kernel: Work) -> Work:
-    """Return a kernel with its unvectorized functions counted as evaluations of exp of the same time."""
+    """Return a kernel with its unvectorized functions added to its transcendental functions.
+
+    The field `unvectorized` is their additional time, as a number of evaluations of exp that take as long.
+    """
     extra = kernel.get("unvectorized", 0)
     return kernel | {"transcendentals": kernel.get("transcendentals", 0) + extra} if extra else kernel
 
@@ -138,8 +153,8 @@ def _kernel_seconds(
 
     Returns:
         Array (kernels,) with the seconds to move the bytes of each kernel.
-        Array (kernels,) with the seconds to execute its operations.
-        Array (kernels,) with the number of times that it is executed.
+        Array (kernels,) with the seconds to execute the operations of each kernel.
+        Array (kernels,) with the number of executions of each kernel.
         The bound: memory or the kind of operations with the longest total time, or None if all are 0.
     """
     dtype, memory_seconds, operation_seconds, times = case.dtype, *np.zeros((3, len(kernels)))
@@ -195,7 +210,10 @@ def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) 
     """Return the time of the slowest device divided by the typical time, an array (draws,).
 
     The devices are independent. The distribution function of the slowest of n devices is therefore the n-th
-    power of that of one device. `uniform` contains random numbers in [0, 1), an array (draws,).
+    power of the distribution function of one device.
+
+    Args:
+        uniform: Random numbers in [0, 1), an array (draws,).
     """
     share, shift = hardware.stragglers["share"], math.log(hardware.stragglers["slowdown"]) / hardware.jitter
     grid = np.linspace(-6, shift + 6, 4000)  # standard deviations

@@ -1,4 +1,4 @@
-"""Compile-only devices of absent machines, from `jax.experimental.topologies`."""
+"""Create compile-only JAX devices for machines that are not present, with `jax.experimental.topologies`."""
 
 import json
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ from jax.experimental import topologies
 def devices(platform: str, count: int, target: Any, slice_shape: tuple[int, ...], per_host: int) -> list[Any]:
     """Return compile-only devices of a platform ("cpu", "gpu" or "tpu"), without access to such devices.
 
-    For a TPU, these are all devices of a slice. A single device is taken from the smallest slice that libtpu
-    supports (2 x 2).
+    For a TPU, the devices form a complete slice. A single device is an exception: it is taken from the
+    smallest slice that libtpu supports (2 x 2).
 
     Args:
         count: Number of devices.
