@@ -1,6 +1,6 @@
 """Define `Case` (the settings of one run), its valid values, hash and text label, and the error `Refusal`.
 
-Imports neither JAX nor a workload.
+This module imports neither JAX nor a workload.
 """
 
 import dataclasses
@@ -46,11 +46,14 @@ ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
 
 
 class Refusal(ValueError):
-    """An error for invalid input. The message is one line with the value, the alternatives and the fix."""
+    """An error for invalid user input. Its message is one line: the value, the valid choices and the fix."""
 
 
 def unknown_name(what: str, value: Any, known: Iterable[str]) -> Refusal:
-    """Return a `Refusal` for a name that is not in `known`. Its message suggests the most similar name."""
+    """Return a `Refusal` for a name that is not in `known`. Its message suggests the most similar name.
+
+    `what` is the kind of the name, such as "workload", for the message.
+    """
     names = [str(name) for name in known]
     similar = difflib.get_close_matches(str(value), names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""
@@ -65,10 +68,10 @@ def _field(view: str, default: Any) -> Any:
 class Case:
     """The settings of one run: one function, one way to differentiate it, and the devices.
 
-    The fields are flat, as on disk. Each belongs to one group of `VIEWS`: `problem` (what is differentiated),
-    `method` (how), `layout` (on which devices) or `memory` (how much at a time, and where). The reference
-    result of the correctness check depends on `problem` and `formulation` only. `None` in `target`,
-    `variant`, `wrt` or `formulation` selects the default of the workload.
+    Each field belongs to one group of `VIEWS`: `problem` (what is differentiated), `method` (how), `layout`
+    (on which devices) or `memory` (how much at a time, and where). The reference result of the correctness
+    check depends only on the group `problem` and the field `formulation`. None in `target`, `variant`, `wrt`
+    or `formulation` selects the default of the workload.
     """
 
     workload: str = field(metadata={"view": "problem"})
@@ -141,7 +144,10 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """The AD mode, such as jacfwd, as a `Mode`. Until mode=auto has chosen one, it is a forward mode."""
+        """The AD mode of the case as a `Mode`.
+
+        For mode=auto, a placeholder is returned: fwd_over_rev for a second-order target, otherwise jacfwd.
+        """
         if self.mode == AUTO:
             return MODES["fwd_over_rev" if self.target in SECOND else "jacfwd"]
         return MODES[self.mode]
@@ -160,7 +166,10 @@ class Case:
 
     @property
     def key(self) -> str:
-        """A hash of the non-default fields, 16 hex digits, which is stable if `Case` gets a new field."""
+        """The hash that identifies the case: 16 hex digits, computed from its non-default fields.
+
+        The hash does not change if `Case` gets a new field with a default.
+        """
         return hashlib.sha256(json.dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -201,7 +210,7 @@ def _require_integer(name: str, value: Any, minimum: int) -> None:
 
 
 def _parse_mesh(mesh: Any) -> tuple[int, int]:
-    """Return (devices over points, devices over seeds) of a mesh such as "2x4"."""
+    """Parse a mesh such as "2x4" to (devices over points, devices over seeds). Raise `Refusal` on error."""
     match = re.fullmatch(r"0*([1-9][0-9]{0,15})x0*([1-9][0-9]{0,15})", str(mesh))
     counts = (int(match[1]), int(match[2])) if match else (0, 0)
     if match is None or max(counts) > LARGEST:
@@ -229,7 +238,7 @@ def from_dict(fields: Mapping[str, Any]) -> Case:
 
 @functools.cache
 def built_in(folder: str) -> frozenset[str]:
-    """Return the names of the public modules in a folder of this package, `workloads` or `peers`."""
+    """Return the names of the public modules in the folder `workloads` or `peers` of this package."""
     return frozenset(path.stem for path in (Path(__file__).parents[1] / folder).glob("[!_]*"))
 
 
@@ -251,8 +260,8 @@ _NAMED_IN_LABEL = {
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
     """Describe a case in one line of text: 'linear p=64 points=8 jacrev split=points shard_map devices=4'.
 
-    It contains the fields that differ from their defaults, and always mode, points, devices, api and split,
-    in the order in which `Case` declares them. The fields in `leave_out` are omitted.
+    The text contains the fields that differ from their defaults, and always mode, points, devices, api and
+    split, in the order in which `Case` declares the fields. The fields in `leave_out` are omitted.
     """
     texts = {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),

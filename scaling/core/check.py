@@ -1,14 +1,15 @@
-"""Compare a result with its reference, at every point (batch element), before its run time is sampled.
+"""Check the result of a case against its reference, at every point (batch element), before it is timed.
 
-Each entry of a result may differ from the expected one by tolerance * scale, where the scale is the magnitude
-of the terms of its sum (tolerances.py). Hence a small output is not compared with a large one, and a sum that
-cancels is compared with the size of its terms. A sum over points is one result, and every copy of it, one per
-device, is checked. With colored seeds the result consists of the nonzeros of a detected sparsity pattern. An
-entry outside of it counts as zero, so that a pattern that lacks a nonzero entry is reported as a wrong
-answer. If the reference of all entries takes too long, a sample of them is compared at every point.
+Each entry of a result may differ from the expected entry by tolerance * scale, where the scale is the
+magnitude of the terms whose sum is the entry (tolerances.py). Hence the error of a small output is not
+divided by the size of a large output, and the error of a sum that cancels is divided by the size of its
+terms. If the devices return several copies of a sum over points, all copies are checked. With colored seeds
+the result consists of the nonzeros of a detected sparsity pattern. Entries outside of this pattern are
+compared as zeros, so that a pattern that lacks a nonzero entry is reported as a wrong answer. If the
+reference of all entries takes too long, a sample of the entries is compared at every point.
 
-An entry over its tolerance is a suspect: options/reference/reevaluate.py evaluates it again at inputs that
-are perturbed by a rounding, and decides whether rounding explains the difference.
+An entry whose error exceeds the tolerance is a suspect: options/reference/reevaluate.py evaluates it again at
+inputs that are perturbed by rounding errors, and decides whether rounding explains the error.
 """
 
 import contextlib
@@ -48,8 +49,10 @@ class Verdict(NamedTuple):
         error: the largest relative error, or None if no entry was compared.
         tolerance: the largest relative error that was allowed.
         reason: a key of `record.REASONS`, such as "wrong_answer", or None if the result is correct.
+        text: explains the reason, or None if the result is correct.
         checked: a dict with two fractions: "entries" is the fraction of entries that were compared one by
-            one, and "points" the fraction of points whose entries were all compared.
+            one, and "points" the fraction of points whose entries were all compared. None if there is a
+            reason.
     """
 
     error: float | None
@@ -63,9 +66,9 @@ class Verdict(NamedTuple):
 class EntryComparison:
     """Entries of a result and the expected entries at some points, two arrays (points, ...) of equal shape.
 
-    `scale` is the divisor of their difference and broadcasts to their shape. `measure` is a function
-    (evaluation, inputs, points=indices) that evaluates the same entries at other inputs. If it is None, the
-    expected result is evaluated as a whole.
+    `scale` is the number by which their difference is divided, and broadcasts to their shape. `measure` is a
+    function (evaluation, inputs, points=indices) that evaluates the same entries at other inputs. If it is
+    None, the expected result is evaluated as a whole.
     """
 
     result: np.ndarray
@@ -77,9 +80,12 @@ class EntryComparison:
 class PointsComparison(NamedTuple):
     """The comparisons for a range of points, or for all copies of a sum over points.
 
-    `inputs` maps input names to arrays. It is None if the entries cannot be evaluated again. `step_error`,
-    (points,), is the additional relative error allowed for a finite difference. `note` is appended to the
-    text of a wrong answer.
+    Attributes:
+        start: the index of the first point, or 0 for a sum over points.
+        inputs: a dict from input name to array, or None if the entries cannot be evaluated again.
+        comparisons: the entries to compare.
+        step_error: the additional relative error allowed for a finite difference, (points,).
+        note: text that is appended to the explanation of a wrong answer.
     """
 
     start: int
@@ -94,13 +100,16 @@ class CheckProgress:
     """The errors of all points compared so far.
 
     Attributes:
+        spec: how the reference is evaluated.
         allowed: the largest tolerance so far.
+        largest_error: the largest relative error so far.
         first_wrong: the index of the first wrong point, or None.
+        note: the note of the comparison of that point.
         entries: the number of compared entries.
         undecided_entries: the number of entries whose rounding error is too large to compare them.
-        suspects: the comparisons over tolerance, which reevaluate.py evaluates again.
-        suspects_over_budget: further comparisons over tolerance with their errors, (points,). They are
-            compared with the tolerance that the reevaluation of the suspects determines.
+        suspects: the comparisons with an error over the tolerance, which reevaluate.py evaluates again.
+        suspects_over_budget: further such comparisons with their errors, (points,). Their errors are compared
+            with the tolerance that the reevaluation of the suspects determines.
     """
 
     spec: ReferenceSpec
@@ -116,7 +125,8 @@ class CheckProgress:
     def add(self, points: PointsComparison) -> None:
         """Compare the entries of a range of points with the expected ones, and record the errors.
 
-        If errors are over the tolerance and the entries can be evaluated again, they become suspects instead.
+        If an error exceeds the tolerance and the entries can be evaluated again, these entries become
+        suspects and their errors are not recorded yet.
         """
         least = least_scale(self.spec.case)
         for comparison in points.comparisons:
@@ -174,7 +184,7 @@ def verdict(
     """Compare a result, an array (points, outputs', inputs') on the host, with its reference.
 
     outputs' and inputs' are the axes that remain after the reduction. `pattern` is the sparsity pattern of a
-    result with colored seeds, by default that of the workload.
+    result with colored seeds, by default the `pattern` of the workload.
     """
     spec = reference_spec(case, workload, sizes, platform, pattern)
     _require_shape(spec, result)
@@ -212,7 +222,7 @@ def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
 
 
 def _first_not_finite(result: np.ndarray) -> int | None:
-    """Return the index of the first point or copy that contains NaN or infinity, or None if none does."""
+    """Return the index of the first point (or copy) that contains NaN or infinity, or None if none does."""
     step = max(1, _SCANNED_NUMBERS // max(1, result[0].size))
     for start in range(0, len(result), step):
         is_finite = np.isfinite(result[start : start + step])
@@ -244,7 +254,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Compare every entry of the result of the points `start` to `stop` with the expected entry."""
+    """Return every entry of the result of the points `start` to `stop` with the expected entry and scale."""
     expected, scale = expected_result(spec, start, stop)
     largest = scale.reshape(len(scale), -1).max(axis=1)
     result, note, lacking = result.astype(np.float64), "", []
@@ -269,7 +279,10 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
 
 
 def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Compare each copy of a sum over points and outputs, (copies, 1, inputs), with the expected sum."""
+    """Return each copy of a sum over points and outputs with the expected sum and its scale.
+
+    The result is (copies, 1, inputs).
+    """
     expected = scale = bound = np.zeros(())
     for start, stop in point_ranges(spec):
         terms, term_scales = _terms_of_sum(spec, start, stop)
@@ -288,7 +301,7 @@ def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 
 
 def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the term of each point in a sum over points, (points, inputs), and the divisor of its error."""
+    """Return the term of each point in a sum over points, (points, inputs), and the scale of its error."""
     if spec.case.ad_mode.is_value:
         value, floor = reference_values(spec, start, stop)
         scale = at_least(np.abs(value), floor)

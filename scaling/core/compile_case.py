@@ -1,4 +1,4 @@
-"""Compile a case ahead of time, reject it if it exceeds the memory, and place its inputs in a callable.
+"""Compile a case ahead of time, reject it if it exceeds the memory, and place its inputs on the devices.
 
 The runner, the planner and the advisor call the same functions with their own devices and compilers:
 
@@ -49,7 +49,8 @@ class StepPlan:
         seeds: the number of seeds per step, or None if each step takes all seeds.
         count: the number of steps.
         host_bytes: the bytes of all per-point inputs and of the result on the host.
-        moved_bytes: the bytes that each device copies from and to the host besides one step's arguments.
+        moved_bytes: the bytes of per-point inputs and results that each device copies from and to the host,
+            without the inputs of one step.
     """
 
     case: Case
@@ -67,11 +68,13 @@ class CompiledCase:
     Attributes:
         sizes: the shape of the derivative.
         program: the program, or None if it was not compiled.
+        stages: the compiled program as a callable, and the time of each compilation stage.
         needs: a dict from a field of a record, such as "temp_bytes", to the bytes of the program on each
             device. If there is no program, they are a lower bound: the bytes of the inputs and the result.
         plan: the steps with storage=host, otherwise None.
-        overflow: the reason, as text, why the case exceeds a limit of XLA or JAX. None if it does not.
-        blocks: the `block` and `chunk` that fit, and those that were tried, with chunk=auto, otherwise None.
+        overflow: an error message if the case exceeds a limit of XLA or JAX, otherwise None.
+        blocks: with chunk=auto, the `block` and `chunk` that fit and all candidates that were tried, as the
+            field `blocks` of a record. Otherwise None.
     """
 
     case: Case
@@ -91,7 +94,10 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """A dict from a field of a record to bytes per device. "temp_bytes" is None without a program."""
+        """The memory needs for a record, as a dict from field name to bytes per device.
+
+        Without a compiled program "temp_bytes" is None, because it is unknown.
+        """
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
@@ -133,8 +139,12 @@ def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
 class CompileSettings:
     """The functions that compile a program and decide whether it fits into memory.
 
-    `describe_shortage` returns the needed and the available bytes as text if a case does not fit, or None if
-    it fits. `known_blocks` are the `block` and `chunk` of an earlier run, which are tried first.
+    Attributes:
+        compile_program: traces, lowers and compiles a program.
+        describe_shortage: returns an error message with the needed and the available bytes if a case does not
+            fit into memory, or None if it fits.
+        known_blocks: the field `blocks` of the record of an earlier run, whose values are tried first, or
+            None.
     """
 
     compile_program: CompileProgram = _compile_with_abstract_arguments
@@ -188,7 +198,10 @@ def compile_blocks(
     devices: Sequence[Any],
     compile_program: CompileProgram,
 ) -> CompiledCase:
-    """Compile a case for its `chunk` and `block`. If it is impossible, `program` is None, see `overflow`."""
+    """Return a case, compiled for its `chunk` and `block`.
+
+    If the case exceeds a limit of XLA or JAX, `program` is None and `overflow` is an error message.
+    """
     bound = lower_bound(case, workload, sizes)
     if bound.overflow:
         return bound
@@ -220,9 +233,9 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
-    """Return a case without a program, but with the bytes of its inputs and its result on each device.
+    """Return an uncompiled case, whose `needs` are the bytes of its inputs and its result on each device.
 
-    `overflow` contains the reason if an array is too large for XLA or there are too many seeds for JAX.
+    If an array is too large for XLA or there are too many seeds for JAX, `overflow` is an error message.
     """
     plan = None
     if case.storage == "host" and sizes.parts:

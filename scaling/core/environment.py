@@ -41,7 +41,10 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return XLA_FLAGS and GLIBC_TUNABLES of a worker as a dict. Values set by the user take precedence."""
+    """Return the variables XLA_FLAGS and GLIBC_TUNABLES for a worker process as a dict from name to value.
+
+    Values that the user has set take precedence.
+    """
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # takes 40 ms to import, which `status` does not need
 
@@ -69,10 +72,10 @@ def describe(
     Args:
         started_with: the environment variables at the start of the process.
         bound_to: the processor cores that the process is bound to, or None if it is not bound.
-        engine: the versions of a peer (another AD system). The hash `digest` includes them, the hash
+        engine: the versions of a peer (another AD library). The hash `digest` includes them, the hash
             `setting` does not.
         more: further fields of the environment, which neither hash includes.
-        hardware: the machine and the compilers for which a plan predicts, or None for a run.
+        hardware: the machine and the compilers for which a plan predicts times, or None for a run.
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
@@ -98,7 +101,7 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether two environments are equal in all fields of the digest that are known when planning."""
+    """Return whether two environments are equal in all fields of the digest that `planned` knows."""
     known = set(_DIGEST_FIELDS) - set(planned.get("untold", ()))
     return all(planned.get(name) == actual.get(name) for name in known)
 
@@ -127,7 +130,10 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the hash of the last git commit of this package and whether files differ, or (None, None)."""
+    """Return the hash of the last git commit of this package, and whether its files have changed since.
+
+    Return (None, None) if the package is not in a git repository.
+    """
     in_package = ("-C", str(_PACKAGE))
     if value := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return value.removesuffix("+dirty"), value.endswith("+dirty")
@@ -148,12 +154,12 @@ def git(*arguments: str, **variables: str) -> str | None:
 
 
 def node_name() -> str:
-    """Return the name of this node in Slurm or, if unknown, in the launcher, or otherwise its host name."""
+    """Return the name of this node: from Slurm if it is set, else from the launcher, else the host name."""
     return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename
 
 
 def processor() -> str:
-    """Return the model name of the processor."""
+    """Return the model name of the processor, or its architecture, such as "x86_64", if that is unknown."""
     model = re.search(r"^model name\s*:\s*(.+)$", contents("/proc/cpuinfo") or "", re.MULTILINE)
     return model.group(1).strip() if model else machine.machine()
 
@@ -197,21 +203,22 @@ def contents(path: str) -> str | None:
 
 
 def last_line(text: str, otherwise: str = "no output") -> str:
-    """Return the last line of an output that is not blank, without secrets and paths, or `otherwise`."""
+    """Return the last nonblank line of a program's output, after `scrub`, or `otherwise` if there is none."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return scrub(lines[-1]) if lines else otherwise
 
 
 def scrub(text: str) -> str:
-    """Remove secrets from a text, and reduce each absolute path to its file name."""
+    """Return a text without secrets, in which each absolute path is shortened to its file name."""
     return _ABSOLUTE_PATH.sub(r"\1", hide_secrets(text.replace("file://", "")))
 
 
 def hide_secrets(text: str) -> str:
-    """Remove the passwords of URLs and the values of secret environment variables from a text.
+    """Return a text without the passwords of URLs and the values of secret environment variables.
 
-    A variable is secret because of its name, such as GITHUB_TOKEN. Variables at the start of the process are
-    included, because a user's module may remove one and raise an exception with its value.
+    A variable is considered secret if its name, such as GITHUB_TOKEN, matches a pattern. Variables at the
+    start of the process are included, because a user's module may remove one and raise an exception that
+    contains its value.
     """
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
@@ -219,7 +226,11 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return (text, variable name) for each spelling of each secret, the longest text first."""
+    """Return a list of (secret text, variable name), with the longest text first.
+
+    A secret occurs several times: as it is, with normalized blanks, by line, and quoted for Python, JSON and
+    URLs.
+    """
     names: dict[str, str] = {}
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:
         if not _SECRET.search(name) or value.strip().isdecimal():

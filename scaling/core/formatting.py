@@ -7,7 +7,8 @@ from collections.abc import Sequence
 def format_number(value: float) -> str:
     """Format a number with three digits but at most two decimals, such as '12.3' or '0.07'.
 
-    Numbers below 0.01 or from a million have an exponent and three digits.
+    Numbers below 0.01 have three digits and any number of decimals. Numbers of at least a million and very
+    small numbers have an exponent, such as '1.5e+06'.
     """
     if value == 0 or not 0.01 <= abs(value) < 1e6:
         return f"{value:.3g}"

@@ -1,9 +1,8 @@
 """Assemble the arrays that the devices of a mesh return into one dense result on the host.
 
-The arrays of the devices have two leading axes, those of the device mesh: (point devices, seed devices, ...).
-Padding is removed. Sums over seeds that are distributed over devices are completed here, in float64. In the
-shape (points, outputs', inputs') of a result, outputs' and inputs' are the axes that remain after the
-reduction of each Jacobian.
+The arrays have the two axes of the device mesh as leading axes: (point devices, seed devices, ...).
+Padding is removed. If the seeds of a sum are distributed over devices, the partial sums of the devices are
+added here, in float64.
 """
 
 import math
@@ -20,7 +19,7 @@ from scaling.core.workload import Workload
 def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> list[np.ndarray]:
     """Return a result as a list of host arrays, whose concatenation along the last axis is the whole result.
 
-    `result` is the pytree of arrays that the devices return. For a seeded AD mode it is a tuple with one
+    `result` is the pytree of arrays that the devices return. For an AD mode with seeds it is a tuple with one
     entry per linear map (forward mode, reverse mode or both).
     """
     if not case.ad_mode.has_seeds:
@@ -48,7 +47,7 @@ def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result
 def _gather_unseeded(
     case: Case, workload: Workload, x: np.ndarray, shape: tuple[int, int, int]
 ) -> np.ndarray:
-    """Convert the result of an AD mode without seeds, (point devices, 1, points, ...), to a given shape."""
+    """Return the result of an AD mode without seeds, (point devices, 1, points, ...), in the given shape."""
     if workload.reduction.sums_points:
         x = _sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
     elif case.ad_mode.is_value and shape == (1, 1, 1):
@@ -61,7 +60,10 @@ def _gather_unseeded(
 
 
 def _sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Sum x, (point devices, seed devices, ...), over point devices. Keep all copies of an all-reduce."""
+    """Return the sum of x, (point devices, seed devices, ...), over the point devices: (1, ...).
+
+    With split=data, an all-reduce has already computed the sum, and the copies of all devices are returned.
+    """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
 
@@ -69,9 +71,10 @@ def _sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def _gather_point_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivative of a sum over the points by each input of a linear map, (copies, 1, inputs) each.
+    """Return the derivatives of a sum over the points, one array (copies, 1, inputs) per input.
 
-    There is one copy unless split=data.
+    With split=data there is one copy per device, otherwise one. The inputs are those that the linear map
+    `part` differentiates.
     """
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
@@ -116,7 +119,10 @@ def _gather_gradient(
 
 
 def _join_batch_rows(case: Case, sizes: DerivativeShape, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Join the rows of a batch whose seeds enumerate the outputs of all points: (points, outputs, inputs)."""
+    """Return the rows of all devices as one array (points, outputs, inputs).
+
+    Here the function returns the outputs of a whole batch, and the seeds number the outputs of all points.
+    """
     seed_devices = case.axes[1]
     seeds = ceil_div(part.seeds, seed_devices)
     x = x.reshape(seed_devices * seeds, -1)[: part.seeds]  # (points x outputs, inputs)
@@ -124,7 +130,7 @@ def _join_batch_rows(case: Case, sizes: DerivativeShape, part: LinearMapPart, x:
 
 
 def _join_rows(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Join the reduced rows of all devices along the seeds: (points, seeds, elements of a reduced row)."""
+    """Return the reduced rows of all devices as one array (points, seeds, elements of a reduced row)."""
     point_devices, seed_devices = case.axes
     seeds = ceil_div(part.seeds, seed_devices)
     x = x.reshape(point_devices, seed_devices, x.shape[2], seeds, -1)
@@ -134,10 +140,7 @@ def _join_rows(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
 
 
 def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Concatenate the columns that all devices computed, after the reduction of each, along the seed axis.
-
-    The result is (points, elements of a column, seeds).
-    """
+    """Return the reduced columns of all devices as one array (points, elements of a column, seeds)."""
     point_devices, seed_devices = case.axes
     seeds = ceil_div(part.seeds, seed_devices)
     x = x.reshape(point_devices, seed_devices, x.shape[2], -1, seeds)
@@ -149,7 +152,11 @@ def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
 def _gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Sum the contributions of devices that share the seeds: arrays (points, n, 1) or (points, 1, inputs)."""
+    """Return the sums of what the devices computed for separate seeds, as a list of arrays.
+
+    If the result is linear and reverse mode computes it, there is one array (points, 1, inputs) per input.
+    Otherwise there is one array (points, elements, 1).
+    """
     if part.along_point or case.axes[1] == 1:
         arrays = [x[:, 0] for x in arrays]
     else:
@@ -161,7 +168,7 @@ def _gather_sums(
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether the host adds up the results of a linear map over the devices that share its seeds."""
+    """Return whether a result is a sum over seeds, so that the host adds the partial sums of the devices."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along_point and step.sums_seeds
 
@@ -174,6 +181,9 @@ def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
 def _split_inputs(
     workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1
 ) -> list[np.ndarray]:
-    """Split the last axis of columns into one array per input. Each input element has `points` columns."""
+    """Split an array of columns along its last axis into one array per input.
+
+    Each element of an input has `points` consecutive columns.
+    """
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

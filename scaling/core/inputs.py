@@ -1,8 +1,8 @@
-"""Generate random inputs: any range of rows is a function of the random seed, the input and row numbers.
+"""Generate random inputs (uniform, normal, Poisson) of a case, reproducibly for any range of points.
 
-A row is the value of an input at one point (batch element). It does not depend on the number of devices or
-processes. Rows are generated in groups, each with a Philox generator of its own. Inputs are placed on devices
-in layout.py.
+A row is the value of an input at one point (batch element). It depends only on the random seed, the name of
+the input and the number of the row, not on the number of devices or processes. Rows are generated in groups,
+each with a separate Philox generator. layout.py places the inputs on devices.
 """
 
 import functools
@@ -30,6 +30,7 @@ class InputSpec:
     """The shape of one row (the value at one point) of an input, and the function that generates rows.
 
     Attributes:
+        shape: the shape of one row.
         make: a function of a NumPy generator and an array of row numbers that returns a float64 array
             (len(rows), *shape).
         integer: whether the input is int32 and not differentiated. Otherwise it has the dtype of the case.
@@ -72,9 +73,9 @@ def _require_finite(function: str, **parameters: Any) -> None:
 
 
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
-    """Return an input with a uniform distribution on the open interval (low, high).
+    """Return the `InputSpec` of an input with a uniform distribution on the open interval (low, high).
 
-    The shape is given as sizes, such as `uniform(2, 3)`, or as a tuple.
+    The shape of one row is given as sizes, such as `uniform(2, 3)`, or as a tuple.
     """
     hint = "; the interval is given by name, such as uniform(3, low=0.5, high=2.0)"
     shape = _parse_shape("uniform", shape, hint)
@@ -87,7 +88,10 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
-    """Return an input with a normal distribution. Its shape is given as sizes, `normal(2, 3)`, or a tuple."""
+    """Return the `InputSpec` of an input with a normal distribution.
+
+    The shape of one row is given as sizes, such as `normal(2, 3)`, or as a tuple.
+    """
     hint = "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
     shape = _parse_shape("normal", shape, hint)
     _require_finite("normal", mean=mean, deviation=deviation)
@@ -97,7 +101,7 @@ def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
 
 
 def poisson(rate: float) -> InputSpec:
-    """Return a scalar integer input with a Poisson distribution of the given rate."""
+    """Return the `InputSpec` of a scalar integer input with a Poisson distribution of the given rate."""
     _require_finite("poisson", rate=rate)
     if np.ndim(rate) or rate < 0:
         raise Refusal(f"rate of poisson(...) must be one number, zero or more, not {rate!r}")
@@ -105,7 +109,7 @@ def poisson(rate: float) -> InputSpec:
 
 
 def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
-    """Generate the rows `start` to `stop` of the input `name`: float64 (stop - start, *spec.shape)."""
+    """Return the rows from `start` up to `stop` of the input `name`: float64 (stop - start, *spec.shape)."""
     group_rows = max(1, _GROUP_SIZE // max(1, math.prod(spec.shape)))
     rows = np.empty((stop - start, *spec.shape))
     for group in range(start // group_rows, -(-stop // group_rows)):
@@ -155,5 +159,5 @@ def input_arrays(
 
 
 def exact_inputs(case: Case, workload: "Workload", start: int, stop: int) -> dict[str, np.ndarray]:
-    """Return `input_arrays` of the points `start` to `stop`, with all arrays converted to float64."""
+    """Return `input_arrays` of the points `start` to `stop`, converted to float64 from the case's dtype."""
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}

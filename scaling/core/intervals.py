@@ -11,10 +11,12 @@ _TAIL = 6
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the largest k such that the k-th smallest and largest sample enclose the median, or 0 if none.
+    """Return the rank k of the two samples that bound the confidence interval of the median, or 0 if none.
 
-    The number of samples below the median is binomial with probability 1/2. Each probability is computed from
-    the previous one, as `math.comb(count, k)` does not fit in a float for 1,030 or more samples.
+    The interval extends from the k-th smallest to the k-th largest of `count` samples, and k is the largest
+    rank with the given confidence. The number of samples below the median is binomial with probability 1/2.
+    Each probability is computed from the previous one, because `math.comb(count, k)` does not fit in a float
+    for 1,030 or more samples.
     """
     allowed = (1 - confidence) / 2 * (1 + 1e-9)  # allows for rounding
     first = max(0, count // 2 - _TAIL * math.isqrt(count))
@@ -33,8 +35,9 @@ def _enclosing_rank(count: int, confidence: float) -> int:
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
     """Return the confidence interval (low, high) of the median, or None if there are too few samples.
 
-    Both ends are samples. 95 % confidence needs at least six samples and 97.5 % needs seven. Source: the sign
-    test, in any text on nonparametric statistics.
+    The confidence is 95 % by default. `low` and `high` are two of the samples. 95 % confidence needs at least
+    six samples and 97.5 % needs seven. The interval follows from the sign test, which textbooks on
+    nonparametric statistics describe.
     """
     k = _enclosing_rank(len(samples), confidence)
     if k < 1:
@@ -46,8 +49,8 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
     """Return the ratio of the medians of two samples with its 95 % confidence interval: (ratio, low, high).
 
-    Return None if there are too few samples. The interval of each median has 97.5 % confidence, so that both
-    hold with at least 95 % (Bonferroni).
+    All values must be positive. Return None if there are too few. Each median has an interval with 97.5 %
+    confidence, so that both intervals are correct with a probability of at least 95 % (Bonferroni).
     """
     above, below = median_interval(top, 0.975), median_interval(bottom, 0.975)
     if above is None or below is None:

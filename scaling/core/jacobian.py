@@ -1,10 +1,10 @@
-"""Compute the Jacobian of a case on one device, as slices (rows or columns), and reduce them.
+"""Compute the slices (rows or columns) of a Jacobian on one device, and reduce them as they are computed.
 
-A seed is a tangent or cotangent vector. A seeded AD mode maps (f, x) to a linear map from a seed to one slice
-of the Jacobian of f at x: a column in forward mode, a row in reverse mode. A Jacobian is this map applied to
-each row of a seed matrix: the identity, or with seeds=colored the sums of its rows of one color. Work is
-distributed by partitioning the points (batch elements), the rows of the seed matrix, or both. A device
-reduces its slices as they are computed, and with `chunk` it stores at most that many.
+A seed is a tangent or cotangent vector. An AD mode with seeds maps (f, x) to a linear map from a seed to one
+slice of the Jacobian of f at x: a column in forward mode, a row in reverse mode. This map is applied to each
+row of a seed matrix, which is the identity. With seeds=colored, a row of the seed matrix is instead the sum
+of all rows of the identity that have one color. The points (batch elements), the rows of the seed matrix, or
+both are partitioned over the devices. With `chunk`, a device stores at most `chunk` slices at a time.
 
 The device mesh and the APIs are in layout.py. The assembly of the result on the host is in gather.py.
 """
@@ -29,9 +29,10 @@ class DevicePosition(NamedTuple):
     """The position of a device in the device mesh.
 
     Attributes:
-        points, seeds: its index along each mesh axis.
+        points, seeds: the index of the device along each axis of the mesh.
         start: the index of the first seed, for a program that runs once per range of seeds.
-        sum_over_devices: sums a pytree over all devices with split=data. Otherwise it is the identity.
+        sum_over_devices: a function that sums a pytree over all devices with split=data, and otherwise
+            returns it unchanged.
     """
 
     points: Any = 0
@@ -41,10 +42,11 @@ class DevicePosition(NamedTuple):
 
 
 class PartColoring(NamedTuple):
-    """The arrays with which a device computes the compressed slices of a sparse Jacobian by one linear map.
+    """The arrays that a device needs to compute a sparse Jacobian as compressed slices of one linear map.
 
-    `colors` contains the color of each column, (inputs,), or of each row, (outputs,). `positions` contains
-    the flat index in the compressed slices of each nonzero that this device reads.
+    A compressed slice is the sum of all columns (or rows) of one color. `colors` contains the color of each
+    column, (inputs,), or of each row, (outputs,). `positions` contains, for each nonzero that this device
+    reads, its flat index in the compressed slices.
     """
 
     colors: Any
@@ -56,7 +58,10 @@ Colorings = Sequence[PartColoring]  # one per linear map; empty unless seeds=col
 
 @dataclass(frozen=True)
 class SeedRange:
-    """The rows `first` to `first + count` of the seed matrix, `chunk` at a time or, if None, at once."""
+    """A range of `count` rows of the seed matrix, from the row `first` on.
+
+    `chunk` is the number of rows that are computed at a time. None means all rows at once.
+    """
 
     first: Any
     count: int
@@ -91,9 +96,9 @@ def local_derivative(
 ) -> Callable[[Named, Named, Colorings, DevicePosition], Any]:
     """Return a function that computes the part of the reduced derivative that one device contributes.
 
-    Its arguments are the per-point inputs, the shared inputs, the colorings and the position of the device. A
-    seeded mode returns a tuple with one entry per linear map (forward mode, reverse mode or both). With
-    seeds=colored, an entry is the array of the nonzeros that the device reads.
+    The returned function takes the per-point inputs, the shared inputs, the colorings and the position of the
+    device. For a mode with seeds, it returns a tuple with one entry per linear map (forward mode, reverse
+    mode or both). With seeds=colored, an entry is the array of the nonzeros that the device reads.
     """
     evaluate = functools.partial(_value_or_slices, case, workload, sizes)
 
@@ -143,7 +148,7 @@ def _value_or_slices(
 def _workload_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape, inputs: Named, position: DevicePosition
 ) -> Any:
-    """Return the derivative that the workload's own function computes, reduced if it is a whole Jacobian."""
+    """Return the derivative computed by a function of `workload.whole_modes`, after its reduction."""
     result = workload.whole_modes[case.mode](**inputs)
     if workload.reduction.sums_points:
         return position.sum_over_devices(result)
@@ -198,8 +203,8 @@ def apply_linear_map(
 def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[Any, ...]:
     """Return one row of the seed matrix as a tuple of arrays with the shapes and dtypes of `like`.
 
-    It is the row `number` of the identity, or with `colors` the sum of the rows of the color `number`. A row
-    beyond the last one, or for a color without rows, is zero.
+    Without `colors`, this is the row `number` of the identity matrix. With `colors`, it is the sum of all
+    rows of the identity matrix that have the color `number`. It is zero if there is no such row.
     """
     seed, start = [], 0
     for a in like:
@@ -211,7 +216,7 @@ def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[A
 
 
 def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -> Any:
-    """Apply a function of the index of a seed to all seeds of a range. Stack the results along an axis."""
+    """Apply a function of a seed index to all seeds of a range, and stack the results along `axis`."""
     if seeds.is_one_chunk:
         return jax.vmap(function, out_axes=axis)(seeds.numbers)
     stacked = jax.lax.map(function, seeds.numbers, batch_size=seeds.chunk)
@@ -219,9 +224,10 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Sum a function over a range of seeds, one chunk of seeds at a time.
+    """Return the sum of a function over a range of seeds, computed one chunk of seeds at a time.
 
-    `sum_of` maps an array of seed indices to the sum of the function over these seeds.
+    `sum_of` maps an array of seed indices to the sum of the function over these seeds. The sums of several
+    chunks are added in float32 or float64.
     """
     if seeds.is_one_chunk:
         return sum_of(seeds.numbers)
@@ -273,9 +279,10 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
 
 
 def _multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
-    """Return the inner products of this device's columns with all columns: (columns of the device, inputs).
+    """Return the inner products of a device's columns with all columns: (columns of the device, inputs).
 
-    If the device has only some columns, or a chunk of them, all columns are computed again for each chunk.
+    If the device does not compute all columns in a single chunk, it computes all columns again for each chunk
+    of its columns.
     """
     if seeds.is_one_chunk and seeds.count >= inputs:
         C = jax.vmap(column)(seeds.numbers)
@@ -309,7 +316,10 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Sum the rows of each point of a batch. The seed k belongs to the point k // outputs."""
+    """Return the sum of the rows of each point of a batch, as a list of arrays (points, ...).
+
+    The seed k belongs to the point k // outputs.
+    """
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.numbers)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

@@ -1,9 +1,9 @@
 """Partition the computation of a derivative over devices with `jit`, `shard_map` or `pmap`; place its inputs.
 
-The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents), of which
-one or both may have length 1. The three APIs differ only in how they wrap the same function of one device.
-`lay_out` returns the function to compile, with the shapes and shardings of its arguments. `place_inputs`
-transfers the arguments to the devices.
+The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). Either axis
+may have length 1. All three APIs wrap the same function, which each device runs. `lay_out` returns the
+wrapped function to compile, with the shapes and shardings of its arguments. `place_inputs` transfers the
+arguments to the devices.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,11 +43,12 @@ class Program:
     """A function to compile, with its arguments.
 
     Attributes:
+        function: the function to compile, which runs on all devices of the case.
         arguments: the abstract arguments by name, in the order of the parameters of `function`.
-        collect: returns a result on the host as one array of the shape `shape.result_shape`.
-        pieces: returns a result on the host as a list of arrays to concatenate along the inputs.
+        collect: copies a result to the host and returns it as one array of the shape `shape.result_shape`.
+        pieces: copies a result to the host and returns a list of arrays to concatenate along the last axis.
         sizes: the shape of the derivative.
-        given: a dict from name to value of the arguments that are not inputs, such as the colors of columns.
+        given: the values of those arguments that are not inputs, such as the colors of columns, by name.
     """
 
     function: Callable[..., Any]
@@ -73,8 +74,8 @@ def lay_out(
 ) -> Program:
     """Return the program of a case, partitioned over its devices.
 
-    With `has_start`, the index of the first seed is an argument, so that the program can run per range of
-    seeds.
+    With `has_start`, the index of the first seed is an argument of the program, so that each call can compute
+    a different range of seeds.
     """
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
@@ -121,7 +122,7 @@ def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str
 def _device_function(
     case: Case, workload: Workload, sizes: DerivativeShape, names: Sequence[str]
 ) -> OnDevice:
-    """Return the function of one device: (position in the mesh, arrays in the order of `names`) -> result."""
+    """Return the function that each device runs: (position, arrays in the order of `names`) -> result."""
     compute = local_derivative(case, workload, sizes)
 
     def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:
@@ -140,7 +141,7 @@ def _device_function(
 def _wrap_jit(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the function, wrapped in `jax.jit` unless jit=false, and its arguments, for one device."""
+    """Return the function of one device, wrapped in `jax.jit` unless jit=false, and its arguments."""
     sharding = SingleDeviceSharding(devices[0])
     structs = {
         name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in arguments.items()
@@ -152,7 +153,10 @@ def _wrap_jit(
 def _wrap_shard_map(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the function wrapped in `jax.shard_map`, and its arguments. Results have two leading axes."""
+    """Return the function wrapped in `jax.shard_map`, and its arguments.
+
+    Results have the two axes of the device mesh as leading axes.
+    """
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
@@ -192,7 +196,7 @@ def _wrap_pmap(
 
 
 def _sum_over_devices(case: Case) -> Callable[[Any], Any]:
-    """Return a function that computes the all-reduce over all devices with split=data, else the identity."""
+    """Return a function that sums a pytree over all devices with split=data, or else returns it unchanged."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -205,11 +209,13 @@ def place_inputs(
     host: Mapping[str, np.ndarray] | None = None,
     names: Iterable[str] | None = None,
 ) -> list[jax.Array]:
-    """Return the arguments of a program as arrays on its devices. A process generates only its own rows.
+    """Return the arguments of a program as arrays on its devices.
+
+    Each process generates only the rows that its devices need.
 
     Args:
-        host: the per-point inputs, if they are on the host already.
-        names: the arguments to place, by default all.
+        host: the per-point inputs by name, if they are already on the host. None generates them.
+        names: the names of the arguments to place, by default all.
     """
     return [
         _place_argument(case, workload, program, name, host)

@@ -25,14 +25,20 @@ def is_out_of_memory(text: str) -> bool:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return a dict with the argument, temp and output bytes of a program per device, None if unknown."""
+    """Return the memory needs of a compiled program in bytes per device.
+
+    The keys are "argument_bytes", "temp_bytes" and "output_bytes". A value is None if it is unknown.
+    """
     analysis = _call_if_supported(compiled, "memory_analysis")
     names = ("argument", "temp", "output")
     return {f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None) for name in names}
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes that a program needs on each device to store `results` results, or None if unknown."""
+    """Return the bytes that a running program needs on each device, or None if unknown.
+
+    This is the sum of its arguments, its temporaries and `results` copies of its output.
+    """
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
     if arguments is None or temporaries is None or output is None:
         return None

@@ -1,15 +1,15 @@
-"""Define the AD modes: for each its order, the kind of its seeds (tangent or cotangent) and its linear map.
+"""Define the AD modes (jacfwd, jacrev, fwd_over_rev, jet, ...): their order, kind of seeds and linear map.
 
-A seeded mode has a function `linear_map(f, x)`, with x a tuple of arrays, that returns a function from a seed
-to one slice of the derivative:
+A mode with seeds has a function `linear_map(f, x)`, where x is a tuple of arrays. It returns a function from
+a seed to one slice of the derivative of f at x:
 
     seed TANGENT    a tuple like x          -> a column of the Jacobian, an array like f(*x)
     seed COTANGENT  an array like f(*x)     -> a row of the Jacobian, a tuple like x
 
-A mode of order 2 takes a scalar function and returns columns of its Hessian H, each raveled to (inputs,). For
-the Laplacian, the trace of H, it returns the sum of v^T H v over a block of seeds v. To add a mode, add one
-value to `MODES`. JAX is imported on the first call of a linear map only, since modules that read records
-import this table.
+A mode of order 2 takes a scalar function f and returns columns of its Hessian H, each raveled to (inputs,).
+For the Laplacian, the trace of H, it returns the sum of v^T H v over a block of seeds v. To add a mode, add
+one value to `MODES`. JAX is imported only when a linear map is first called, because modules that read
+records import this table and do not need JAX.
 """
 
 from collections.abc import Callable
@@ -30,18 +30,20 @@ class Mode:
     """An AD mode, one way to compute a derivative.
 
     Attributes:
+        name: the name of the mode in a case, such as "jacfwd".
         order: the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian).
         seed: TANGENT, COTANGENT, BOTH for a combination of two modes, or None for a mode without seeds.
-        linear_map: the function (f, x) -> (seed -> slice). None for a combination or a mode without seeds,
-            and for a mode that computes nothing but the Laplacian.
+        linear_map: the function (f, x) -> (seed -> slice). None for a combination, for a mode without seeds,
+            and for a mode that computes only the Laplacian.
         parts: the names of the forward and the reverse mode of a combination, otherwise None.
-        sums_outputs: whether it differentiates the sum over the outputs, a scalar.
-        uses_reverse: whether it stores intermediate values for a reverse pass.
-        finite_step: whether it is a finite difference, which has a truncation error.
-        closed_form: whether it evaluates a formula that was derived by hand.
-        pass_per_output: whether each seed takes one JVP per output.
-        quadratic_sum: the function (f, x) -> (V -> sum of v^T H v over the seeds v in V), where V is a tuple
-            like x with a leading axis of seeds. None multiplies each column H v by v.
+        sums_outputs: whether the mode differentiates the sum of the outputs, a scalar.
+        uses_reverse: whether the mode stores intermediate values for a reverse pass.
+        finite_step: whether the mode is a finite difference, which has a truncation error.
+        closed_form: whether the mode evaluates a formula that was derived by hand.
+        pass_per_output: whether each seed needs one JVP per output.
+        quadratic_sum: the function (f, x) -> (V -> sum of v^T H v over the seeds v in V), where H is the
+            Hessian of f at x and V is a tuple like x with a leading axis of seeds. If None, each H v is
+            computed by `linear_map` and multiplied by v.
     """
 
     name: str
@@ -91,14 +93,17 @@ class Mode:
 
 
 def jacfwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> J v, the JVP of f at x in forward mode."""
+    """Return the function v -> J v, with J the Jacobian of f at x: the JVP in forward mode."""
     import jax
 
     return lambda v: jax.jvp(f, x, v)[1]
 
 
 def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function w -> w^T J, the VJP of f at x in reverse mode. All calls share one forward pass."""
+    """Return the function w -> w^T J, with J the Jacobian of f at x: the VJP in reverse mode.
+
+    The forward pass runs once for all calls of the returned function.
+    """
     import jax
 
     pullback: LinearMap = jax.vjp(f, *x)[1]
@@ -106,7 +111,10 @@ def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> J v, the JVP of f linearized at x. All calls share one forward pass."""
+    """Return the function v -> J v, with J the Jacobian of f at x: the JVP by `jax.linearize`.
+
+    The forward pass runs once for all calls of the returned function.
+    """
     import jax
 
     _, jvp = jax.linearize(f, *x)
@@ -114,13 +122,16 @@ def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> (f(x + h v) - f(x)) / h. All calls share f(x)."""
+    """Return the function v -> (f(x + h v) - f(x)) / h, with the step h of `STEPS`.
+
+    f(x) is computed once for all calls of the returned function.
+    """
     y, step = f(*x), STEPS[str(x[0].dtype)]
     return lambda v: (f(*[a + step * b for a, b in zip(x, v, strict=True)]) - y) / step
 
 
 def _gradient(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function x -> gradient of the scalar function f in reverse mode, raveled to (inputs,)."""
+    """Return a function that computes the gradient of the scalar function f, raveled, in reverse mode."""
     import jax
 
     return lambda *x: ravel(jax.grad(f, argnums=tuple(range(len(x))))(*x))
@@ -159,27 +170,36 @@ def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _sum_over_block(form: LinearMap) -> LinearMap:
-    """Return the function V -> sum of form(v) over the seeds v in V."""
+    """Return the function V -> sum of form(v) over the seeds v in V, where V has a leading axis of seeds."""
     import jax
 
     return lambda V: jax.vmap(form)(V).sum()
 
 
 def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v, each the JVP of a JVP along the same v."""
+    """Return the function V -> sum of v^T H v over the seeds v in V, with H the Hessian of f at x.
+
+    Each v^T H v is the JVP of a JVP, both along v.
+    """
     import jax
 
     return _sum_over_block(lambda v: jax.jvp(lambda *z: jax.jvp(f, z, v)[1], x, v)[1])
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v, each the second derivative of f along v, in Taylor mode."""
+    """Return the function V -> sum of v^T H v over the seeds v in V, with H the Hessian of f at x.
+
+    Each v^T H v is the second derivative of f along v, computed in Taylor mode.
+    """
     sum_along: LinearMap = option_modules.load("laplacian").jet(f, x)
     return sum_along
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v, which one forward pass computes for all v in V together."""
+    """Return the function V -> sum of v^T H v over the seeds v in V, with H the Hessian of f at x.
+
+    One forward pass computes the sum for all seeds together.
+    """
     propagate: LinearMap = option_modules.load("laplacian").forward_laplacian(f, x)
     return propagate
 

@@ -1,6 +1,7 @@
 """Import optional modules by name, such as sparse Jacobians, when a case needs them.
 
-This is the only module in which the core names such a module. For every case of JAX:
+No other module of scaling/core imports an optional module. The following lists show each module with the
+functions that the core calls. For every case of JAX:
 
     program_stats        measure_work; the FLOPs, bytes and collectives of the compiled program
     host_monitor         read_host, start_meter, find_disturbances, MARKS; other load on the host

@@ -1,6 +1,6 @@
 """Define sparsity patterns of Jacobians and their colorings, and compare the entries of two patterns.
 
-The detection and the coloring of a pattern are in options/sparse.
+The code that detects and colors patterns is in options/sparse.
 """
 
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from scaling.core.case import Refusal
 
 @dataclass(frozen=True)
 class Pattern:
-    """The positions of the possible nonzeros of a Jacobian (outputs, inputs).
+    """The positions of the possible nonzeros of a Jacobian, a matrix (outputs, inputs).
 
-    `rows` and `cols` are (entries,) int32. The entries are distinct and sorted by row, then by column.
+    `rows` and `cols` are int32 arrays (entries,). The entries are distinct and sorted by row, then by column.
     """
 
     rows: np.ndarray
@@ -27,11 +27,16 @@ class Pattern:
 class Coloring:
     """A coloring of the columns and rows of a sparsity pattern.
 
+    All columns (or rows) of one color are computed together with one seed, as their sum. The entries of the
+    Jacobian are read from these sums, the compressed columns and rows.
+
     Attributes:
-        columns: (inputs,) int32, the color of each column, or -1 for none. None if no column has a color.
-        rows: (outputs,) int32, the colors of the rows in the same form.
-        column_count, row_count: the number of colors.
-        by_row: (entries,) bool, whether an entry is read from a compressed row, not from a column.
+        columns: the color of each column, int32 (inputs,), with -1 for a column without a color. None if no
+            column has a color.
+        rows: the color of each row, int32 (outputs,), in the same form.
+        column_count, row_count: the numbers of colors of columns and of rows.
+        by_row: whether each entry is read from a compressed row instead of a compressed column, bool
+            (entries,).
         detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports.
     """
 
@@ -50,9 +55,9 @@ class CommonEntries:
     """The entries that two patterns, `ours` and `theirs`, share. All fields are None for equal patterns.
 
     Attributes:
-        at: the index in theirs of each entry of ours, arbitrary if theirs does not contain it.
-        has: whether theirs contains each entry of ours.
-        lacking: the indices in theirs of the entries that ours does not contain.
+        at: for each entry of `ours`, its index in `theirs`, or an arbitrary index if `theirs` lacks it.
+        has: for each entry of `ours`, whether `theirs` contains it.
+        lacking: the indices in `theirs` of the entries that `ours` does not contain.
     """
 
     at: np.ndarray | None = None
@@ -61,7 +66,10 @@ class CommonEntries:
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return a `Pattern`. Raise `Refusal` unless its entries are distinct, sorted and inside the Jacobian."""
+    """Return the `Pattern` with the given entries.
+
+    Raise `Refusal` unless the entries are distinct, sorted and inside the Jacobian.
+    """
     rows, cols = np.asarray(rows), np.asarray(cols)
     if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
         shapes = f"not arrays of {rows.shape} and {cols.shape}"
@@ -75,7 +83,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_entries(ours: Pattern, theirs: Pattern) -> CommonEntries:
-    """Compare two sparsity patterns of the same shape and return which entries they have in common."""
+    """Return which entries two sparsity patterns of Jacobians of the same shape have in common."""
     if np.array_equal(ours.rows, theirs.rows) and np.array_equal(ours.cols, theirs.cols):
         return CommonEntries()
     our_indices, their_indices = _flat_indices(ours), _flat_indices(theirs)

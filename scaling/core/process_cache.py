@@ -16,7 +16,7 @@ _values: dict[str, dict[Hashable, Any]] = {}
 def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None = None) -> Value:
     """Return the cached value of a key, computed by `make` if it is missing.
 
-    At most `most` values of a `kind`, such as "coloring", are kept, the newest ones. None keeps all.
+    For each `kind` of values, such as "coloring", the newest `most` values are kept, or all if it is None.
     """
     values = _values.setdefault(kind, {})
     if key not in values:
@@ -29,7 +29,7 @@ def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None
 
 
 def clear(kind: str | None = None) -> None:
-    """Remove all cached values, or those of one kind."""
+    """Remove all cached values, or only the cached values of one kind."""
     for name in [kind] if kind else list(_values):
         _values.pop(name, None)
 
@@ -37,8 +37,8 @@ def clear(kind: str | None = None) -> None:
 def fingerprint(value: Any) -> Hashable:
     """Return a cache key that is equal for functions with the same code and the same captured values.
 
-    Each case creates the functions of its workload anew, so that the functions themselves never compare
-    equal. Other values are compared by equality, or by identity if they are not hashable.
+    Each case creates new functions for its workload, and Python compares two such functions as unequal. Other
+    values are compared by equality, or by identity if they are not hashable.
     """
     if isinstance(value, tuple | list):
         return (type(value), *map(fingerprint, value))

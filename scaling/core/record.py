@@ -1,6 +1,7 @@
 """Define the record of one run of a case: its fields, statuses and reasons, and its form as a line of JSON.
 
-The name of a field ends in its unit. Depends on neither JAX nor the file system.
+The name of a field that has a unit ends in the unit, such as `_bytes`. This module depends on neither JAX nor
+the file system.
 """
 
 import dataclasses
@@ -44,9 +45,10 @@ _MAX_FLOAT = 1e30
 
 @dataclass(frozen=True)
 class Record:
-    """The measurements and the outcome of one run of a case, with all timing samples, in seconds per call.
+    """The outcome and the measurements of one run of a case, including all timing samples.
 
-    A field is None if it does not apply to the case or is unknown.
+    A field is None if it does not apply to the case or is unknown. `seconds` contains the samples: the time
+    per call, in seconds, of the slowest process.
     """
 
     case: Case
@@ -65,8 +67,8 @@ class Record:
     first_seconds: float | None = None
     check_seconds: float | None = None
     sampling_seconds: float | None = None  # wall-clock time of the warm-up and of all turns
-    seconds: list[float] = field(default_factory=list)  # of the slowest process, by sample
-    seconds_min: list[float] = field(default_factory=list)  # of the fastest process, by sample
+    seconds: list[float] = field(default_factory=list)  # of each sample, in the slowest process
+    seconds_min: list[float] = field(default_factory=list)  # of each sample, in the fastest process
     slowest_rank: int | None = None  # the process that was the slowest most often
     calls_per_sample: int | None = None
     floor_seconds: float | None = None  # of a call of an empty program, same api, devices, processes
@@ -80,7 +82,7 @@ class Record:
     stop_reason: str | None = None
     error: float | None = None  # the largest relative error of the result that was compared last
     tolerance: float | None = None
-    # Fractions: of the entries compared one by one, and of the points of which all entries were.
+    # "entries": the fraction of entries compared one by one; "points": of points with all entries compared.
     checked: dict[str, float] | None = None
     passes: int | None = None  # JVPs or VJPs of one Jacobian
     flops: float | None = None  # per device, as traced, with all iterations of loops
@@ -95,7 +97,7 @@ class Record:
     blocks: dict[str, Any] | None = None  # with chunk=auto: block, chunk, storage, limit_bytes, probes
     chosen: dict[str, Any] | None = None  # with mode=auto: mode, batch, chunk, block, forward
     padding: float | None = (
-        None  # with split=both or seeds=colored: the share of (point, seed) pairs that are padding
+        None  # with split=both or seeds=colored: the fraction of (point, seed) pairs that are padding
     )
     detect_seconds: float | None = None  # with seeds=colored: to detect the sparsity pattern
     color_seconds: float | None = None  # with seeds=colored: to color its columns or rows
@@ -108,7 +110,7 @@ class Record:
     kernels: list[dict[str, Any]] | None = None  # see hlo_cost.py; equal ones once, with their count
     messages: list[dict[str, Any]] | None = None  # its collectives: kind, bytes, group (devices), times
     program: str | None = None  # a digest of the work of each device, before optimization
-    compiled_as: str | None = None  # the key of a compiled case whose devices do the same work
+    compiled_as: str | None = None  # key of the case compiled in its place, with equal work per device
     capacity_bytes: int | None = None  # the memory of a device
     predicted: dict[str, Any] | None = None  # seconds with their interval and parts; see plan/time_model.py
     schema: int = SCHEMA
@@ -125,12 +127,15 @@ class Record:
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """The tuple (case key, environment hash, replicate), equal for attempts at one measurement."""
+        """The tuple (case key, environment hash, replicate), equal for all attempts at one measurement."""
         return self.key, self.environment["digest"], self.replicate
 
     @property
     def compulsory(self) -> int | None:
-        """The least bytes that each device must transfer, or its input and output bytes in old records."""
+        """The minimum number of bytes that each device must transfer, or None if unknown.
+
+        For old records, which lack `compulsory_bytes`, this is the number of bytes of arguments and outputs.
+        """
         if self.compulsory_bytes is not None or self.argument_bytes is None or self.output_bytes is None:
             return self.compulsory_bytes
         return self.argument_bytes + self.output_bytes
@@ -147,7 +152,10 @@ class Record:
 
     @property
     def honest(self) -> bool:
-        """Whether its times may be part of a scaling curve: each CPU device had a core of its own."""
+        """Whether the times may be part of a scaling curve.
+
+        This is false for CPU devices unless the process was bound to exactly one core per device.
+        """
         cores = self.environment.get("cores")
         return self.environment.get("platform") != "cpu" or (
             isinstance(cores, list) and len(cores) == self.case.devices

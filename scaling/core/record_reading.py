@@ -19,7 +19,11 @@ _REQUIRED_FIELDS = {"kernels": (), "messages": ("kind", "bytes", "group")}
 
 
 def from_line(line: str, path: Path = Path("the file")) -> Record:
-    """Parse a record from a line of JSON. Raise ValueError if it is damaged, or `Refusal` if too new."""
+    """Parse a record from a line of JSON.
+
+    Raise ValueError if the line is damaged, or `Refusal` if a newer version of this package wrote the record.
+    `path` is the file of the line, for the message.
+    """
     fields = json.loads(line)
     _require(isinstance(fields, dict), "not a JSON object")
     require_known_schema(fields, path)
@@ -66,7 +70,7 @@ def _are_seconds(values: Iterable[Any], least: float = 0.0) -> bool:
 
 
 def _type_check(hint: Any) -> Callable[[Any], bool]:
-    """Return a function that checks a JSON value against a type annotation and rejects negative numbers."""
+    """Return a function that returns whether a JSON value matches a type annotation and is not negative."""
     origin, inner = typing.get_origin(hint), [_type_check(argument) for argument in typing.get_args(hint)]
     if origin is types.UnionType:
         return lambda value: any(matches(value) for matches in inner)

@@ -1,11 +1,11 @@
 """Define the reductions of the Jacobian J of each point (batch element), such as sums, norm and J^T J.
 
-A case names one value of `REDUCTIONS`. A device applies `columns` (in forward mode) or `rows` (in reverse
-mode) to each slice (column or row) of J as it is computed, so that it need not store the whole J.
-`of_jacobians` reduces a J that the workload returns as a whole. `reference` computes the expected result for
-the correctness check, with the two magnitudes from which tolerances.py computes a tolerance. To add a
-reduction, add one value to `REDUCTIONS`. JAX and NumPy are imported on the first call only, since modules
-that read records import this table.
+The field `reduce` of a case is a key of `REDUCTIONS`. A device applies the step `columns` (in forward mode)
+or `rows` (in reverse mode) of a reduction to each slice (column or row) of J as soon as the slice is
+computed, so that it need not store the whole J. `of_jacobians` reduces a whole J from a workload. `reference`
+computes the expected result for the correctness check, with the two magnitudes from which tolerances.py
+computes a tolerance. To add a reduction, add one value to `REDUCTIONS`. JAX is imported only when a function
+first needs it, because modules that read records import this table and do not need JAX.
 """
 
 import math
@@ -22,9 +22,12 @@ OUTPUTS, INPUTS = "outputs", "inputs"
 class ReferenceTerms(NamedTuple):
     """The expected result of a reduction and its sensitivity to rounding; see tolerances.py.
 
-    All arrays are float64 and broadcast to the shape of the reduced result of all points. `influence` is the
-    change of the result due to rounding of J, divided by the tolerance of an entry of J. `magnitude` is the
-    sum of the magnitudes of the terms of the result.
+    All arrays are float64 and broadcast to the shape of the reduced result of all points.
+
+    Attributes:
+        expected: the expected result.
+        influence: the change of the result if J is rounded, divided by the tolerance of an entry of J.
+        magnitude: the sum of the magnitudes of the terms of the result.
     """
 
     expected: Any
@@ -37,9 +40,9 @@ class SliceStep:
     """The operation that a device applies to its slices (columns or rows) of J.
 
     Attributes:
-        function: computes from one slice what it contributes to the reduced J, such as its sum. Its
-            arguments are a column (..., outputs), or a row, a tuple of one array per input, and the tuple of
-            inputs. None keeps the slice unchanged.
+        function: maps a slice to its contribution to the reduced J, such as the sum of its elements. The
+            argument is a column (..., outputs). For rows there are two arguments: a row, as a tuple of one
+            array per input, and the tuple of inputs x. None uses the slice unchanged.
         sums_seeds: whether the contributions are summed over the seeds, on each device, then on the host.
         products: whether the device computes the inner products of all pairs of columns of J.
     """
@@ -54,19 +57,21 @@ class Reduction:
     """A function of the Jacobian J at a point, (outputs, inputs), such as the sum over its rows.
 
     Attributes:
-        axes: the axes of the result: OUTPUTS, INPUTS, or None for an axis of length 1.
-        columns, rows: what is applied to each column of J in forward mode, and to each row in reverse mode.
+        name: the value of the field `reduce` of a case.
+        axes: the two axes of the result: OUTPUTS, INPUTS, or None for an axis of length 1.
+        columns, rows: the step for each column of J in forward mode, and for each row in reverse mode.
         of_jacobians: the JAX function (J, x) -> result for all points. J is (points, outputs, inputs), x
             is (points, inputs).
-        entries: returns the number of entries of J whose sum is one element of the result.
+        entries: a function that returns the number of entries of J whose sum is one element of the result.
         reference: the NumPy function that computes the expected result and its sensitivity to rounding.
-        step_bound: the NumPy function (J, bound) -> change. It returns the largest change of the result,
-            (points,), if each entry J[p, o, i] changes by at most bound[p, i].
-        degree: the degree of the result as a polynomial in J.
-        sampling: how the check compares a sample if the whole reference takes too long: "entries" of J,
-            "products" of J and a vector, or "columns" of J^T J. None if a sample cannot be compared.
-        along_point: whether forward mode needs one tangent only, the point x itself.
-        sums_points: whether the result is summed over the points too.
+        step_bound: the NumPy function (J, bound) -> change, for the error of finite differences. It returns
+            the largest change of the result, (points,), if each entry J[p, o, i] changes by at most
+            bound[p, i].
+        degree: the degree of the result as a polynomial in the entries of J.
+        sampling: what the check compares if the whole reference takes too long: a sample of the "entries" of
+            J, "products" of J and random vectors, or "columns" of J^T J. None if there is no such sample.
+        along_point: whether forward mode needs only one tangent, the point x itself.
+        sums_points: whether the result is also summed over the points.
     """
 
     name: str
@@ -94,7 +99,7 @@ class Reduction:
 
     @property
     def linear_in_inputs(self) -> bool:
-        """Whether the result is linear in J and has the axis of inputs, so that inputs are separable."""
+        """Whether the result is linear in J and has an axis of inputs, so that inputs can be separated."""
         return self.axes[1] == INPUTS and self.degree == 1
 
     @property
@@ -121,31 +126,40 @@ def _multiply_columns(J: Any, _: Any) -> Any:
 
 
 def _reference_whole(e: "SizedEntries") -> ReferenceTerms:
-    """Return J. The tolerance of an entry is proportional to the largest entry of its row."""
+    """Return the `ReferenceTerms` of J. The largest entry of a row determines the tolerance of the row."""
     scale = e.size.max(axis=2, keepdims=True)
     return ReferenceTerms(e.values, scale, scale)
 
 
 def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
-    """Return the sums of J over the outputs. Their tolerance is proportional to the largest sum of |J|."""
+    """Return the `ReferenceTerms` of the sums of J over the outputs.
+
+    All sums of a point have the same tolerance, proportional to the largest of the sums of |J|.
+    """
     influence, magnitude = (e.by_input(values).max(axis=1)[:, None, None] for values in (e.size, e.magnitude))
     return ReferenceTerms(e.by_input(e.values)[:, None, :], influence, magnitude)
 
 
 def _reference_points(e: "SizedEntries") -> ReferenceTerms:
-    """Return the sums of J over the outputs of each point. The caller sums them over the points."""
+    """Return the `ReferenceTerms` of the sums of J over the outputs of each point.
+
+    The caller must sum the terms over the points.
+    """
     return ReferenceTerms(*(e.by_input(values)[:, None, :] for values in (e.values, e.size, e.magnitude)))
 
 
 def _reference_product(e: "SizedEntries", x: Any) -> ReferenceTerms:
-    """Return the products J x, or the sums of J over the inputs if x is None."""
+    """Return the `ReferenceTerms` of the products J x, or of the sums over the inputs if x is None."""
     weights = None if x is None else abs(x)
     products = (e.by_output(e.values, x), e.by_output(e.size, weights), e.by_output(e.magnitude, weights))
     return ReferenceTerms(*(values[:, :, None] for values in products))
 
 
 def _reference_norm(e: "SizedEntries") -> ReferenceTerms:
-    """Return the squared Frobenius norm of J. The influence of rounding includes second-order terms."""
+    """Return the `ReferenceTerms` of the squared Frobenius norm of J.
+
+    The influence of rounding includes a second-order term.
+    """
     flat, largest = e.magnitude.reshape(len(e.magnitude), 1, -1), e.largest
     norm = (flat @ flat.transpose(0, 2, 1)).reshape(largest.shape)
     second_order = e.rounding.entry * flat.shape[2] * largest**2
@@ -153,7 +167,7 @@ def _reference_norm(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_gram(e: "SizedEntries") -> ReferenceTerms:
-    """Return J^T J. The influence of rounding includes second-order terms."""
+    """Return the `ReferenceTerms` of J^T J. The influence of rounding includes a second-order term."""
     J, columns, largest = e.values, e.magnitude.sum(axis=1), e.largest
     second_order = e.rounding.entry * J.shape[1] * largest**2
     influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
@@ -161,7 +175,10 @@ def _reference_gram(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_trace(e: "SizedEntries") -> ReferenceTerms:
-    """Return the trace of J. The tolerance of an entry is proportional to the largest entry of its row."""
+    """Return the `ReferenceTerms` of the trace of J.
+
+    The influence is the sum over the rows of the largest entry of each row.
+    """
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.values, e.magnitude))
     return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)
 

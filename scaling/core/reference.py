@@ -1,7 +1,8 @@
 """Compute the expected result of a case in float64, for one range of points (batch elements) at a time.
 
-It is evaluated at the inputs as rounded to the dtype of the case, and does not depend on the AD mode, the
-devices or the chunk size under test. `reference_spec` selects the first method in this list that applies:
+The expected result (the reference) is evaluated at the inputs after rounding to the dtype of the case. It
+does not depend on the AD mode, the devices or the chunk size under test. `reference_spec` selects the first
+method in this list that applies:
 
     mode=value                         the values of `nonzeros` or `reference`, else of the function itself
     `nonzeros` fits the result         NumPy, the nonzeros of the workload's own sparsity pattern
@@ -41,9 +42,9 @@ from scaling.core.tolerances import (
 )
 from scaling.core.workload import Inputs, Reference, Workload
 
-BUDGET_SECONDS = 10.0  # of the computed reference; if it takes longer, a sample of the entries is compared
+BUDGET_SECONDS = 10.0  # for a computed reference; if it takes longer, a sample of the entries is compared
 _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # beyond these a comparison proves nothing
-# The array elements of a range of points, which fit in the processor cache, and whose memory malloc reuses.
+# Array elements per range of points, so that they fit in the processor cache and malloc reuses their memory.
 _RANGE_NUMBERS = 2**16
 # The largest bytes of an expected result that is cached.
 _max_cached_bytes: ContextVar[int] = ContextVar("max_cached_bytes", default=2**26)
@@ -60,12 +61,14 @@ class ComputedReference:
     """The reference of a function without a closed form, computed by automatic differentiation.
 
     Attributes:
-        evaluation, native: evaluate the function in float64 and in the dtype of the case.
+        evaluation: the function as an `Evaluation` in float64, or in the dtype of the case if its values in
+            float64 differ.
+        native: the function as an `Evaluation` in the dtype of the case.
         terms: the number of terms whose sum is one entry of the derivative.
         inside: the unit roundoff of the narrowest dtype inside the function.
         wrong: an error message if a custom differentiation rule of the function is wrong, otherwise None.
         unsure: an error message if the reference cannot prove a result correct, otherwise None.
-        seconds: the estimated seconds to compute all entries of all points.
+        seconds: the estimated time to compute all entries of all points, in seconds.
         backward: whether the function can be differentiated in reverse mode.
     """
 
@@ -84,13 +87,15 @@ class ReferenceSpec:
     """How the reference of a case is evaluated, and how far a result may differ from it.
 
     Attributes:
+        case, workload, sizes: the case, its workload and the shape of its derivative.
+        reduction: the reduction that maps the Jacobians of the reference to the result.
         pattern: the sparsity pattern of a result with colored seeds, or None for a dense result.
         nonzeros_pattern: the sparsity pattern of the workload's closed form `nonzeros`, or None if another
             reference is evaluated.
         common: the correspondence between the entries of these two patterns, or None if one is missing.
         computed: the reference of a function without a closed form, otherwise None.
         roundoff: the unit roundoff of the least precise operation.
-        rounding: the numbers of terms of the sums in the result.
+        rounding: the lengths of the sums that compute the result.
         workload_key: a cache key that is equal for equal workloads.
     """
 
@@ -124,7 +129,7 @@ class ReferenceSpec:
 
     @property
     def repeatable(self) -> bool:
-        """Whether entries can be evaluated again at perturbed inputs, to decide if rounding is the cause."""
+        """Whether entries can be evaluated at perturbed inputs, to find out if rounding explains an error."""
         sum_of_values = self.case.ad_mode.is_value and self.reduction.sums_points
         return self.nonzeros_pattern is None and not self.case.ad_mode.finite_step and not sum_of_values
 
@@ -132,7 +137,10 @@ class ReferenceSpec:
 def reference_spec(
     case: Case, workload: Workload, sizes: DerivativeShape, platform: str, detected: Pattern | None
 ) -> ReferenceSpec:
-    """Select how the reference of a case is computed. `detected` is the detected sparsity pattern, if any."""
+    """Return how the reference of a case is computed, and how far a result may differ from it.
+
+    `detected` is the sparsity pattern that was detected for seeds=colored, otherwise None.
+    """
     reduction, workload_key = _result_reduction(case, workload, sizes), _workload_key(workload)
     own_pattern = _own_pattern(case, workload, sizes)
     pattern = _result_pattern(case, sizes, detected or own_pattern)
@@ -200,7 +208,7 @@ def _workload_key(workload: Workload) -> Hashable:
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the cheapest NumPy function of a workload that computes its values, or None if it has none."""
+    """Return the cheapest closed form (NumPy function) for the values of a workload, or None without one."""
     if workload.nonzeros is not None and case.target not in SECOND:
         return workload.nonzeros
     return workload.reference
@@ -225,7 +233,7 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def caching_results_up_to(max_bytes: int) -> Iterator[None]:
-    """Context manager in which each expected result of up to `max_bytes` is cached for later cases."""
+    """Context manager that sets the largest size in bytes of an expected result that is cached."""
     token = _max_cached_bytes.set(max_bytes)
     try:
         yield
@@ -237,8 +245,8 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
     """Return the expected result of the points `start` to `stop`, and the scale by which errors are divided.
 
     Both are float64 and broadcast to the shape of the reduced result of these points, or to (points, 1,
-    nonzeros) if the spec has two sparsity patterns. A small result is cached for cases that differ in method,
-    layout or memory only.
+    nonzeros) if the spec has two sparsity patterns. A small result is cached for later cases that differ only
+    in method, layout or memory.
     """
     case, sizes = spec.case, spec.sizes
     numbers = spec.reduction.degree * spec.reduction.numbers(sizes.outputs, max(sizes.inputs, 1))
@@ -274,18 +282,20 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values of the points `start` to `stop`, and the smallest divisor of their errors.
+    """Return the function values of the points `start` to `stop`, and the smallest scale of their errors.
 
-    The values are (points, outputs) float64. The divisor is (points,), or None if the values determine it.
+    The values are float64 (points, outputs). The smallest scale, by which errors are divided, is (points,),
+    or None if the magnitude of the values is the scale.
     """
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians of the points `start` to `stop`, and the smallest divisor of errors of entries.
+    """Return the Jacobians of the points `start` to `stop`, and the smallest scale of the errors of entries.
 
-    The divisor is (points,), or None if the entries themselves determine it.
+    The smallest scale, by which errors are divided, is (points,), or None if the magnitude of the entries is
+    the scale.
     """
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.nonzeros_pattern is not None:
@@ -309,7 +319,11 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Evaluate a closed form at a range of points. Raise `Refusal` for a wrong shape, NaN or infinity."""
+    """Return the result of a closed form at a range of points.
+
+    Raise `Refusal` for a wrong shape, NaN or infinity. `derivative_shape` is the expected shape of the
+    derivative of one point. If it is None, only the values are checked.
+    """
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.sizes.values)}
@@ -327,9 +341,10 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, named: Arrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduction of the Jacobian of each point, and the divisor of its errors, float64 arrays.
+    """Return the reduced Jacobian of each point, and the scale by which its error is divided, in float64.
 
-    `floor` is the smallest divisor for an entry, (points,). `named` maps the name of an input to its array.
+    `floor` is the smallest scale of an entry at each point, (points,). `named` is a dict from the name of an
+    input to its array.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
@@ -341,6 +356,9 @@ def reduce_reference(
 
 
 def flatten_inputs(names: Iterable[str], per_point: Container[str], named: Arrays, points: int) -> np.ndarray:
-    """Concatenate the named inputs of each point, repeating those that all points share: (points, inputs)."""
+    """Return the named inputs of each point, raveled and concatenated: (points, inputs).
+
+    Inputs that all points share are repeated. `per_point` contains the names of the other inputs.
+    """
     rows = [named[name].reshape(points if name in per_point else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

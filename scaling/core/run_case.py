@@ -62,7 +62,10 @@ _MAX_GATHERED_CHARACTERS = 300  # of the text of an error that is sent to the ot
 
 
 class CaseEnded(Exception):
-    """Raised to end a case without timing samples, with the status, the reason and the text of its record."""
+    """The exception that ends a case without timing samples.
+
+    It contains the status, the reason and the text for the record of the case.
+    """
 
     def __init__(self, status: str, reason: str, text: str) -> None:
         super().__init__(text)
@@ -72,8 +75,13 @@ class CaseEnded(Exception):
 class ProcessGroup(NamedTuple):
     """The processes that run a case together.
 
-    `devices` are those of all processes. `gather` exchanges floats between the processes. `cores` are the
-    processor cores that this process is bound to, or None if it is not bound.
+    Attributes:
+        devices: the devices of all processes.
+        platform: the kind of the devices, such as "cpu" or "gpu".
+        gather: exchanges floats between the processes.
+        rank: the index of this process.
+        processes: the number of processes.
+        cores: the processor cores that this process is bound to, or None if it is not bound.
     """
 
     devices: list[Any]
@@ -90,8 +98,12 @@ Note = Callable[..., None]  # sets fields of a record, given as keyword argument
 class PlacedProgram(NamedTuple):
     """A compiled program whose inputs are on the devices.
 
-    `collect` converts the result of a call to an array on the host. `sample` takes all timing samples if a
-    peer (another AD system) times itself, otherwise it is None.
+    Attributes:
+        sizes: the shape of the derivative.
+        call: runs the program once and returns its result.
+        collect: converts a result to an array on the host.
+        sample: takes all timing samples if a peer (another AD library) has its own timing function, otherwise
+            None.
     """
 
     sizes: DerivativeShape
@@ -103,8 +115,10 @@ class PlacedProgram(NamedTuple):
 class CheckedProgram(NamedTuple):
     """A program whose first result is correct.
 
-    `wait` blocks until the result of a call is ready. It is None if `call` itself blocks. `check` raises
-    `CaseEnded` if a result is wrong. `sample` is that of `PlacedProgram`.
+    Attributes:
+        call, sample: as in `PlacedProgram`.
+        wait: blocks until the result of a call is ready. None if `call` itself blocks.
+        check: raises `CaseEnded` if a result is wrong.
     """
 
     call: Callable[[], Any]
@@ -118,9 +132,13 @@ class Attempt:
     """A run of a case in progress. The status of its record is "ok" until the run fails.
 
     Attributes:
+        record: the record, as far as it is known.
+        group: the processes that run the case.
+        sampling: the rule that decides when there are enough samples.
         program: the program to time, or None after the attempt ended.
         turns: yields the samples of the current compilation after each turn, or None before the first turn.
         earlier_samples: the samples of each previous compilation.
+        ended: whether the attempt failed or was skipped.
     """
 
     record: Record
@@ -151,10 +169,14 @@ def prepare_case(
     known_blocks: Mapping[str, Any] | None = None,
     expected_digest: str | None = None,
 ) -> Attempt:
-    """Compile a case, run it once and check the result. Return an attempt that can take turns, or has ended.
+    """Compile a case, run it once and check the result.
+
+    Return an `Attempt` that is ready for `take_turn`, or has ended because of an error.
 
     Args:
         blank: the record of a case that has not started.
+        group: the processes that run the case.
+        sampling: the rule that decides when there are enough samples.
         known_blocks: the field `blocks` of an earlier record of the case. Its chunk sizes are tried first.
         expected_digest: the hash of the workload's source when the case was requested. None accepts any.
     """
@@ -210,7 +232,10 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Context manager that ends the attempt without samples, and records the exception, if one is raised."""
+    """Context manager that catches an exception, writes it to the record, and ends the attempt.
+
+    The samples of the attempt are discarded. A traceback is printed unless the exception is expected.
+    """
     try:
         yield
     except Exception as error:
@@ -228,7 +253,10 @@ def _end_on_error(attempt: Attempt) -> Iterator[None]:
 
 
 def _describe_error(error: Exception) -> tuple[str, str, str]:
-    """Return the status, the reason and the text of an exception: at most 500 characters, without paths."""
+    """Return the status, the reason and the text with which a record describes an exception.
+
+    The text of an unexpected exception has at most 500 characters and no secrets or absolute paths.
+    """
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
     if isinstance(error, TooLarge):
@@ -376,7 +404,10 @@ def _prepare_peer(case: Case, built: Workload, group: ProcessGroup, note: Note) 
 def _make_result_check(
     case: Case, built: Workload, group: ProcessGroup, program: PlacedProgram, note: Note
 ) -> Callable[[Any], None]:
-    """Return a function that raises `CaseEnded` if a result is wrong. It compares equal results only once."""
+    """Return a function that raises `CaseEnded` if a result is wrong.
+
+    A result that is bitwise equal to an earlier correct result is not compared again.
+    """
     pattern = program.sizes.coloring.pattern if program.sizes.coloring else None
     correct_digests: list[bytes] = []
     seconds = 0.0
@@ -455,7 +486,7 @@ def _compile_again(attempt: Attempt) -> None:
 
 
 def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
-    """Return an iterator that takes one turn at each step and yields all samples so far."""
+    """Return an iterator that takes the samples of one turn at each step and yields all samples so far."""
     program, group, monitor = attempt.program, attempt.group, option_modules.load("host_monitor")
     assert program is not None
     if program.sample:
@@ -498,7 +529,10 @@ def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
 
 
 def _dispatch_latency(case: Case, group: ProcessGroup) -> float | None:
-    """Return the seconds per call of an empty program with the API and devices of a case; None for a peer."""
+    """Return the time per call, in seconds, of an empty program with the API and devices of a case.
+
+    Return None for a peer.
+    """
     if case.engine != JAX:
         return None
 

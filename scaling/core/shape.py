@@ -1,6 +1,7 @@
-"""Compute the shape of a derivative: its linear maps, their seeds, and the shape of the reduced result.
+"""Compute the linear maps of a derivative, their numbers of seeds, and the shape of the reduced result.
 
-Functions are evaluated with abstract arrays, before anything is compiled. No devices are needed.
+A seed is a tangent (forward mode) or a cotangent (reverse mode). Functions are evaluated with abstract
+arrays, before anything is compiled. No devices are needed.
 """
 
 import dataclasses
@@ -22,7 +23,10 @@ Named = Mapping[str, Any]  # arrays or abstract arrays by name
 
 
 class TooLarge(Exception):
-    """Raised if a case needs more memory than there is. `needs` maps record fields to bytes per device."""
+    """The error for a case that needs more memory than is available.
+
+    `needs` is a dict from a record field, such as "temp_bytes", to the needed bytes per device.
+    """
 
     def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(text)
@@ -34,9 +38,11 @@ class LinearMapPart:
     """One of the linear maps, in forward or reverse mode, that together compute a derivative.
 
     Attributes:
-        names: the inputs that it differentiates with respect to.
-        seeds: the number of its seeds (tangents or cotangents).
-        along_point: whether its only seed is the point x itself, which yields J x.
+        mode: the name of an AD mode, a key of `MODES`.
+        names: the names of the inputs with respect to which the map differentiates.
+        seeds: the number of seeds (tangents or cotangents).
+        along_point: whether the only seed is the point x itself, which yields the product J x with the
+            Jacobian (or Hessian) J.
     """
 
     mode: str
@@ -46,19 +52,21 @@ class LinearMapPart:
 
     @property
     def computes_columns(self) -> bool:
-        """Whether the map is in forward mode, from tangents to columns, not from cotangents to rows."""
+        """Whether the map computes columns from tangents (forward mode), not rows from cotangents."""
         return MODES[self.mode].seed == TANGENT
 
 
 @dataclass(frozen=True)
 class DerivativeShape:
-    """The shape of a derivative. For a Hessian, the Jacobian of the gradient, `outputs` equals `inputs`.
+    """The shape of a derivative, and the linear maps and seeds that compute it.
+
+    A Hessian is the Jacobian of the gradient, so that `outputs` is the number of differentiated inputs.
 
     Attributes:
         outputs: the number of outputs per point (batch element).
         inputs: the number of differentiated inputs per point, or 1 for the product of a Hessian and a vector.
-        seeds: the total number of seeds, or 0 for a mode without seeds.
-        passes: the number of JVPs and VJPs that these seeds need.
+        seeds: the total number of seeds, or 0 for a mode without seeds or before a coloring is known.
+        passes: the total number of JVPs and VJPs that these seeds need.
         summed: whether the function of the batch returns a scalar, the sum over the points.
         values: the number of values that the function returns per point.
         parts: the linear maps that compute the derivative.
@@ -94,7 +102,7 @@ def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStr
 def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None = None) -> DerivativeShape:
     """Return the shape of the derivative of a case. Raise `Refusal` if its function cannot be evaluated.
 
-    `coloring` is the coloring for seeds=colored. Without it the seeds are not counted and `seeds` is 0.
+    `coloring` is the coloring for seeds=colored. As long as it is None, `seeds` is 0.
     """
     one_point = point_structs(case, workload)
     value = _evaluate_shape(case, workload.function, one_point)
@@ -152,7 +160,11 @@ def _linear_maps(
 
 
 def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the inputs that mode=mixed differentiates in forward mode, by default all but the largest."""
+    """Return the names of the inputs that mode=mixed differentiates in forward mode.
+
+    By default these are all inputs except the largest. Raise `Refusal` if the field `forward` of the case is
+    invalid.
+    """
     if case.forward is None:
         largest = max(input_sizes, key=lambda name: input_sizes[name])
         return tuple(name for name in input_sizes if name != largest)
@@ -169,9 +181,10 @@ def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ..
 
 
 def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
-    """Return the number of JVPs and VJPs that the Jacobian of a case takes.
+    """Return the number of JVPs and VJPs that compute the Jacobian of a case.
 
-    Inner products of columns need all columns again for each device and each chunk.
+    For J^T J in forward mode, a device multiplies its columns of J by all columns. Unless a single device
+    computes all columns in one chunk, each device computes all columns again for each of its chunks.
     """
     if case.ad_mode.pass_per_output:
         return sizes.seeds * (sizes.outputs if case.target in SECOND and case.target != LAPLACIAN else 1)
@@ -192,7 +205,8 @@ def ceil_div(count: int, divisor: int) -> int:
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
     """Return the fraction of the computed (point, seed) pairs that are padding.
 
-    Return None if the case has neither split=both nor seeds=colored.
+    Points and seeds are padded so that all devices compute equally many. Return None if the case has neither
+    split=both nor seeds=colored.
     """
     if case.split != "both" and sizes.coloring is None:
         return None
@@ -204,10 +218,14 @@ def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
 
 
 def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[int, int, int]:
-    """Return the shape of the result on the host, (points, outputs, inputs) unless a reduction removes axes.
+    """Return the shape of the result on the host, as three integers.
 
-    A removed axis has length 1. For a sum over the points with split=data, the first axis has one copy per
-    device. A sum of function values is (1, 1, 1). With seeds=colored the shape is (points, 1, nonzeros).
+    For a Jacobian the shape is (points, outputs, inputs). An axis that a reduction removes has length 1. The
+    other results are:
+
+        function values        (points, outputs, 1), or (1, 1, 1) for their sum over a batch
+        sum over the points    (copies, 1, inputs): one copy per device with split=data, otherwise one
+        seeds=colored          (points, 1, nonzeros)
     """
     is_value = case.ad_mode.is_value
     if workload.reduction.sums_points:
@@ -223,7 +241,11 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 
 
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of the result of a function. Raise `Refusal` if it cannot be evaluated."""
+    """Return the shape and dtype of the result of a function.
+
+    Raise `Refusal` if the function cannot be evaluated with abstract arrays or does not return real numbers.
+    Raise `TooLarge` if one of its arrays exceeds the memory of the host.
+    """
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))
     except Refusal:

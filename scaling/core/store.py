@@ -1,6 +1,6 @@
 """Append records (one per run) to the JSON lines files of a results folder, load them, and lock the folder.
 
-Each process appends to a file of its own and syncs every line, so that a killed process loses no finished
+Each process appends to a separate file and syncs every line, so that a killed process loses no finished
 record and leaves at most one incomplete last line. Small JSON files are replaced atomically.
 """
 
@@ -74,9 +74,10 @@ def _sync_folder(folder: Path) -> None:
 
 
 def load(folder: Path) -> Loaded:
-    """Load all records of a results folder and list its damaged lines, whose cases will run again.
+    """Return all records of a results folder, and its damaged lines, whose cases will run again.
 
-    Raise `Refusal` if a newer version of this package wrote a record, as its case would run again.
+    Raise `Refusal` if a newer version of this package wrote the study or a record. Otherwise the case of an
+    unreadable new record would run again.
     """
     from scaling.core.record_reading import from_line  # a worker does not need it
 
@@ -103,11 +104,12 @@ def load(folder: Path) -> Loaded:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return one record per case, environment and replicate: the last ok, else skipped, else failed one.
+    """Return the one record that counts for each combination of case, environment and replicate.
 
-    The environment is the `setting` of the record, without the version of a peer (another AD system). If a
-    peer ran in several versions, the record of the version that ran last counts. A record of a peer that is
-    not installed counts only if the peer was never installed.
+    Of several attempts, the last with the best status counts: ok (or planned), then skipped, then failed. The
+    environment is the `setting` of a record, without the version of a peer (another AD library). If a peer
+    ran in several versions, the record of the version that ran last counts. A record that a peer is not
+    installed counts only if the peer was never installed.
     """
     kept: dict[tuple[str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
@@ -123,7 +125,10 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
-    """Map each (case key, replicate) to its status, such as "failed", where it ran last."""
+    """Return a dict from (case key, replicate) to the status, such as "failed".
+
+    If a case ran in several environments, the status is from the environment in which it ran last.
+    """
     by_start = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
     return {(record.key, record.replicate): record.status for record in by_start}
 
@@ -162,7 +167,10 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def folder_of(path: str) -> Path:
-    """Return the path of a results folder. Raise `Refusal`, with existing folders, if it has no results."""
+    """Return the path of a results folder.
+
+    Raise `Refusal` if the folder has no results. The message lists the existing results folders.
+    """
     folder, has_results = Path(path), False
     with contextlib.suppress(OSError, ValueError):  # not a valid path
         has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
@@ -201,7 +209,10 @@ def stamp() -> dict[str, Any]:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file. Raise OSError for any other, as reading a pipe may never end."""
+    """Return the content of a regular file.
+
+    Raise OSError for any other kind of file, because reading from a pipe may never end.
+    """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         mode = os.fstat(descriptor).st_mode
@@ -233,7 +244,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Context manager that yields a temporary path, and renames it to `path` unless an error is raised."""
+    """Context manager that yields a temporary path, and renames that file to `path` if there is no error."""
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary

@@ -1,6 +1,7 @@
 """Time the compilation stages of a program, and sample its run time until its median is known well enough.
 
-Depends on functions and clocks, and on the exchange of floats with other processes. All times are in seconds.
+A program is any function to call, and `Gather` functions exchange floats between the processes that run it.
+All times are in seconds.
 """
 
 import dataclasses
@@ -26,10 +27,10 @@ Gather = Callable[[list[float]], list[list[float]]]  # floats of this process ->
 
 @dataclass(frozen=True)
 class Sampling:
-    """The rule that decides when enough time samples of a program are taken."""
+    """The rule that decides when enough timing samples of a program have been taken."""
 
-    width: float = 0.02  # half-width of the confidence interval of the median, relative to the median
-    least: int = 7  # minimum number of samples; the interval of a speed-up needs seven
+    width: float = 0.02  # half-width of the 95 % confidence interval of the median, relative to the median
+    least: int = 7  # minimum number of samples; the confidence interval of a speed-up needs seven
     most: int = 200  # maximum number of samples
     seconds: float = 1.0  # sampling time, once there are `least` samples
     warm_up: float = 0.05  # minimum seconds of warm-up; the maximum is ten times this
@@ -39,11 +40,16 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Samples:
-    """All timing samples in seconds per call. With several processes, a sample is the time of the slowest.
+    """The timing samples of one compilation of a program.
 
     Attributes:
-        stop_reason: "width", "most" or "seconds", the field of `Sampling` that ended it, or None until then.
-        seconds_min, slowest: the seconds of the fastest process and the rank of the slowest, by sample.
+        seconds: the time per call of each sample, in seconds. With several processes, it is the time of the
+            slowest one.
+        calls_per_sample: the number of calls in one sample.
+        stop_reason: the field of `Sampling` that ended the sampling, "width", "most" or "seconds". None as
+            long as sampling continues.
+        seconds_min, slowest: the time per call of the fastest process, in seconds, and the rank of the
+            slowest process, for each sample.
         turns: the number of samples in each turn, a period in which other cases do not run.
         marked: a dict from a disturbance, such as "throttled", to the indices of the disturbed turns.
     """
@@ -59,7 +65,14 @@ class Samples:
 
 @dataclass(frozen=True)
 class Stages:
-    """A compiled program and the seconds of each compilation stage, None for a stage that does not exist."""
+    """A compiled program and the time of each compilation stage, in seconds.
+
+    Attributes:
+        call: the function that runs the program.
+        compiled: the compiled program of JAX, or None if there is no compilation.
+        jaxpr: the traced program, or None if it is not available.
+        trace_seconds, lower_seconds, compile_seconds: the times, or None for a stage that does not exist.
+    """
 
     call: Callable[..., Any]
     compiled: Any
@@ -70,7 +83,7 @@ class Stages:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """Gather floats from a single process: return [values]."""
+    """Return [values]: the `Gather` function for a single process."""
     return [values]
 
 
@@ -80,7 +93,7 @@ def gather_maximum(gather: Gather, value: float) -> float:
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Return the texts of all processes in the order of their ranks, without trailing blanks."""
+    """Return the texts of all processes, in the order of their ranks and without trailing blanks."""
     content = text.encode()
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
@@ -89,9 +102,10 @@ def gather_text(gather: Gather, text: str) -> list[str]:
 def compile_stages(
     function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
 ) -> Stages:
-    """Trace, lower and compile a function, and time each stage. Without `jax.jit` there are no stages.
+    """Trace, lower and compile a function, and time each stage.
 
     Args:
+        function: a function wrapped by JAX, such as by `jax.jit`. Any other function is not compiled.
         arguments: arrays, or abstract values with a shape and a dtype.
         options: XLA compiler options in addition to XLA_FLAGS.
     """
@@ -139,14 +153,14 @@ def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any] | None, coun
 
 
 def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
-    """Return the seconds and the result of one call that blocks until its result is ready."""
+    """Return the time of one call in seconds, and its result. `call` must block until the result is ready."""
     began = time.perf_counter()
     result = call()
     return time.perf_counter() - began, result
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int = 100) -> float:
-    """Return the median time of `calls` calls of an empty program in seconds per call."""
+    """Return the median time of a call of an empty program, in seconds, from `calls` calls."""
     return statistics.median(_time_calls(call, wait, 1) for _ in range(calls))
 
 
@@ -158,15 +172,18 @@ def sample_turns(
     gather: Gather = single_process,
     start_turn: Callable[[], Callable[[], list[str]]] = lambda: list,
 ) -> Iterator[Samples]:
-    """Take time samples in an endless sequence of turns, and yield all samples so far after each turn.
+    """Take timing samples in an endless sequence of turns, and yield all samples so far after each turn.
 
-    The caller ends the iteration when the samples have a `stop_reason`. A sample is the time of one call, or
-    of several short calls, after a barrier between the processes. Other cases may be sampled between turns.
+    The caller must end the iteration when the samples have a `stop_reason`. A sample is the time of one call,
+    or of several short calls, after a barrier between the processes. Other cases may be sampled between
+    turns.
 
     Args:
         wait: blocks until the result of a call is ready, or None if `call` itself blocks.
-        floor_seconds: the seconds of a call of an empty program.
-        start_turn: starts to monitor a turn. It returns a function that returns the disturbances after it.
+        floor_seconds: the time of a call of an empty program, in seconds, or None if unknown. It determines
+            how many short calls make up a sample.
+        start_turn: a function that is called at the start of each turn. It returns a function that is called
+            at the end of the turn and returns the names of the disturbances during the turn.
     """
     timed = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(timed, sampling.warm_up, gather), 1e-9)
@@ -188,7 +205,7 @@ def _add_turn(
 ) -> float:
     """Append the samples of one turn to `samples`, and return the duration of the turn in seconds.
 
-    Every process takes the same decisions, because these depend on gathered values only.
+    All processes take equally many samples, because they decide from gathered values only.
     """
     least, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
     spent = 0.0
@@ -220,7 +237,10 @@ def _add_turn(
 
 
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call until calls get no faster, at least `least` seconds. Return the median time of the later calls."""
+    """Call a program until its calls get no faster. Return the median time of the later half of the calls.
+
+    The warm-up takes at least `least` seconds, and ends after ten times `least` seconds in any case.
+    """
     seconds: list[float] = []
     total = 0.0
     while True:

@@ -4,22 +4,25 @@ A result is correct if error <= tolerance(N) * scale. tolerance(N) is the relati
 and grows with sqrt(N). The scale is the magnitude of the terms of the sum. Rounding changes the reduction of
 a Jacobian J in two ways:
 
-- Each entry of J is a sum of `terms` numbers with an error of tolerance(terms) * s, where s is the size of
-  the entry: |J|, or the largest term of the sum that computes it if that is known and larger. The influence
-  is the resulting change of the result, divided by tolerance(terms).
-- The result is a sum of `added` entries of J, which is rounded in proportion to the sum of their magnitudes.
+- Each entry of J is a sum of `terms` numbers and has an error of tolerance(terms) * s, where s is the size of
+  the entry: its magnitude |J|, or the magnitude of the terms of its sum if that is known and larger. The
+  influence is the resulting change of the result, divided by tolerance(terms).
+- The result is a sum of `added` entries of J. Its rounding error is proportional to the magnitude, the sum of
+  the magnitudes of these entries.
 
     reduction                 influence                     magnitude
     whole                     largest s of the row          largest s of the row
     outputs                   largest sum of s              largest sum of |J|       over all inputs
-    inputs, vector            sum of s |x|                  sum of |J| |x|           x = 1 except for J x
-    points                    sum of s                      sum of |J|               also summed over points
-    norm                      2 S sum |J| + e k S^2         sum of J^2               k entries
-    J^T J, entry (a, b)       S (c_a + c_b) + e k S^2       sum of |J_a| |J_b|       k outputs, c = sum |J|
+    inputs, vector            sum of s |x|                  sum of |J| |x|           x = 1 for inputs
+    points                    sum of s                      sum of |J|               then summed over points
+    trace                     sum of largest s of the rows  sum of |J_ii|            J is the Hessian
+    norm                      2 S sum |J| + e k S^2         sum of J^2               k entries of J
+    J^T J, entry (a, b)       S (c_a + c_b) + e k S^2       sum of |J_a| |J_b|       k outputs of J
 
-Here e = tolerance(terms), and S is the largest s of the point. The second-order term e k S^2 covers the
-rounding of a column of zeros. N is the larger of `terms` and `added`, hence the scale is the larger of
-influence * sqrt(terms / N) and magnitude * sqrt(added / N).
+Here e is tolerance(terms), S is the largest s of the point, J_a is the column a of J, and c_a is the sum of
+its magnitudes. The second-order term e k S^2 covers the rounding of a column of zeros. N is the larger of
+`terms` and `added`, hence the scale is the larger of influence * sqrt(terms / N) and
+magnitude * sqrt(added / N).
 
 Example: reduce=outputs in float32, where J has 4 outputs and each entry is a sum of 16 numbers. Then terms =
 16, added = 4, N = 16, and tolerance(16) = 8 * 2**-24 * sqrt(16) = 1.9e-6. Let the column sums of |J| be 3 and
@@ -49,7 +52,10 @@ _UNDERFLOW_MARGIN = 2.0**10  # times the smallest normal number, below which a p
 
 
 def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
-    """Return the unit roundoff of the least precise operation, or `inner_roundoff` if that is larger."""
+    """Return the unit roundoff of the least precise operation of a case.
+
+    `inner_roundoff` is the unit roundoff of the narrowest dtype inside the function, or 0 if it is unknown.
+    """
     roundoff = ROUNDOFF[case.dtype]
     if case.dtype == "float32":
         roundoff = max(roundoff, PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0))
@@ -62,7 +68,10 @@ def tolerance(roundoff: float, terms: int) -> float:
 
 
 def least_scale(case: Case) -> float:
-    """Return the smallest divisor of a relative error, below which numbers of the dtype underflow."""
+    """Return the smallest scale by which an error is divided to obtain a relative error.
+
+    If a result is smaller, products that compute it may underflow in the dtype of the case and lose digits.
+    """
     return _UNDERFLOW_MARGIN * float(jax.numpy.finfo(case.dtype).tiny) / ROUNDOFF[case.dtype]
 
 
@@ -74,18 +83,18 @@ def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """Return the elementwise maximum of scales, (points, ...), and a floor per point, (points,), if given."""
+    """Return scales, (points, ...), raised to at least the floor of each point, (points,), if it is given."""
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """The numbers of terms of the sums that yield a result, which determine its tolerance.
+    """The lengths of the sums that compute a result, which determine its tolerance.
 
     Attributes:
         terms: the number of terms whose sum is one entry of the Jacobian.
         added: the number of entries of the Jacobian whose sum is one element of the result.
-        entry: the tolerance of an entry of the Jacobian.
+        entry: the tolerance (relative error) of an entry of the Jacobian.
     """
 
     terms: int
@@ -98,7 +107,11 @@ class Rounding:
         return max(self.terms, self.added)
 
     def scale(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
-        """Return the divisor of errors whose tolerance covers the rounding of entries and of their sum."""
+        """Return the scale of a result, by which its error is divided to obtain a relative error.
+
+        The scale covers the rounding of the entries (`influence`) and of their sum (`magnitude`), which are
+        defined at the top of this file.
+        """
         of_entries = influence * np.sqrt(self.terms / self.longest_sum)
         of_sum = magnitude * np.sqrt(self.added / self.longest_sum)
         return np.asarray(np.maximum(of_entries, of_sum))
@@ -106,19 +119,26 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Jacobians:
-    """Jacobians of some points, (points, outputs, inputs), or their nonzeros, (points, nonzeros)."""
+    """The Jacobians of some points, dense or sparse.
+
+    `values` are the Jacobians (points, outputs, inputs), or their nonzeros (points, nonzeros) if there is a
+    sparsity pattern.
+    """
 
     values: np.ndarray
     pattern: Pattern | None = None
 
     def by_input(self, values: np.ndarray) -> np.ndarray:
-        """Sum an array of the shape of the Jacobians over the outputs: (points, inputs)."""
+        """Return the sums over the outputs, (points, inputs), of an array with the shape of `self.values`."""
         if self.pattern is None:
             return np.asarray(values.sum(axis=1))
         return _sum_by_index(self.pattern.cols, self.pattern.inputs, values)
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Sum an array of the shape of the Jacobians over the inputs, weighted by x: (points, outputs)."""
+        """Return the sums over the inputs, (points, outputs), of an array with the shape of `self.values`.
+
+        If x, (points, inputs), is given, it weights the inputs.
+        """
         if self.pattern is None:
             return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
         weighted = values if x is None else values * x[:, self.pattern.cols]
@@ -140,15 +160,19 @@ class Jacobians:
 
 
 def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    """Sum the nonzeros with the same index: (points, nonzeros) -> (points, count)."""
+    """Return the sums of the nonzeros that have the same index: (points, nonzeros) -> (points, count)."""
     return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizedEntries(Jacobians):
-    """Jacobians with the magnitude of each entry, and its scale (`size`), by which its error is divided.
+    """Jacobians with the quantities that determine the tolerance of their reduction.
 
-    `x` are the points themselves, (points, inputs), if the reduction multiplies by them, otherwise None.
+    Attributes:
+        size: the size of each entry, by which its error is divided, in the shape of `values`.
+        magnitude: the absolute value of each entry, in the shape of `values`.
+        rounding: the lengths of the sums that compute the result.
+        x: the points themselves, (points, inputs), if the reduction multiplies by them, otherwise None.
     """
 
     size: np.ndarray
@@ -158,13 +182,19 @@ class SizedEntries(Jacobians):
 
     @property
     def largest(self) -> np.ndarray:
-        """The largest scale of the entries of each point: (points, 1, 1)."""
+        """The largest `size` among the entries of each point: (points, 1, 1)."""
         return np.asarray(self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None])
 
 
 @dataclass(frozen=True)
 class EntryCounts:
-    """The largest number of nonzeros in a column and in a row, their total, and the number of points."""
+    """The numbers of nonzeros of a Jacobian.
+
+    Attributes:
+        column, row: the largest number of nonzeros in a column, and in a row.
+        entries: the number of nonzeros of the whole Jacobian.
+        points: the number of points, each with such a Jacobian.
+    """
 
     column: int
     row: int
@@ -173,7 +203,7 @@ class EntryCounts:
 
 
 def count_entries(outputs: int, inputs: int, points: int, pattern: Pattern | None = None) -> EntryCounts:
-    """Count the entries of a Jacobian. If a sparsity pattern is given, only its nonzeros are counted."""
+    """Return the numbers of entries of a Jacobian, or of its nonzeros if a sparsity pattern is given."""
     if pattern is None:
         return EntryCounts(outputs, inputs, outputs * inputs, points)
     column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
@@ -187,15 +217,15 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduction of the Jacobian of each point, and the divisor of its errors, float64 arrays.
+    """Return the reduced Jacobian of each point, and the scale by which its error is divided, in float64.
 
-    The reduction is (points, outputs', inputs'), where outputs' and inputs' are the axes that remain. The
-    divisor broadcasts to this shape. The terms of a sum over points are not added up. WHOLE and J^T J need
-    dense Jacobians.
+    The reduced Jacobians are (points, outputs', inputs'), where outputs' and inputs' are the axes that the
+    reduction keeps. The scale broadcasts to this shape. For a sum over points, the caller must add up the
+    points. WHOLE and J^T J need dense Jacobians.
 
     Args:
-        floor: the smallest divisor for an entry, (points,).
-        x: the points themselves, (points, inputs).
+        floor: the smallest scale of an entry at each point, (points,), or None.
+        x: the points themselves, (points, inputs), for a reduction that multiplies by them.
     """
     magnitude = np.abs(J.values)
     size = at_least(magnitude, floor)

@@ -19,13 +19,16 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def innermost_location(error: BaseException) -> str:
-    """Return the innermost line of user code in a traceback, such as 'model.py:12', or "" if none."""
+    """Return the innermost line of user code in a traceback, such as 'model.py:12', or "" without one."""
     frames = _user_frames(error)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def format_traceback(error: BaseException) -> str:
-    """Return a traceback, of user code only if there is any, as text with the prefix "| " on each line."""
+    """Return the traceback of an error as text with the prefix "| " on each line.
+
+    It contains only the frames of user code, or all frames if none is in user code.
+    """
     frames = _user_frames(error) or traceback.extract_tb(error.__traceback__)
     text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)])
     return "\n".join(MARK + line for line in text.splitlines())

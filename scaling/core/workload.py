@@ -1,16 +1,16 @@
 """Define `Workload`, a function to differentiate with its inputs, and import workload modules by name.
 
-A workload module, built in or of a user, has a function `workload(case) -> Workload` and, optionally, these
-constants:
+A workload module, built-in or user-defined, has a function `workload(case) -> Workload` and, optionally,
+these constants:
 
     SIZES         dict from the name of a size to its default. The default "points" is the number of points.
-    TARGETS       names of the quantities that it computes. The first is the default.
-    SINGLE        targets with one point (batch element), whatever `points` is.
-    VARIANTS      names of the functions of the family. The first is the default.
+    TARGETS       names of the quantities that the workload can compute. The first is the default.
+    SINGLE        targets that always use a single point (batch element), regardless of `points`.
+    VARIANTS      names of the functions that the module provides. The first is the default.
     FORMULATIONS  names of the implementations of the same function. The first is the default. A dict from
                   variant to such a tuple is valid too.
-    VALUE         the target, or a tuple of targets, that is a function value and not a derivative.
-    DTYPES        the dtypes for which it is defined.
+    VALUE         the target, or a tuple of targets, whose result is a function value, not a derivative.
+    DTYPES        the dtypes that the workload supports.
 """
 
 import dataclasses
@@ -41,10 +41,12 @@ class Reference(NamedTuple):
     """The function values and the derivative at some points (batch elements), in float64.
 
     Attributes:
-        value: (points, outputs).
-        derivative: (points, outputs, inputs), before any sum over outputs. Hessian: (points, inputs, inputs).
-        value_terms, derivative_terms: (points,), the magnitude of the terms of the sum that the function
-            computes, if they cancel. Otherwise None, and the magnitude of the result is that of its terms.
+        value: the function values, (points, outputs).
+        derivative: the Jacobians, (points, outputs, inputs), not summed over the outputs, or the Hessians,
+            (points, inputs, inputs).
+        value_terms, derivative_terms: the magnitude of the terms that the function sums to compute its values
+            and its derivative, (points,). A relative error is an error divided by at least this magnitude.
+            None if the terms do not cancel, so that the result itself has the magnitude of its terms.
     """
 
     value: np.ndarray
@@ -55,37 +57,39 @@ class Reference(NamedTuple):
 
 @dataclass(frozen=True)
 class Workload:
-    """A function to differentiate, its inputs, and its reference. A point is an element of the batch.
+    """A function to differentiate, its inputs, and its reference. A point is a batch element.
 
     Attributes:
         function: the function of one point, in JAX. It takes the inputs as keyword arguments and returns an
             array or a pytree of arrays, which are raveled and concatenated in the order of `jax.tree.leaves`.
-        points: the inputs with a value for each point, a dict from name to `InputSpec` or pytree of
-            `InputSpec`. `build` converts each leaf of a pytree to an input named by its path, such as
+        points: the inputs with a separate value for each point, a dict from name to `InputSpec` or pytree
+            of `InputSpec`. `build` converts each leaf of a pytree to an input named by its path, such as
             `params.w`.
         shared: the inputs with one value for all points, as a dict of the same form.
-        wrt: the default differentiated inputs, joined by "+". `params` means all floating-point leaves of
-            that input, in the order of the tree; `params.w` means one leaf.
+        wrt: the names of the inputs to differentiate by default, joined by "+". `params` means all
+            floating-point leaves of that input, in the order of the tree; `params.w` means one leaf.
         reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
-        whole: the function of the whole batch in one call, in JAX. Per-point inputs have a leading axis. It
-            returns (points, *outputs), a pytree of such arrays, or a scalar, the sum over the points. None if
-            the batch cannot be differentiated in one call.
+        whole: a JAX function that evaluates the whole batch in one call. Per-point inputs have a leading axis
+            of points. The function returns an array (points, *outputs), a pytree of such arrays, or a scalar,
+            the sum over the points. None if the batch cannot be differentiated in one call.
         whole_modes: a dict from the name of an AD mode without seeds to a function of the batch that returns
-            the derivative: axes (points, outputs, inputs), each of any shape, or a pytree such as
-            `jax.vmap(jax.jacrev(...))` returns. For target=hessian, hvp and laplacian it returns that
-            quantity. For seeds=colored it returns the nonzeros of `pattern`: (points, nonzeros).
-        reference: a NumPy function in float64 of the inputs of some points, a dict with pytrees as in
-            `points` and `shared`. Outputs and inputs of its result are raveled. If it is None, the reference
-            is the derivative of `function` in float64.
-        second: the reference for the Hessian of a scalar function.
-        terms: the number of terms of the sum that computes an element of the result, which scales the
-            tolerance.
-        pattern: a function that returns the sparsity pattern of the Jacobian of a point, if it is known:
-            int32 arrays (rows, columns), sorted by row, then by column.
+            the derivative: an array (points, *outputs, *inputs), or a pytree such as
+            `jax.vmap(jax.jacrev(...))` returns. For target=hessian, hvp or laplacian the function must return
+            that quantity, and for seeds=colored the nonzeros of `pattern`, (points, nonzeros).
+        reference: a NumPy function that returns the `Reference` at some points. Its argument is a dict of
+            float64 inputs, with pytrees as in `points` and `shared`. The outputs and inputs in its result are
+            raveled. If None, JAX computes the reference as the derivative of `function` in float64.
+        second: a function like `reference` for the Hessian of a scalar function.
+        terms: the number of terms in the sum that computes one entry of the derivative. The tolerance of the
+            check grows with its square root.
+        pattern: a function without arguments that returns the sparsity pattern of the Jacobian of one point:
+            int32 arrays (rows, columns), sorted by row, then by column. None if the pattern is unknown.
         nonzeros: a function like `reference` whose derivative contains only the nonzeros of `pattern`,
             (points, 1, nonzeros), for a Jacobian that is too large to be stored.
-        default_reduce: the `reduce` of the workload, set by `build`, which sets `reduce` to that of the case.
-        reduces_whole_modes: whether the results of `whole_modes` are still to be reduced, set by `build`.
+        default_reduce: the reduction that the workload module sets. `build` stores it here, because `build`
+            replaces `reduce` by the reduction of the case.
+        reduces_whole_modes: whether `whole_modes` returns whole Jacobians that must still be reduced. Set by
+            `build`.
     """
 
     function: Callable[..., Any]
@@ -120,13 +124,16 @@ class Workload:
 
 
 def _float_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
-    """Return the floating-point inputs that `name` selects: an input, or all leaves of a pytree."""
+    """Return the names of the floating-point inputs that `name` selects: one input, or leaves of a pytree."""
     leaves = [name] if name in inputs else [leaf for leaf in inputs if leaf.startswith(f"{name}.")]
     return [leaf for leaf in leaves if not inputs[leaf].integer]
 
 
 def module(name: str) -> ModuleType:
-    """Import and return the module of a workload, given the name of a built-in workload or an import path."""
+    """Import and return the module of a workload, given the name of a built-in workload or an import path.
+
+    Raise `Refusal` if the module cannot be imported or has no function `workload`.
+    """
     known = sorted(built_in("workloads"))
     path = f"scaling.workloads.{name}" if name in known else name
     try:
@@ -147,7 +154,7 @@ def module(name: str) -> ModuleType:
 
 
 def digest(name: str) -> str | None:
-    """Return a hash of the source file of a user's workload, or None for a built-in workload."""
+    """Return a hash of the source file of a user-defined workload, or None for a built-in workload."""
     if name in built_in("workloads"):
         return None
     file = getattr(module(name), "__file__", None)
@@ -163,9 +170,10 @@ def make_user_workload(case: Case) -> Any:
 
 
 def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workload:
-    """Return the workload of a case, with the `wrt` and `reduce` of the case.
+    """Return the workload of a case, with `wrt` and `reduce` set as the case requires.
 
-    Each leaf of a pytree of inputs becomes an input, and each function returns one array.
+    Each leaf of a pytree of inputs becomes a separate input, and each function returns one array. The
+    function `make_workload` creates the workload to convert.
     """
     of_peer = case.engine != JAX and case.formulation in option_modules.load("peers").formulations(case)
     workload = make_workload(dataclasses.replace(case, formulation=None) if of_peer else case)
@@ -225,12 +233,17 @@ def _is_flat(inputs: Any) -> bool:
 
 
 def _top_level_names(names: Iterable[str]) -> list[str]:
-    """Return the inputs to which leaves belong: the first parts of their dotted names, without repetition."""
+    """Return the distinct first parts of dotted names, such as `params` for `params.w`, in their order."""
     return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
 def _settle_wrt(case: Case, workload: Workload) -> str:
-    """Return the differentiated inputs, joined by "+": of the case, else of the workload, else the first."""
+    """Return the names of the inputs to differentiate, joined by "+".
+
+    They are given by `wrt` of the case, else by `wrt` of the workload. The default is the first input. With
+    reduce=points (a sum over the points) and no `wrt` in the case, they are all floating-point shared inputs,
+    unless the workload selects shared inputs only or has none.
+    """
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     leaves = _select_leaves(case, wrt, workload.inputs)
     shared = _top_level_names(leaf for leaf in workload.shared if not workload.shared[leaf].integer)
@@ -240,7 +253,7 @@ def _settle_wrt(case: Case, workload: Workload) -> str:
 
 
 def _select_leaves(case: Case, wrt: str, inputs: Mapping[str, InputSpec]) -> set[str]:
-    """Return the leaves that `wrt` selects. Raise `Refusal` for an unknown or a repeated name."""
+    """Return the names of the inputs that `wrt` selects. Raise `Refusal` for an unknown or repeated name."""
     leaves: list[str] = []
     for name in wrt.split("+"):
         leaves += (selected := _float_leaves(name, inputs))
