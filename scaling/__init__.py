@@ -1,6 +1,7 @@
-"""ad-scaling: a scaling study of automatic differentiation in JAX.
+"""Public API of the package: `load` a results folder as a DataFrame, `advise` on how to differentiate.
 
-It measures the cost of a Jacobian and how the cost changes with the number of devices.
+The package (ad-scaling) measures the cost of automatic differentiation in JAX: the time and memory of a
+Jacobian, and how they change with the number of devices.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,8 +19,8 @@ __version__ = "0.1.0"
 def load(folder: str | PathLike[str], samples: bool = False) -> "pandas.DataFrame":
     """Return the results in a folder as a pandas DataFrame with one row per run of a case.
 
-    If `samples` is true, it has one row per time sample instead. The columns are documented in
-    docs/notebook.md. Raise ValueError if the folder contains no results.
+    If `samples` is true, the DataFrame has one row per timing sample instead. docs/notebook.md documents the
+    columns. Raise ValueError if the folder contains no results.
     """
     from scaling.analysis import dataframe
 
@@ -32,12 +33,12 @@ def advise(
     shared: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> "Advice":
-    """Find the fastest way to differentiate a function at each point of a batch. Return it as an `Advice`.
+    """Return the fastest way to differentiate a function at every point of a batch, as an `Advice`.
 
     Args:
-        function: a JAX function of one point.
-        points: a dict from the names of parameters to arrays with a leading axis of points.
-        shared: a dict from the names of parameters to arrays that all points share.
+        function: a JAX function of one point. It is called with keyword arguments.
+        points: a dict from parameter name to an array whose leading axis is the points of the batch.
+        shared: a dict from parameter name to an array that all points share.
         options: `wrt`, `target`, `budget`, `devices`, `hardware`, `note`; see `advice.advisor.advise`.
     """
     from scaling.advice import advisor

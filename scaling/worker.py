@@ -1,6 +1,6 @@
 """Entry point `python -m scaling.worker` of a worker process: re-exports `main` of workers/worker_main.py.
 
-The name of this module is stable, because a launcher may start a worker of another revision of the package.
+This module must keep its name, because a launcher may start a worker of another revision of the package.
 """
 
 import sys
