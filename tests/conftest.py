@@ -19,6 +19,14 @@ from tests.support.slurm import cluster  # noqa: F401  # a fixture
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
 os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
 
+SLOWEST = [  # modules of all tiers that take longest, longest first
+    f"test_{name}.py"
+    for name in (
+        "online", "contract", "readme", "hostile_modules", "layouts", "check", "own_functions", "browser",
+        "malformed", "faults", "peer", "streams", "replicates", "small", "check_computed", "torch",
+    )
+]  # fmt: skip
+
 
 @pytest.fixture(scope="session")
 def loaded_command():
@@ -147,8 +155,9 @@ def pytest_configure():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Apply the markers `thin` and `sample`, and run the slowest folder first."""
-    items.sort(key=lambda item: item.path.parent.name != "workers")
+    """Apply the markers `thin` and `sample`, and run the slowest modules first, so that all workers end together."""
+    order = {name: number for number, name in enumerate(SLOWEST)}
+    items.sort(key=lambda item: order.get(item.path.name, len(order)))
     counts = Counter()
     for item in items:
         function = item.nodeid.partition("[")[0]

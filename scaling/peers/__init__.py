@@ -1,1 +1,1 @@
-"""Other systems of automatic differentiation (peers, `engine=NAME`), which run the same cases as JAX."""
+"""Peers: other libraries for automatic differentiation (`engine=NAME`), which run the same cases as JAX."""

@@ -1,7 +1,8 @@
 """Compute the Jacobians of a batch one seed at a time, for peers that have JVPs or VJPs but no vmap.
 
-A seed is a tangent or cotangent. The points (batch elements) are independent of each other. If every point
-has the same seed, a single pass over the batch computes one column or one row of the Jacobian of every point.
+A seed is a tangent or cotangent. The points (batch elements) are independent of each other. Therefore a seed
+that is repeated for all points yields, in a single pass over the batch, one column or one row of the Jacobian
+of every point.
 """
 
 import math
@@ -23,10 +24,11 @@ class Batch:
     """The batched function of a case and its inputs.
 
     Attributes:
+        case, workload: the case and its workload.
         sizes: the shape of the derivative.
-        function: maps `x` to the outputs (points, ...), or to their sum if `sizes.summed`.
-        x: the inputs to differentiate with respect to. Their leading axis is the points, except for shared
-            inputs that are not in `copied_inputs`.
+        function: maps the arrays in `x` to the outputs (points, ...), or to their sum if `sizes.summed`.
+        x: the inputs to differentiate with respect to. They have a leading axis of points, except for shared
+            inputs that `copied_inputs` does not return.
     """
 
     case: Case
@@ -37,25 +39,31 @@ class Batch:
 
     @property
     def rows_per_sum(self) -> int:
-        """Return the number of consecutive Jacobian rows that are summed into one row."""
+        """Return the number of consecutive Jacobian rows that are summed to one row.
+
+        It is the number of outputs of a point if the workload sums its Jacobian over them, otherwise 1.
+        """
         return self.sizes.outputs if self.workload.reduce else 1
 
     def points_per_seed(self, index: int) -> int:
-        """Return the number of points (batch elements) over which a tangent of input `index` is repeated.
+        """Return the number of points (batch elements) for which a tangent of an input is repeated.
 
-        It is 1 if the input is shared by all points, or if all outputs are summed to one scalar.
+        It is 1 if the input is shared by all points, or if all outputs are summed to a scalar.
+
+        Args:
+            index: the index of the input in `x`.
         """
         is_per_point = self.workload.names[index] in self.workload.points or self.case.target in SECOND
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(self, push: Callable[[int, np.ndarray], np.ndarray], size: float = 1.0) -> list[np.ndarray]:
-        """Return the columns of the Jacobian as one array (columns, points, outputs) for each input.
+        """Return the columns of the Jacobian: a list with an array (columns, points, outputs) per input.
 
         If the workload reduces the Jacobian (`reduce`), columns are summed over outputs: (columns, points).
 
         Args:
-            push: maps (index of the input, tangent) to a column (points, outputs).
-            size: the nonzero value of the tangents.
+            push: maps the index of an input and a tangent of this input to a column (points, outputs).
+            size: the value of the nonzero elements of the tangents.
         """
         parts = []
         for index, array in enumerate(self.x):
@@ -66,12 +74,12 @@ class Batch:
         return parts
 
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
-        """Return the rows of the Jacobian as one array (rows, *shape of the input) for each input.
+        """Return the rows of the Jacobian: a list with an array (rows, *shape of the input) per input.
 
         If the workload reduces the Jacobian, every `rows_per_sum` consecutive rows are summed.
 
         Args:
-            pull: maps a cotangent to a tuple with a row for each input.
+            pull: maps a cotangent to a tuple with a row for each input, an array of the shape of the input.
             like: an array with the shape and dtype of the outputs.
         """
         points = 1 if self.case.batch == "whole" else self.case.points
@@ -89,7 +97,7 @@ class Batch:
         return parts
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
-        """Concatenate the arrays of `columns` or `rows` to one array (points, outputs, inputs)."""
+        """Return the result of `columns` or `rows` as one array (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             parts = [np.moveaxis(part, 0, -1) for part in parts]
@@ -104,10 +112,10 @@ def make_batch(
     """Return the `Batch` of a case: its inputs, and its function from formulas.py for all points.
 
     Args:
-        sizes: The shape of the derivative.
-        arrays: A dict from input name to array.
-        library: An array library with the API of NumPy.
-        log_gamma: The logarithm of the gamma function in this library.
+        sizes: the shape of the derivative.
+        arrays: a dict from input name to array.
+        library: an array library with the API of NumPy.
+        log_gamma: the logarithm of the gamma function in this library.
     """
     formula = formulas.function(case, library, log_gamma if case.ad_mode.is_value else None)
     # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
@@ -123,23 +131,23 @@ def make_batch(
 
 
 def copied_inputs(case: Case, workload: Any) -> set[str]:
-    """Return the names of the inputs shared by all points that are copied for each point.
+    """Return the names of the shared inputs that must be copied for each point.
 
-    Without the copies, a VJP would sum their gradients over the points.
+    Without the copies, a VJP would sum the gradients with respect to these inputs over the points.
     """
     has_vjp = (case.ad_mode.order == 2 or case.ad_mode.uses_reverse) and case.batch == "vmap"
     return set(workload.names) & set(workload.shared) if has_vjp else set()
 
 
 def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.ndarray]:
-    """Yield every unit tangent or cotangent of an array, repeated for all points.
+    """Yield every unit tangent or cotangent of a point, repeated for all points.
 
     The same array object is yielded each time and is overwritten in place.
 
     Args:
-        like: An array with the shape and dtype of the seeds.
-        points: The length of the leading axis along which seeds are repeated.
-        size: The nonzero value of a seed.
+        like: an array with the shape and dtype of the seeds.
+        points: the number of points, which is the length of the leading axis unless it is 1.
+        size: the value of the nonzero elements of a seed.
     """
     seed = np.zeros(like.shape, like.dtype)
     flat = seed.reshape(points, -1)
@@ -150,7 +158,7 @@ def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.
 
 
 def _stack_slices(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
-    """Stack `count` arrays of an iterator along a new leading axis, without holding all of them in memory."""
+    """Stack the `count` arrays of an iterator along a new leading axis, with one of them in memory at a time."""
     stacked = np.empty(0)
     for k, array in enumerate(slices):
         if k == 0:
@@ -160,7 +168,10 @@ def _stack_slices(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return the reason why a peer that uses formulas.py cannot run a case, or None if it can."""
+    """Return the reason why a peer that uses formulas.py cannot run a case, or None if it can.
+
+    `modes` are the AD modes that the peer offers.
+    """
     text = f"{case.engine} implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     return first_reason(
         (case.workload not in formulas.KNOWN, text),
@@ -169,10 +180,10 @@ def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str])
 
 
 def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return the reason why a peer with the given AD modes cannot run a case, or None if it can.
+    """Return the reason why a peer that offers only the AD modes `modes` cannot run a case, or None if it can.
 
-    The mode, the chunk and the memory of the host are checked. The estimated memory is twice the size of the
-    result, which is copied once, plus several arrays of the size of the largest intermediate.
+    The mode, the target, the chunk and the memory are checked. The memory is estimated as twice the size of
+    the result, which is copied once, plus eight times the size of the largest intermediate array.
     """
     result = sizes.inputs * (1 if sizes.summed or workload.reduce else sizes.outputs)
     largest = max(sizes.inputs, sizes.outputs * (case.sizes["d"] if case.variant == "squared" else 1))

@@ -1,9 +1,9 @@
 """Peer: HIPS autograd, which records NumPy calls on a tape, on a single core.
 
 JVPs are computed with respect to one input at a time, because autograd would also propagate the zero tangents
-of the other inputs. VJPs are computed with respect to all inputs at once, which share most of the backward
-pass. The mode `linearize` is autograd's VJP of a VJP, which is linear in its seed after a single forward
-pass.
+of the other inputs. VJPs are computed with respect to all inputs at once, because most of the backward pass
+is common to the inputs. The mode `linearize` computes a JVP as the VJP of a VJP (autograd's
+`make_jvp_reversemode`), so that all tangents use the same forward pass.
 """
 
 from typing import Any
@@ -39,7 +39,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Compute the columns of the Jacobian with JVPs: an array (columns, points, outputs) for each input."""
+    """Return the columns of the Jacobian, computed by JVPs: an array (columns, points, outputs) per input."""
     from autograd import make_jvp
     from autograd.differential_operators import make_jvp_reversemode
 
@@ -52,7 +52,7 @@ def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Compute the rows of the Jacobian with VJPs: an array (rows, *shape of the input) for each input."""
+    """Return the rows of the Jacobian, computed by VJPs: an array (rows, *shape of the input) per input."""
     from autograd import make_vjp
 
     vjp, y = make_vjp(lambda x: batch.function(*x))(batch.x)
@@ -62,10 +62,11 @@ def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _hessian(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the columns of the Hessian H of each point x, or the product H x if the target is `hvp`.
+    """Return the columns of the Hessian H at each point x, or the products H x if the target is `hvp`.
 
-    The function is summed over the points. Because points are independent, the gradient of the sum consists
-    of the gradients of the points.
+    The result is a list in the form of `Batch.columns`. The function is differentiated as a sum over the
+    points. Because the points are independent, the gradient of the sum consists of the gradients of the
+    points.
     """
     x = batch.x
     hvp = _make_hvp(batch.case.mode, lambda x: batch.function(*x), x)
@@ -80,7 +81,10 @@ def _hessian(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _make_hvp(mode: str, f: Any, x: tuple) -> Any:
-    """Return the linear map from a tangent v to H v, with H the Hessian of sum(f) at x."""
+    """Return the function v -> H v, with H the Hessian of sum(f) at x.
+
+    x and v are tuples of arrays, and so is the result. `mode` is the AD mode, such as "fwd_over_rev".
+    """
     from autograd import make_jvp, make_vjp
 
     def gradient(f: Any) -> Any:

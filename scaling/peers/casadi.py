@@ -1,14 +1,17 @@
 """Peer: CasADi, which differentiates a symbolic graph (SX) of one point and evaluates it at every point.
 
-The graph is built once. `jit: false` evaluates it in CasADi's virtual machine, and `jit: true` as C code that
-`cc` compiles. In both cases, CasADi divides the loop over the points among threads. `batch: whole` makes a
-single graph of all points. `compile_seconds` is the time to build and compile the graph. CasADi computes in
-float64 only.
+The graph is built once. With `jit: false`, CasADi's virtual machine evaluates it. With `jit: true`, it is
+compiled as C code by `cc`. In both cases, CasADi divides the loop over the points among threads. With `batch:
+whole`, a single graph contains all points. `compile_seconds` is the time to build and compile the graph.
+CasADi computes in float64 only.
 
-The modes `jacfwd` and `jacrev` set the direction of the sweeps that build the graph (`ad_weight`), and
-`passes` is the number of sweeps after graph coloring. The graph omits known zeros and ones. Zeros are written
-with the dense result, which is included in the measured time. In a graph of scalars a matrix product is a
-sum, so that all formulations of `residual`, and of `rbf` with `variant: source`, are the same.
+A sweep is one forward or reverse differentiation of the graph, which yields one compressed column or row of
+the Jacobian. The modes `jacfwd` and `jacrev` select forward or reverse sweeps (`ad_weight`), and `passes` is
+the number of sweeps after graph coloring. Operations with constant zeros and ones are removed from the graph.
+The dense result includes the zeros, and the time to write them is included in the measured time.
+
+The graph consists of operations on scalars, in which a matrix product becomes a sum. Therefore all
+formulations of `residual`, and of `rbf` with `variant: source`, yield the same graph.
 """
 
 import math
@@ -34,9 +37,9 @@ _SECOND_WEIGHTS = {  # (inner ad_weight, outer ad_weight)
 }  # fmt: skip
 _MODES = ("value", *_WEIGHTS, *HESSIAN)
 _MOST_INSTRUCTIONS = 2_000_000  # instructions of a graph
-_MOST_COMPILED = 40_000  # instructions of a compiled graph; takes several seconds
-_MOST_SWEPT = 400_000_000  # instructions of all sweeps; takes about half a minute
-_MOST_COPIED = 2**27  # elements of the shared inputs, which are copied for every point
+_MOST_COMPILED = 40_000  # instructions of a compiled graph, whose compilation takes several seconds
+_MOST_SWEPT = 400_000_000  # instructions of all sweeps together, which take about half a minute
+_MOST_COPIED = 2**27  # elements of the copies of the shared inputs, one copy for every point
 _GRID = np.arange(-10.0, 11.0)
 
 
@@ -80,7 +83,7 @@ def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """Compile the graph of the derivative, and return a `Prepared` object that evaluates it."""
+    """Build the graph of the derivative, and return a `Prepared` object whose `call` evaluates it."""
     start = time.perf_counter()
     points = 1 if case.batch == "whole" else case.points
     per_thread = -(-points // threads)  # the last thread repeats the last point as padding
@@ -111,7 +114,8 @@ def prepare(
 def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: int) -> np.ndarray:
     """Return an input as a float64 array with one row per point, padded to `count` rows.
 
-    Shared inputs are repeated in every row. With `batch: whole`, the array has a single row.
+    The padding repeats the last point. A shared input is repeated in every row. With `batch: whole`, the
+    array has a single row with all points.
     """
     flat = np.ascontiguousarray(array, np.float64)
     if case.batch == "whole":
@@ -125,9 +129,13 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 def _build_graph(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray]
 ) -> tuple[Any, int | None]:
-    """Return the derivative of a point or a batch as a CasADi function, and its number of sweeps.
+    """Return a CasADi function that computes the derivative of a point, or of all points for `batch: whole`.
 
     CasADi stores matrices in column-major order. Every matrix is therefore the transpose of the NumPy array.
+
+    Returns:
+        The function.
+        The number of sweeps, or None if the function computes a value or a second derivative.
     """
     import casadi as ca
 
@@ -150,9 +158,10 @@ def _build_graph(
 
 
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int | None]:
-    """Return the derivative as a CasADi matrix, and its number of sweeps, or None for a Hessian.
+    """Return the derivative of y by x as a CasADi matrix, and the number of sweeps that compute it.
 
-    The matrix has the shape (inputs, outputs), which is (outputs, inputs) in row-major memory.
+    The matrix has the shape (inputs, outputs), which is (outputs, inputs) in row-major memory. The number of
+    sweeps is None for a second derivative.
     """
     if case.target in SECOND:
         inner, outer = _SECOND_WEIGHTS[case.mode]
@@ -170,7 +179,10 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
 
 
 def _jacobian(ca: Any, y: Any, x: Any, weight: int) -> tuple[Any, int]:
-    """Return the Jacobian dy/dx and its number of sweeps: forward if `weight` is 0, reverse if it is 1."""
+    """Return the Jacobian dy/dx and the number of sweeps that compute it.
+
+    The sweeps are in forward mode if `weight` is 0, and in reverse mode if it is 1.
+    """
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": weight, "ad_weight_sp": weight}})
     pattern = jacobian.sparsity()
     colors = pattern.T.uni_coloring(pattern) if weight else pattern.uni_coloring(pattern.T)
@@ -187,12 +199,15 @@ def _rbf(ca: Any, case: Case, x: Any, support: Any) -> Any:
 
 
 def _linear(ca: Any, case: Case, X: Any, W: Any) -> Any:
-    """Return W X with shape (o, points), for X (p, points) and W (o, p)."""
+    """Return the matrix product W X, (o, points), for X (p, points) and W (o, p)."""
     return ca.mtimes(W, X)
 
 
 def _residual(ca: Any, case: Case, d: Any, m: Any) -> Any:
-    """Return d - a f, with f = exp(-1.5 (x - m)^2) and least-squares amplitude a, or its sum of squares."""
+    """Return d - a f, with f = exp(-1.5 (x - m)^2) and the least-squares amplitude a.
+
+    For `variant: scalar`, return the sum of the squares.
+    """
     f = ca.exp(-1.5 * (ca.SX(_GRID) - m) ** 2)
     rs = d - ca.sum1(d * f) / ca.sum1(f * f) * f
     return ca.sum1(rs**2) if case.variant == "scalar" else rs

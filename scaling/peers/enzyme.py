@@ -1,9 +1,9 @@
 """Peer: Enzyme-JAX, which differentiates the compiler IR (StableHLO) instead of the jaxpr, on one CPU core.
 
-Enzyme-JAX has no vmap. It differentiates the function of the whole batch: a single pass computes one column
-or one row of the Jacobian of every point, and a loop in the same program iterates over the seeds. It supports
-every workload in JAX whose operations have derivative rules in Enzyme. Enzyme raises an error for LAPACK,
-sorting, cumulative products, and nested differentiation, so that there are no Hessians.
+Enzyme-JAX has no vmap. It therefore differentiates the function of the whole batch: a single pass computes
+one column or one row of the Jacobian of every point, and a loop in the same program iterates over the seeds.
+All workloads in JAX are supported if their operations have derivative rules in Enzyme. Enzyme raises an error
+for LAPACK, sorting, cumulative products, and nested differentiation. Hessians are therefore not offered.
 """
 
 import functools
@@ -30,7 +30,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Compile the derivative with XLA, and return a `Prepared` object that calls the program."""
+    """Compile the derivative with XLA, and return a `Prepared` object whose `call` runs the program."""
     import jax
 
     with (
@@ -57,9 +57,9 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 def _batch_function(
     case: Case, workload: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[Callable, tuple, tuple]:
-    """Return (function of the whole batch, differentiated inputs, other inputs).
+    """Return the function of the whole batch, the differentiated inputs and the other inputs.
 
-    The function takes all inputs as positional arguments, the differentiated ones first.
+    The function takes all inputs as positional arguments, the differentiated inputs first.
     """
     import jax
     import jax.numpy as jnp
@@ -88,7 +88,7 @@ def _value(batch: _seeds.Batch, f: Callable, x: tuple) -> Any:
 
 
 def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Compute the columns of the Jacobian with JVPs: an array (columns, points, ...) for each input."""
+    """Return the columns of the Jacobian, computed by JVPs: an array (columns, points, ...) per input."""
     import jax
     import jax.numpy as jnp
 
@@ -105,7 +105,7 @@ def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Compute the rows of the Jacobian with VJPs: an array (rows, *shape of the input) for each input.
+    """Return the rows of the Jacobian, computed by VJPs: an array (rows, *shape of the input) per input.
 
     If the workload reduces the Jacobian, every `rows_per_sum` consecutive rows are summed.
     """
@@ -129,7 +129,7 @@ def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _unit_seed(like: Any, points: int, k: Any) -> Any:
-    """Return an array like `like` in which element `k` of every point is 1 and all other elements are 0."""
+    """Return an array like `like` in which the element k of every point is 1 and all others are 0."""
     import jax.numpy as jnp
 
     width = like.size // points

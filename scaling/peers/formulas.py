@@ -1,7 +1,8 @@
 """Functions of the workloads `rbf`, `linear`, `residual` and `poisson`, for any library with NumPy's API.
 
-They accept a single point or a batch with a leading axis of points. They also accept a separate copy of W for
-each point. The argument `np` is the array library: numpy, autograd.numpy, torch or jax.numpy.
+The functions accept a single point or a batch with a leading axis of points. `_linear` also accepts a
+separate copy of W for each point. The argument `np` is the array library: numpy, autograd.numpy, torch or
+jax.numpy.
 """
 
 from collections.abc import Callable
@@ -14,10 +15,12 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
 def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
-    """Return the Python function that a case differentiates. It takes its inputs as keyword arguments.
+    """Return the function of a case, which takes the inputs of the workload as keyword arguments.
 
-    `np` is the array library and `log_gamma` its logarithm of the gamma function, which only the value of
-    `poisson` needs.
+    Args:
+        np: the array library.
+        log_gamma: the logarithm of the gamma function in this library. It is needed only for the value of
+            `poisson`, because the gradient does not depend on it.
     """
     if case.workload == "rbf":
         functions = {
@@ -67,7 +70,10 @@ def _dot(np, a, b):
 
 
 def _residual(np, dot, d, m):
-    """Return d (..., 21) minus its least-squares fit by exp(-1.5 (x - m)^2) on x = -10..10: (..., 21)."""
+    """Return d minus its least-squares fit by a Gaussian: d (..., 21), m (...) -> (..., 21).
+
+    The Gaussian is exp(-1.5 (x - m)^2) on the grid x = -10, -9, ..., 10.
+    """
     f = np.exp(-1.5 * (_grid(np, d) - m[..., None]) ** 2)
     return d - (dot(np, d, f) / dot(np, f, f))[..., None] * f
 
@@ -78,11 +84,14 @@ def _grid(np, like):
 
 
 def _residual_scalar(np, dot, d, m):
-    """Return the sum of squares of `_residual`: d (..., 21), m (...) -> (...)."""
+    """Return the sum of the squares of `_residual`: d (..., 21), m (...) -> (...)."""
     return np.sum(_residual(np, dot, d, m) ** 2, -1)
 
 
 def _poisson(np, log_gamma, c, lam):
-    """Return log pmf(c; lam), without the term log(c!) if `log_gamma` is None: (...), (...) -> (...)."""
+    """Return the Poisson log-likelihood log pmf(c; lam), elementwise: c (...), lam (...) -> (...).
+
+    The term log(c!) is omitted if `log_gamma` is None.
+    """
     log_factorial = log_gamma(c + 1.0) if log_gamma else 0.0
     return c * np.log(lam) - lam - log_factorial

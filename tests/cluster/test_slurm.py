@@ -281,6 +281,8 @@ def test_a_task_that_timed_out_is_resubmitted_by_the_next_run(submit, tmp_path, 
     """Without accounting, the state is read from the log of the job."""
     submit("cluster.time=1", "cluster.fill=1")
     before = wait_for_block(tmp_path)
+    for job, _ in map(str.split, queued_jobs()):  # the time limit of a minute, earlier
+        run_command("scontrol", "update", f"JobId={job}", "EndTime=now+1")
     assert "TIMEOUT" in final_states(results)
     with pytest.MonkeyPatch.context() as patch:  # neither accounting nor saved states
         patch.setattr("scaling.cluster.slurm.query_states", lambda jobs: {})
