@@ -1,7 +1,8 @@
 """Data parallelism: sum a loss and its gradient over a batch that is distributed over devices.
 
-Each device sums over its own points (batch elements). With `split=data` an all-reduce adds the sums of all
-devices, so that every device holds the total. The gradient is that with respect to the shared inputs.
+Each device sums over its part of the points (batch elements). With `split=data` an all-reduce adds the sums
+of all devices, so that every device holds the total. The loss is differentiated with respect to the inputs
+that all points share, such as weights.
 """
 
 import dataclasses
@@ -52,7 +53,8 @@ def sum_derivative(
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
         """Return the sum of `transform(loss)` over all blocks of `case.block` points of all devices.
 
-        The loss is that of one block. If `case.block` is None, a device has a single block.
+        `transform` is called with the loss of one block. If `case.block` is None, each device has a single
+        block.
         """
 
         def sum_of_block(rows: Any) -> Any:
@@ -77,7 +79,10 @@ def sum_derivative(
 
 
 def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: Any) -> Any:
-    """Return the sum of the workload's function over its outputs and the points where `valid` is true."""
+    """Return the sum of the workload's function over its outputs and over the points.
+
+    `valid` is a mask of the points that are not padding, or None if there is no padding.
+    """
     if case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
     values = jax.vmap(lambda point: workload.function(**point, **shared))(points)

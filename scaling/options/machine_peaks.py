@@ -40,8 +40,8 @@ def are_wanted(study: Mapping[str, Any]) -> bool:
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
     """Return the benchmarks from which lower bounds on the run times of the given cases are computed.
 
-    Each benchmark is returned once. The device counts are those of the cases, and the dtypes are chosen by
-    `peak_like`. The benchmark `call` also uses the API of a case, because the dispatch latency depends on it.
+    Each benchmark is returned once. It runs on as many devices as a case, and `peak_like` chooses its dtype.
+    The benchmark `call` also uses the API of a case, because the dispatch latency depends on the API.
     """
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):

@@ -61,14 +61,14 @@ def flatten_inputs(name: str, workload: Workload) -> Workload:
 def _call_with_trees(
     function: Callable[..., Any], trees: tuple[InputTree, ...], /, *inputs: Any, **named: Any
 ) -> Any:
-    """Call a function that takes pytrees, given their leaves as keyword arguments."""
+    """Call a function that takes pytrees, after combining leaves given as keyword arguments into pytrees."""
     return function(*inputs, **_unflatten(trees, named))
 
 
 def _call_reference(
     function: Callable[..., Any], trees: tuple[InputTree, ...], named: Mapping[str, Any], /
 ) -> Any:
-    """Call a reference function that takes a dict of pytrees, given a dict of their leaves by name."""
+    """Call a reference function that takes a dict of pytrees, after combining the leaves into pytrees."""
     return function(_unflatten(trees, named))
 
 
@@ -236,7 +236,7 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
 
 
 def _are_blocks(leaves: Sequence[Any], widths: Sequence[int], inputs: int, per_point: bool) -> bool:
-    """Return whether the shapes of arrays are those of the blocks of one derivative.
+    """Return whether arrays have the shapes of blocks that together form one derivative.
 
     Args:
         leaves: the arrays, block row by block row.

@@ -229,8 +229,8 @@ def _operation(
 ) -> tuple[str, list[HloLine], str]:
     """Return the opcode, the operands and the attributes of an instruction.
 
-    For a fusion, those of its root instruction are returned, in which the parameters of the fusion are
-    replaced by the operands of the fusion. An operand that is a copy is replaced by what it copies.
+    For a fusion, its root instruction is used instead, in which the parameters of the fusion are replaced by
+    the operands of the fusion. An operand that is a copy is replaced by what it copies.
     """
     if line.opcode != "fusion":
         return line.opcode, [skip_copies(name, lines) for name in line.operands], line.rest

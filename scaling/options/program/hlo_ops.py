@@ -161,8 +161,8 @@ def _count_taps(
 ) -> int:
     """Return the number of products of a one-dimensional convolution, or of one axis of a convolution.
 
-    A pair of an output index and a kernel index counts if it reads an element of the input, and not a zero
-    due to padding or dilation.
+    A pair of an output index and a kernel index counts if it reads an element of the input, and not a zero of
+    padding or dilation.
 
     Args:
         length, kernel, output: the lengths of the input, the kernel and the output.

@@ -18,7 +18,12 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 @dataclass(frozen=True)
 class OperationCounts:
-    """The floating-point operations and transcendental evaluations of one device, both None if unknown."""
+    """The numbers of operations that one device performs. Both are None if they are unknown.
+
+    Attributes:
+        flops: the number of floating-point operations without transcendental evaluations.
+        transcendentals: the number of evaluations of transcendental functions.
+    """
 
     flops: int | None
     transcendentals: int | None

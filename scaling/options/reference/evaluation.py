@@ -86,28 +86,40 @@ def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Ar
 
 
 def jacobian_columns(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
-    """Return the columns of the Jacobian of each point at the given indices: (points, outputs, columns)."""
+    """Return some columns of the Jacobian at each point: (points, outputs, columns).
+
+    `indices` are the indices of these columns.
+    """
     return _evaluate_in_blocks(evaluation, arrays, indices, "columns", 2)
 
 
 def jacobian_rows(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
-    """Return the rows of the Jacobian of each point at the given indices: (points, rows, inputs)."""
+    """Return some rows of the Jacobian at each point: (points, rows, inputs).
+
+    `indices` are the indices of these rows.
+    """
     return _evaluate_in_blocks(evaluation, arrays, indices, "rows", 1)
 
 
 def gram_columns(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
-    """Return the columns of J^T J of each point at the given indices: (points, inputs, columns)."""
+    """Return some columns of J^T J at each point, with J the Jacobian: (points, inputs, columns).
+
+    `indices` are the indices of these columns.
+    """
     return _evaluate_in_blocks(evaluation, arrays, indices, "gram_columns", 2)
 
 
 def gram_times_vector(evaluation: Evaluation, arrays: Arrays, vector: np.ndarray) -> np.ndarray:
-    """Return J^T J v of each point, for a vector v that all points share: (points, inputs)."""
+    """Return the product J^T J v at each point, with J the Jacobian: (points, inputs).
+
+    `vector` is v, (inputs,), which is the same for all points.
+    """
     flat = vector.astype(jnp.dtype(evaluation.dtype))
     return np.asarray(_jitted(evaluation, "gram_times")(*_cast(evaluation, arrays), flat), np.float64)
 
 
 def jacobian(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
-    """Return the Jacobian of each point: (points, outputs, inputs)."""
+    """Return the Jacobian at each point: (points, outputs, inputs)."""
     return jacobian_columns(evaluation, arrays, np.arange(count_inputs(evaluation, arrays)))
 
 
@@ -223,12 +235,12 @@ def _jvp(
 
 
 def _columns(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Return the columns of the Jacobian at the given indices: (outputs, columns)."""
+    """Return the columns of the Jacobian with the given indices: (outputs, columns)."""
     return jax.vmap(lambda i: _pushforward(evaluation, f, x)(_one_hot(i, x)), out_axes=1)(indices)
 
 
 def _rows(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Return the rows of the Jacobian at the given indices: (rows, inputs)."""
+    """Return the rows of the Jacobian with the given indices: (rows, inputs)."""
     y, pullback = jax.vjp(f, x)
     return jax.vmap(lambda i: pullback(_one_hot(i, y))[0])(indices)
 

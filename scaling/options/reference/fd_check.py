@@ -94,7 +94,7 @@ def random_direction(
 
     The array has the shape of the input. Each element has a random sign and a random magnitude between 0.5
     and 1 times the magnitude of the same element of the input. If that element is smaller than 0.001 times
-    the root mean square of the input, the latter value is used, or 1 if the input is zero.
+    the root mean square of the input, that multiple is used instead, or 1 if the input is zero.
     """
     direction = {}
     for name in evaluation.names:

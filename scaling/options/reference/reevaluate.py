@@ -289,8 +289,7 @@ def _expected_sum(spec: ReferenceSpec, evaluation: Evaluation, arrays: Arrays) -
     """Return the derivative, summed over the k given points and multiplied by sqrt(n / k): (1, inputs).
 
     n is the number of points of the case. The rounding error of a sum grows with the square root of its
-    number of terms. Because of the factor, the rounding error of the result is that of the sum over all n
-    points.
+    number of terms. The factor therefore scales the rounding error to that of a sum over all n points.
     """
     summed = evaluations.with_summed_outputs(evaluation)
     by_point = evaluations.jacobian_columns(summed, arrays, np.arange(spec.sizes.inputs))[:, 0]

@@ -27,7 +27,11 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 
 
 class Sample(NamedTuple):
-    """The indices of the columns and rows of the Jacobian that are compared at every point."""
+    """The part of the Jacobian that is compared at every point.
+
+    Attributes:
+        columns, rows: the indices of the compared columns and rows.
+    """
 
     columns: np.ndarray
     rows: np.ndarray

@@ -207,7 +207,7 @@ def _conflict_graph(matrix: Matrix, owned: np.ndarray, columns: np.ndarray) -> C
 
 
 def compile_loops() -> None:
-    """Compile all loops, including those of asdex, so that measured times do not include compilation."""
+    """Compile all loops of this file and of asdex, so that measured times do not include compilation."""
     matrix = Matrix(np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32), (2, 3))
     columns = np.unique(matrix.cols)
     for loop in (_color_by_saturation, _color_in_order):
