@@ -57,7 +57,7 @@ def _sum_over_points(x):
 
 
 def _value(value: np.ndarray) -> Reference:
-    """Return a reference without a derivative, because these functions are not differentiated."""
+    """Return a `Reference` with the given values and an empty derivative."""
     return Reference(value.reshape(len(value), -1), np.empty(0))
 
 

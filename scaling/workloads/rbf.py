@@ -95,7 +95,7 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return the handwritten derivative of one point with respect to x: (m, d), or (d,) if summed."""
+    """Return the handwritten derivative of one point with respect to x: (m, d), or (d,) if summed over m."""
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))
@@ -106,7 +106,7 @@ def _analytic_point(variant: str, summed: bool, x, support):
 
 
 def _linspace_input(count: int) -> InputSpec:
-    """Return an input with one element per point, the values linspace(-1, 1, count)."""
+    """Return an `InputSpec` with one number per point: the values of linspace(-1, 1, count)."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 
