@@ -158,7 +158,10 @@ def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.
 
 
 def _stack_slices(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
-    """Stack the `count` arrays of an iterator along a new leading axis, with one of them in memory at a time."""
+    """Stack the `count` arrays of an iterator along a new leading axis.
+
+    Each array is copied to the result before the next is computed, to save memory.
+    """
     stacked = np.empty(0)
     for k, array in enumerate(slices):
         if k == 0:
@@ -180,7 +183,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str])
 
 
 def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
-    """Return the reason why a peer that offers only the AD modes `modes` cannot run a case, or None if it can.
+    """Return the reason why a peer that offers the AD modes `modes` cannot run a case, or None if it can.
 
     The mode, the target, the chunk and the memory are checked. The memory is estimated as twice the size of
     the result, which is copied once, plus eight times the size of the largest intermediate array.

@@ -158,7 +158,7 @@ def _build_graph(
 
 
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int | None]:
-    """Return the derivative of y by x as a CasADi matrix, and the number of sweeps that compute it.
+    """Return the derivative dy/dx as a CasADi matrix, and the number of sweeps that compute it.
 
     The matrix has the shape (inputs, outputs), which is (outputs, inputs) in row-major memory. The number of
     sweeps is None for a second derivative.

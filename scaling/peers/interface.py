@@ -1,22 +1,22 @@
-"""Interface of a peer (another AD system): find, check and version the module that `engine=NAME` names.
+"""Interface of a peer (another AD library): import and check the module that `engine=NAME` selects.
 
-A peer runs the same cases as JAX, with the same inputs and checks. It is a module of this package (`engine:
-torch`) or of the user (an import path) that defines two functions,
+A peer runs the same cases as JAX, with the same inputs and checks. It is a module of this package, such as
+`engine: torch`, or a module of the user, given by its import path. It must define two functions,
 
     reason_to_skip(case, workload, sizes) -> str | None     the reason why the peer cannot run a case
     prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
 
-and optionally these constants and functions:
+and may define these constants and functions:
 
-    PACKAGES      the distributions that it needs; their versions are recorded
-    INSTALL       the command that installs them
-    THREADS       whether it can use several cores
-    JIT           the values of `jit` that it supports; any other value is replaced by the first of them
-    SYSTEMS       the names of several systems in one peer: `engine: julia/ForwardDiff`
-    FORMULATIONS  {workload: formulations that only this peer has}
-    versions() -> {name: version or None}     instead of PACKAGES; versions(system) if SYSTEMS differ
+    PACKAGES      the Python packages that the peer needs; their versions are recorded
+    INSTALL       the command that installs these packages
+    THREADS       whether the peer can use several cores
+    JIT           the supported values of `jit`; any other value is replaced by the first of them
+    SYSTEMS       the names of the AD systems, if the peer has several: `engine: julia/ForwardDiff`
+    FORMULATIONS  {workload: formulations that only this peer offers}
+    versions() -> {name: version or None}     replaces PACKAGES; versions(system) if the systems differ
 
-Importing the module imports only NumPy and the standard library. Other packages are imported in `prepare`.
+The module must import only NumPy and the standard library at its top level, and other packages in `prepare`.
 """
 
 import functools
@@ -46,11 +46,14 @@ class Prepared:
     """A derivative that a peer has prepared, ready to be called and timed.
 
     Attributes:
-        call: computes the complete derivative, and returns when it is finished.
-        collect: maps the result of `call` to an array (points, outputs, inputs), see `shape.result_shape`.
-        compile_seconds: the duration of compilation or tracing, or None if there is none.
-        passes: the number of JVPs, VJPs or function evaluations per Jacobian, or None if unknown.
-        sample: takes the timing samples with the peer's own benchmark tool, or None to use the common one.
+        call: a function that computes the complete derivative. It must not return before the computation is
+            finished.
+        collect: a function that converts the result of `call` to an array (points, outputs, inputs), see
+            `shape.result_shape`.
+        compile_seconds: the time of compilation or tracing in seconds, or None if there is neither.
+        passes: the number of JVPs, VJPs or function evaluations per Jacobian, or None if it is unknown.
+        sample: a function that samples the run time with a benchmark tool of the peer. If it is None, `call`
+            is timed in the same way as JAX.
     """
 
     call: Callable[[], Any]
@@ -67,9 +70,12 @@ def built_in() -> list[str]:
 
 
 def module(engine: str) -> ModuleType:
-    """Return the module of an engine, which is the name of a peer in this package or an import path.
+    """Import and return the module of a peer.
 
     Raise `Refusal` if the module cannot be imported or does not define a peer.
+
+    Args:
+        engine: the name of a peer in this package, such as "torch" or "julia/ForwardDiff", or an import path.
     """
     name, _, system = engine.partition("/")
     path = f"scaling.peers.{name}" if name in built_in() else name
@@ -92,7 +98,7 @@ def module(engine: str) -> ModuleType:
 
 
 def engines() -> list[str]:
-    """Return all values of `engine` that this package provides, such as "torch", except JAX."""
+    """Return all values of `engine` for the peers in this package, such as "torch" or "julia/ForwardDiff"."""
     systems = {
         name: getattr(importlib.import_module(f"scaling.peers.{name}"), "SYSTEMS", ()) for name in built_in()
     }
@@ -105,10 +111,10 @@ def engines() -> list[str]:
 
 @functools.cache
 def versions(engine: str) -> dict[str, str | None]:
-    """Return a dict from package to version, or to None if not installed, for the packages of an engine.
+    """Return a dict from the name of each package of an engine to its version.
 
-    The version of a user's peer is a hash of its source. The result is empty for JAX, whose version every
-    record contains.
+    The version of a package that is not installed is None. For a peer of the user, the dict also contains the
+    name of its module with a hash of its source. The dict is empty for JAX, whose version is in every record.
     """
     if engine == JAX:
         return {}
@@ -131,7 +137,10 @@ def _version(distribution: str) -> str | None:
 
 
 def missing(engine: str) -> str | None:
-    """Return a message such as "torch is not installed; pip install ...", or None if nothing is missing."""
+    """Return an error message if packages of an engine are not installed, or None if all are installed.
+
+    An example is "torch is not installed; pip install 'ad-scaling[peers]'".
+    """
     names = [name for name, version in versions(engine).items() if version is None]
     if not names:
         return None
@@ -140,9 +149,10 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return the fields of a case that its peer prescribes, as a dict from field name to value.
+    """Return the values of those fields of a case that its peer determines, as a dict by field name.
 
-    A peer computes the whole batch with a number of threads, so that options of JAX do not apply.
+    A peer computes the whole batch with threads in a single process. Therefore fields that select options of
+    JAX, such as `api` and `block`, get a fixed value.
     """
     supported = getattr(module(case.engine), "JIT", (False,))
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
@@ -154,7 +164,7 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def formulations(case: Case) -> tuple[str, ...]:
-    """Return the names of the implementations of the case's function that only its engine offers."""
+    """Return the formulations (implementations) of the case's function that only its engine offers."""
     if case.engine == JAX:
         return ()
     return tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))
@@ -163,7 +173,7 @@ def formulations(case: Case) -> tuple[str, ...]:
 def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | None:
     """Return (reason, text) if the engine of a case cannot run it, or None if it can.
 
-    The reason is "not_offered" or "not_installed".
+    The reason is "not_offered" or "not_installed", and the text is an error message.
     """
     peer, is_mixed, is_reduced = module(case.engine), bool(case.ad_mode.parts), case.reduce is not None
     if case.devices > 1 and not getattr(peer, "THREADS", False):
@@ -181,7 +191,10 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
 
 
 def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) -> np.ndarray:
-    """Reshape the result of a peer to (points, outputs, inputs), or raise `Refusal` if its size differs."""
+    """Return the result of a peer in the shape `expected`, which is (points, outputs, inputs).
+
+    Raise `Refusal` if the result has a different number of elements.
+    """
     if np.size(result) != math.prod(expected):
         returned = f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(result)}"
         raise Refusal(f"{returned}, where {expected} is expected")
@@ -189,5 +202,5 @@ def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) ->
 
 
 def first_reason(*checks: tuple[Any, str]) -> str | None:
-    """Return the text of the first (condition, text) pair whose condition is true, or None."""
+    """Return the text of the first pair (condition, text) whose condition is true, or None if none is."""
     return next((text for condition, text in checks if condition), None)

@@ -1,6 +1,6 @@
 """Peer: NumPy on a single core, with function values, finite differences and handwritten derivatives.
 
-It is the baseline for the cost of a differentiation system.
+Its run times show what derivatives cost without an automatic differentiation system.
 """
 
 from typing import Any
@@ -35,7 +35,11 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _finite_differences(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return (f(x + h e) - f(x)) / h for each unit vector e, as (vectors, points, outputs) per input."""
+    """Return the forward differences (f(x + h e) - f(x)) / h for each unit vector e of the inputs x.
+
+    The result is a list with an array (vectors, points, outputs) for each input. The step h depends on the
+    dtype.
+    """
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
 
@@ -46,7 +50,10 @@ def _finite_differences(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _analytic(case: Case, workload: Any, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the handwritten derivative: (points, outputs, inputs), or (points, inputs) if summed."""
+    """Return the handwritten derivative of a case.
+
+    Its elements are in the order (points, outputs, inputs), but axes of length one may be omitted.
+    """
     if case.workload == "rbf":
         return _rbf(case.variant, workload.reduce is not None, **inputs)
     if case.workload == "poisson":
@@ -59,7 +66,8 @@ def _analytic(case: Case, workload: Any, inputs: dict[str, np.ndarray]) -> np.nd
 def _rbf(variant: str | None, is_summed: bool, x: np.ndarray, support: np.ndarray) -> np.ndarray:
     """Return the derivative of `rbf` with respect to x, an array (points, m, d).
 
-    The axis m is omitted if the outputs are summed, and the axis d if the variant is not `squared`.
+    If `is_summed` is true, the derivative is summed over the axis m. The axis d is omitted if the variant is
+    not `squared`.
     """
     if variant == "squared":
         value = np.exp(-0.5 * np.sum((x[:, None, :] - support) ** 2, axis=-1))
@@ -74,16 +82,18 @@ def _rbf(variant: str | None, is_summed: bool, x: np.ndarray, support: np.ndarra
 def _linear(X: np.ndarray, W: np.ndarray) -> dict[str, np.ndarray]:
     """Return the derivatives of (X @ W).sum(axis=1), as a dict from input name to array (points, inputs).
 
-    With respect to W[i, j], the derivative is X[:, i], and with respect to X[:, i] it is the sum of W[i, :].
+    The derivative with respect to W[i, j] is X[:, i]. The derivative with respect to X[:, i] is the sum of
+    W[i, :].
     """
     return {"W": np.repeat(X, W.shape[1], axis=1), "X": np.tile(W.sum(axis=1), (len(X), 1))}
 
 
 def _residual(variant: str | None, d: np.ndarray, m: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the derivative of rs = d - a f as a dict from input name to array (points, 21, inputs).
+    """Return the derivatives of the residual rs by d and m, a dict from input name to array.
 
-    Here f = exp(-1.5 (x - m)^2) and a = sum(d f) / sum(f f). The variant `scalar` is the derivative of
-    sum(rs^2), where rs is orthogonal to f, with arrays (points, inputs).
+    The residual is rs = d - a f with f = exp(-1.5 (x - m)^2) and a = sum(d f) / sum(f f). The arrays have the
+    shape (points, 21, inputs). For the variant `scalar`, they contain the derivatives of sum(rs^2) and have
+    the shape (points, inputs). These formulas are simplified, because rs is orthogonal to f.
     """
     offset = np.arange(-10.0, 11.0).astype(d.dtype) - m[:, None]
     f = np.exp(-1.5 * offset**2)

@@ -1,10 +1,13 @@
 """Peer: PyTorch on the CPU, with `torch.func.jvp`, `torch.autograd.grad`, and `torch.func.vmap` over seeds.
 
 The function takes the whole batch with a leading axis of points, so that no vmap over points is needed. The
-results equal those of vmap(jacfwd(f)) and vmap(jacrev(f)), and mostly take 0.4 to 0.9 of their time. A single
-seed is not batched. `chunk` is the chunk_size of the vmap over seeds. `jit: false` runs eagerly. `jit: true`
-uses `torch.compile`, which supports only torch.func, so that reverse mode is then `torch.func.vjp`.
-`compile_seconds` is the time of the first call, with an initialized compiler and without caches.
+result is equal to vmap(jacfwd(f)) or vmap(jacrev(f)), and in most cases takes 0.4 to 0.9 times as long. A
+single seed is computed without vmap. `chunk` is the chunk_size of the vmap over seeds.
+
+With `jit: false`, PyTorch runs eagerly. With `jit: true`, the derivative is compiled by `torch.compile`.
+Reverse mode then uses `torch.func.vjp`, because `torch.compile` does not support `torch.autograd.grad`.
+`compile_seconds` is the time of the first call. The compiler is initialized before, and its caches are
+disabled.
 """
 
 import importlib
@@ -30,7 +33,7 @@ JIT = (False, True)
 
 _MODES = ("value", "jacfwd", "jacrev", "grad_of_sum", *HESSIAN)
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
-_LIVE_ARRAYS = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # intermediates per seed, as measured
+_LIVE_ARRAYS = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # measured number of arrays per seed
 _LIVE_ARRAYS_OF_HESSIAN = 36
 
 Arrays = tuple[Any, ...]
@@ -61,9 +64,10 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
-    """Estimate the bytes of the autograd graph, seeds, intermediates and derivative in eager execution.
+    """Return the estimated memory of a case in bytes, for eager execution.
 
-    torch.compile usually needs less.
+    It includes the autograd graph, the seeds, the intermediate results and the derivative. `torch.compile`
+    usually needs less.
     """
     size = {name: math.prod(spec.shape) for name, spec in {**workload.points, **workload.shared}.items()}
     inputs, mode = sum(size[name] for name in workload.names), case.ad_mode
@@ -83,7 +87,7 @@ def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """Return a `Prepared` object whose `call` computes the derivative, compiled with `jit: true`."""
+    """Return a `Prepared` object whose `call` computes the derivative. It is compiled if `jit` is true."""
     import torch
 
     from scaling.core.shape import result_shape  # imports JAX
@@ -116,8 +120,8 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 def _prepare_input(case: Case, workload: Any, name: str, tensor: Any) -> Any:
     """Return an input as a tensor to differentiate with respect to.
 
-    In reverse mode, a shared input is expanded along a new axis of points, so that its gradient is not summed
-    over points.
+    In reverse mode with `batch: vmap`, a shared input is expanded along a new axis of points, so that its
+    gradient is not summed over points.
     """
     if name in workload.shared and case.batch == "vmap" and case.ad_mode.seed == COTANGENT:
         tensor = tensor.expand(case.points, *tensor.shape)
@@ -126,9 +130,9 @@ def _prepare_input(case: Case, workload: Any, name: str, tensor: Any) -> Any:
 
 
 def _compile(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[Callable[..., Arrays], float]:
-    """Compile a derivative, and return it with the time of its first call in seconds.
+    """Return the compiled derivative, and the time of its first call in seconds.
 
-    Compilation uses a single process and no caches.
+    The first call includes the compilation, which uses a single process and no caches.
     """
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
@@ -145,11 +149,11 @@ def _compile(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[
 def _make_derivative(
     torch: Any, case: Case, workload: Any, sizes: Any, tensors: Mapping[str, Any], x: Arrays
 ) -> Callable[..., Arrays]:
-    """Return a function from x to a tuple of tensors with the columns or rows of the derivative.
+    """Return a function from the inputs x to a tuple of tensors with the columns or rows of the derivative.
 
-    The tuple has a single tensor or one for each input. Their shape is (seeds, points, ...), or (points, ...)
-    if there is a single seed. The seeds are created outside the function, because creating them in a compiled
-    derivative takes up to thirty times as long.
+    The tuple contains a single tensor or one for each input. The shape of a tensor is (seeds, points, ...),
+    or (points, ...) if there is a single seed. The seeds are created once, outside of the returned function,
+    because creating them in a compiled function takes up to thirty times as long.
     """
     f = _make_function(torch, case, workload, sizes, tensors)
     is_common = case.batch == "vmap"  # all points have the same seed
@@ -171,7 +175,10 @@ def _make_derivative(
 def _make_function(
     torch: Any, case: Case, workload: Any, sizes: Any, tensors: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Return the function from the differentiated inputs of a batch to its outputs, or to their total sum."""
+    """Return the function of a batch, which maps the differentiated inputs to the outputs.
+
+    If `sizes.summed` is true, it returns the sum of all outputs.
+    """
     dtype = getattr(torch, case.dtype)
     log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 gammaln of integers is float32
     formula = formulas.function(case, torch, log_gamma if case.ad_mode.is_value else None)
@@ -195,7 +202,7 @@ def _linear(X: Any, W: Any) -> Any:
 def _unit_seeds(torch: Any, like: Arrays, is_common: list[bool]) -> Arrays:
     """Return the unit tangents or cotangents of several tensors: (seeds, *shape of the tensor) each.
 
-    For each tensor, `is_common` says whether all points have the same seed.
+    For each tensor, `is_common` specifies whether a seed is the same for all points.
     """
     shapes = [(1, *a.shape[1:]) if common else a.shape for a, common in zip(like, is_common, strict=True)]
     sizes = [math.prod(shape) for shape in shapes]
@@ -205,9 +212,9 @@ def _unit_seeds(torch: Any, like: Arrays, is_common: list[bool]) -> Arrays:
 
 
 def _map_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) -> Arrays:
-    """Return the results of a linear map for all seeds, stacked along a leading axis.
+    """Return the results of a linear map for all seeds, stacked along a leading axis of seeds.
 
-    A single seed gives results without this axis.
+    If there is a single seed, the results do not have this axis.
     """
     if len(seeds[0]) == 1:
         return linear_map(tuple(seed[0].contiguous() for seed in seeds))
@@ -217,9 +224,9 @@ def _map_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) -> 
 def _columns(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, tangents: Arrays
 ) -> Arrays:
-    """Compute the columns of the Jacobian with one JVP per seed.
+    """Return the columns of the Jacobian, computed by one JVP per seed.
 
-    A single seed without `jit` uses dual tensors, which take 0.7 of the time of torch.func.
+    For a single seed without `jit`, dual tensors are used, which take 0.7 times as long as torch.func.
     """
     from torch.autograd import forward_ad
 
@@ -235,7 +242,7 @@ def _columns(
 def _rows(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, cotangents: Arrays
 ) -> Arrays:
-    """Compute the rows of the Jacobian with one VJP per seed and a single forward pass.
+    """Return the rows of the Jacobian, computed by a single forward pass and one VJP per seed.
 
     If the workload reduces the Jacobian, the rows are summed over the outputs of each point.
     """
@@ -256,9 +263,12 @@ def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> Li
 
 
 def _make_hvp(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> LinearMap:
-    """Return the linear map from a tangent v to H v, where H is the Hessian of each point.
+    """Return the function v -> H v for a tangent v, where H is the Hessian of f at each point.
 
-    The map returns one tensor, or one for each input. Forward mode uses all unit tangents of x.
+    The function returns a tuple with a single tensor, or with one tensor for each input.
+
+    Args:
+        tangents: all unit tangents of x. The mode `fwd_over_fwd` computes the gradient with them.
     """
     every = tuple(range(len(x)))
     total = lambda *z: f(*z).sum()  # noqa: E731 points are independent: its gradient contains all of theirs

@@ -1,24 +1,26 @@
 """Peer: Julia in a child process (ForwardDiff, ReverseDiff, Zygote, Enzyme, DifferentiationInterface).
 
-The engine is `julia/ForwardDiff`, and so on. A worker starts `measure.jl` as a child process, writes the
-inputs to files, and sends requests as lines of JSON: to prepare the derivative, to call it, and to sample its
-run time with BenchmarkTools. `julia` must be on the PATH. `install()` creates the environment
-`environments/ad-scaling` in the Julia depot, and installs its packages; it does not write into this package.
+The value of `engine` is `julia/` and the name of one of these packages, such as `julia/ForwardDiff`. A worker
+starts `measure.jl` as a child process, writes the inputs to files, and sends requests as lines of JSON: to
+prepare the derivative, to call it, and to sample its run time with BenchmarkTools. `julia` must be on the
+PATH. `install()` creates the environment `environments/ad-scaling` in the Julia depot and installs the
+packages there. It does not write into this Python package.
 
 `measure.jl` was tested on Julia 1.5.3 with ForwardDiff 0.10.39, ReverseDiff 1.16.2 and Zygote 0.6.40: of 148
 cases in all workloads and most dtypes, 147 results were correct and one case was rejected as intended. It was
-not timed on a current version of Julia. Enzyme and DifferentiationInterface were not run, so that a failed
-case of theirs may be caused by an error in `measure.jl`. Every result is checked.
+not timed on a current version of Julia. Enzyme and DifferentiationInterface have not been run. If a case
+fails with one of these two, the cause may be an error in `measure.jl`. Every result is checked.
 
-`compile_seconds` is the time to prepare a case (configurations and tapes) and of its first call, which
-compiles. It does not include the start of Julia, the loading of packages, or a later call. The samples are
-those of BenchmarkTools in order: it warms up, repeats short calls, and stops at a number of samples or a
-time, but not at a width of the confidence interval.
+`compile_seconds` is the time to prepare a case (configurations and tapes) plus the time of the first call,
+which compiles. It includes neither the start of Julia nor the loading of packages. The timing samples are
+taken by BenchmarkTools, which warms up and repeats short calls. It stops after a number of samples or after a
+time, but unlike the other engines not at a width of the confidence interval.
 
 `jit` affects only ReverseDiff, directly or through DifferentiationInterface: true compiles a tape for every
-point, and false records a tape at each call. `poisson` with batch=whole has the `formulation`s of the Julia
-thread, with the default `broadcast`. The value of `rbf` with variant=source is computed on a single thread as
-a matrix of all points. Otherwise the points are divided among threads.
+point, and false records a tape at each call. `poisson` with batch=whole has additional formulations, which
+are taken from a forum thread on Julia. The default is `broadcast`. The value of `rbf` with variant=source is
+computed on a single thread as a matrix of all points. In all other cases, the points are divided among
+threads.
 """
 
 import os
@@ -87,9 +89,12 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def versions(system: str) -> dict[str, str | None]:
-    """Return a dict from "julia" and each package that a system loads to its version.
+    """Return the versions of Julia and of each package that a system loads, as a dict by name.
 
-    The version of a package that is not installed is None.
+    The key for Julia is "julia". The version of a package that is not installed is None.
+
+    Args:
+        system: the name of the system, such as "ForwardDiff".
     """
     match = re.search(r"(\d+\.\d+\.\S+)", _command_output("julia", "--version"))
     if not match:
@@ -110,10 +115,14 @@ def _command_output(*command: str) -> str:
 
 
 def _installed_versions(julia: str) -> dict[str, str | None]:
-    """Return a dict from package to version for the environment, read from the manifest of a Julia version.
+    """Return a dict from the name of each package in the Julia environment to its version.
 
-    Julia uses the manifest of its own minor version, such as Manifest-v1.11.toml, or Manifest.toml if there
-    is none. A manifest with the prefix "Julia" takes precedence.
+    The versions are read from the manifest file that Julia uses: the manifest of its minor version, such as
+    Manifest-v1.11.toml, or Manifest.toml if that does not exist. A file with the prefix "Julia" takes
+    precedence.
+
+    Args:
+        julia: the version of Julia, such as "1.11.2".
     """
     minor = ".".join(julia.split(".")[:2])
     names = (f"{prefix}Manifest{suffix}.toml" for suffix in (f"-v{minor}", "") for prefix in ("Julia", ""))
@@ -137,7 +146,7 @@ def _environment_folder() -> Path:
 
 
 def install() -> None:
-    """Create the Julia environment of Project.toml, or update it, and install its packages."""
+    """Create or update the Julia environment that Project.toml describes, and install its packages."""
     _environment_folder().mkdir(parents=True, exist_ok=True)
     shutil.copy(_FOLDER / "Project.toml", _environment_folder())
     update = "using Pkg; Pkg.resolve(); Pkg.instantiate()"
@@ -180,7 +189,10 @@ def prepare(
 
 
 class _Julia:
-    """A Julia process that replies to JSON requests. It is killed when this object is deleted."""
+    """A Julia process that runs `measure.jl` and replies to requests in JSON.
+
+    The process is ended when this object is deleted.
+    """
 
     def __init__(self, system: str, threads: int) -> None:
         folder = tempfile.TemporaryDirectory(prefix="scaling-julia-")
@@ -198,7 +210,12 @@ class _Julia:
         return {"name": name, "file": str(file), "shape": array.shape, "type": array.dtype.name}
 
     def request(self, action: str, **fields: Any) -> dict[str, Any]:
-        """Send a request and return the reply, or raise `RuntimeError` if Julia reports an error or exits."""
+        """Send a request to Julia and return the reply. Raise `RuntimeError` if Julia fails or exits.
+
+        Args:
+            action: the kind of the request, such as "call"; see `measure.jl`.
+            fields: the arguments of the request.
+        """
         self._process.send({"do": action, **fields})
         reply = self._process.receive()
         assert reply is not None
