@@ -91,8 +91,8 @@ def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
     """Yield every timing with its sizes, once for each kind of scaling that it belongs to.
 
     For a strong scaling, the point count is the total number. For a weak scaling, it is the number for each
-    device. A timing of a weak scaling also belongs to a strong scaling if it ran on one device, or if the same
-    case was also timed on another number of devices.
+    device. A timing of a weak scaling also belongs to a strong scaling if it ran on one device, or if the
+    same case was also timed on another number of devices.
     """
     timings = [timing for timing in findings.timings if timing.honest and timing.case.kind == "case"]
     device_counts = Counter(
