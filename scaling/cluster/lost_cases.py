@@ -93,13 +93,16 @@ def lost_records(
     from scaling.workers import supervise
 
     begun = {unfinished.replicate_key: unfinished.attempt for unfinished in read_journal(task).unfinished}
-    recorded = schedule.build_history(records, definition.environments.values()).recorded
+    history = schedule.build_history(records, definition.environments.values())
     lost = []
     for item in definition.items:
-        attempt = begun.get(item.replicate_key, item.attempt if all_cases else None)
         # The environment as planned, because this process may run elsewhere.
         planned = definition.environments[item.preflight.environment_key]
-        if attempt is None or ((item.case.key, planned["digest"], item.replicate), attempt) in recorded:
+        identity = (item.case.key, planned["digest"], item.replicate)
+        attempt = begun.get(item.replicate_key)
+        if attempt is None and all_cases and identity not in history.good:
+            attempt = item.attempt
+        if attempt is None or (identity, attempt) in history.recorded:
             continue
         lost_item = dataclasses.replace(item, attempt=attempt)
         record = supervise.empty_record(lost_item, planned | {"hosts": []}, definition.settings)

@@ -102,6 +102,19 @@ def test_a_lost_case_is_recorded_once_in_the_requested_environment(
     )
 
 
+def test_a_job_without_cases_left_to_run_leaves_no_failed_record(
+    submission, tmp_path, monkeypatch, make_record
+):
+    submission = submission_files.save_job_ids(submission, {"0001": "7"})
+    definition = submission_files.read_task(submission.entries[0].path)
+    done = make_record(digest=definition.environments[None, ()]["digest"])
+    for item in definition.items:  # another job has run them, at another attempt
+        Writer(tmp_path).append(dataclasses.replace(done, case=item.case, attempt=2))
+    fake_slurm(monkeypatch, {"7": JobState("COMPLETED", "n1")})
+    assert lost_cases.record_lost_cases(tmp_path, job_state.find_tasks(tmp_path)) == 0
+    assert {record.status for record in load(tmp_path).records} == {"ok"}
+
+
 def test_a_local_task_of_another_host_is_in_an_unknown_state(submission, tmp_path):
     submission_files.write_submission(dataclasses.replace(submission, kind="local", host="elsewhere"))
     (task_state,) = job_state.find_tasks(tmp_path)
