@@ -3,6 +3,7 @@
 XLA compiles in threads of this process, because a function of a notebook cannot be sent to another process.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
@@ -75,7 +76,7 @@ def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
     """
     # A compressed program is no reference, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != COMPRESSED]
-    least = min(dense, default=0.0)
+    least = min(dense, default=math.inf)
     return {
         case: f"it counts {value / least:.0f} times the operations of another candidate"
         for case, value in work.items()

@@ -141,6 +141,11 @@ def test_ten_times_the_work_is_compiled_for_the_obvious_choices_only():
     assert forward[None].startswith("it counts") and "plain jacfwd takes" in str(advice)
 
 
+def test_a_function_without_operations_excludes_no_candidate():
+    work = {Case("linear", mode="jacfwd"): 0.0, Case("linear", mode=prediction.COMPRESSED): 8.0}
+    assert prediction._find_excessive_work(work) == {}
+
+
 def record(*seconds, mode="jacfwd"):
     return Record(Case("linear", mode=mode), "ok", {}, seconds=list(seconds))
 
