@@ -9,7 +9,14 @@ from typing import NamedTuple
 
 from scaling.analysis.answer import format_time, largest_problems, name_with_blocks
 from scaling.analysis.certainty import dispatch_floor
-from scaling.analysis.curves import FastestMethod, baseline_name, family_key, family_name, size_name
+from scaling.analysis.curves import (
+    FastestMethod,
+    baseline_name,
+    family_key,
+    family_name,
+    problem_size,
+    size_name,
+)
 from scaling.analysis.estimate_text import format_percentage, format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, PredictedPoint
@@ -189,7 +196,7 @@ def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
 
 
 def _planned_cards(forecast: Forecast) -> Iterable[Card]:
-    """Yield one summary card per planned function, for the problem with the most points.
+    """Yield one summary card per planned function, for its largest problem.
 
     Function values and handwritten derivatives are excluded.
     """
@@ -197,7 +204,7 @@ def _planned_cards(forecast: Forecast) -> Iterable[Card]:
     problems = group_by(curves, lambda c: (family_key(c.case), problem(c.points[0].record.case)))
     families = group_by(problems.items(), lambda item: item[0][0]).values()
     for items in families:
-        same = max((curves for _, curves in items), key=lambda curves: curves[0].case.points)
+        same = max((curves for _, curves in items), key=lambda curves: problem_size(curves[0].case))
         yield _planned_card(forecast, [min(curve.points, key=lambda p: p.seconds) for curve in same])
 
 
