@@ -177,7 +177,7 @@ def _first_fitting(
     for blocks in candidates:
         need = probe(blocks)
         if need.fits:
-            between = _midpoint(blocks, too_large) if too_large else None
+            between = _enlarge_by_half(blocks, too_large) if too_large else None
             return between if between and probe(between).fits else blocks
         if need.hopeless and blocks.storage == DEVICE:
             return None
@@ -234,7 +234,7 @@ def _halves(count: int) -> Iterator[int]:
         yield count
 
 
-def _midpoint(blocks: BlockSizes, too_large: BlockSizes) -> BlockSizes | None:
+def _enlarge_by_half(blocks: BlockSizes, too_large: BlockSizes) -> BlockSizes | None:
     """Return `blocks` with its count enlarged by half, or None if that is not smaller than `too_large`."""
     field = "chunk" if blocks.chunk is not None else "block"
     count = getattr(blocks, field)
