@@ -17,9 +17,10 @@ from scaling.core.case import Case
 
 @dataclass(frozen=True)
 class Crossover:
-    """A change of the fastest method between two problem sizes, regardless of the memory setting.
+    """A change of the fastest method between two problem sizes.
 
-    Both methods were measured at both sizes, and their times differ significantly at each size.
+    Each method is represented by its fastest memory setting. Both methods were measured at both sizes, and
+    their times differ significantly at each size.
     """
 
     devices: int

@@ -25,7 +25,7 @@ _PLAN_FACTS = ("hardware", "versions", "source", "xla_flags")
 
 @dataclass(frozen=True)
 class PredictedPoint:
-    """The predicted time and efficiency of a scaling curve on one device count."""
+    """The time and efficiency predicted for one device count of a scaling curve."""
 
     record: Record
     efficiency: float  # relative to the smallest planned device count

@@ -84,7 +84,7 @@ class _LevelEstimate(NamedTuple):
 
 
 def process_median(record: Record) -> float:
-    """Return the time of one process in seconds: the median of the medians of its compilations."""
+    """Return the run time of a record in seconds: the median of the median samples of its compilations."""
     return statistics.median(map(statistics.median, samples_by_compilation(record)))
 
 

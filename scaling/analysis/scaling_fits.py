@@ -60,9 +60,9 @@ class ScalingFit:
 
     @property
     def doubt(self) -> str:
-        """Return a clause such as ', if there is a limit at all' if the limit is uncertain, otherwise ''.
+        """Return a clause such as ', if there is a limit at all' if the largest speed-up is uncertain, or ''.
 
-        The limit is uncertain if the 95 % confidence interval of the parameter that causes it includes 0.
+        It is uncertain if the 95 % confidence interval of the serial fraction or the coherency includes 0.
         """
         if self.limit is None or list(self.parts.values())[-1].low:
             return ""
@@ -187,7 +187,7 @@ def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
     squares.
 
     Args:
-        target: the transformed logarithms of the times, an array (device counts,).
+        target: form.sign * (log(time) - form.shift), an array (device counts,).
         parts: values of the parameters, an array (..., parameters).
     Returns:
         An array (..., device counts).
@@ -224,18 +224,17 @@ def _best_parts(form: _LinearLaw, target: Any) -> Any:
 
 
 def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, most: float) -> float:
-    """Return the lower or upper limit of the profile interval of one parameter.
-
-    The search grid is uniform in the cube root of the parameter, because values such as 1e-7 matter on
-    thousands of devices.
+    """Return one limit of the 95 % profile-likelihood confidence interval of one parameter.
 
     Args:
-        target: the transformed logarithms of the times.
+        target: form.sign * (log(time) - form.shift), an array (device counts,).
         index: the index of the parameter.
-        best: the optimum of this parameter.
-        end: the bound of this parameter in the direction of the search, 0 or 1.
-        most: the largest accepted sum of squares.
+        best: the least-squares value of this parameter.
+        end: 0 for the lower limit, or 1 for the upper limit.
+        most: the largest sum of squares that the F test accepts.
     """
+    # The grid is uniform in the cube root of the parameter, because values such as 1e-7 matter on thousands
+    # of devices.
     inside, outside = math.cbrt(best), end
     for _ in range(_ROUNDS):
         grid = np.linspace(inside, outside, _GRID)
@@ -253,7 +252,7 @@ def _profile_squares(form: _LinearLaw, target: Any, index: int, values: Any) -> 
     If the law has a second parameter, it is optimized by bisection.
 
     Args:
-        target: the transformed logarithms of the times.
+        target: form.sign * (log(time) - form.shift), an array (device counts,).
         index: the index of the parameter with the given values.
     """
     parts = np.zeros((len(values), len(form.parts)))

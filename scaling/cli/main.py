@@ -24,7 +24,7 @@ _CONTINUES = "and the same command continues"
 
 
 def entry() -> None:
-    """Run the command line as the console script `scaling`, and exit with its status."""
+    """Run the command-line interface and exit with the status that `main` returns."""
     streams.prepare()
     sys.exit(main())
 

@@ -261,9 +261,9 @@ def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
 
 
 def _group_lost_cases(lost: Iterable[StatusLine], length: int) -> list[str]:
-    """Return one line per cause for cases of jobs that ended before their first case.
+    """Return one line per cause for the cases that never began because their job ended too early.
 
-    A line for several cases contains their number instead of a label.
+    A line contains the label of the case, or the number of cases if several have the same cause.
     """
     groups: dict[tuple[str, str], list[StatusLine]] = defaultdict(list)
     for line in lost:

@@ -85,7 +85,7 @@ class TaskJournal:
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
-        """Return the attempts that have begun and not ended. Only the last attempt at a case counts."""
+        """Return the last attempt at each replicate of a case, unless that attempt has ended."""
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 

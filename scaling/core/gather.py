@@ -87,10 +87,10 @@ def _gather_point_sums(
 def _gather_part(
     case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the rows or columns that one linear map contributes, as arrays with a leading axis of points.
+    """Return the result of one linear map as arrays (points, ...), to be concatenated along the last axis.
 
-    There is one array per differentiated input of the linear map, or a single array if the result has no axis
-    of inputs or the linear map differentiates all inputs.
+    If the map differentiates only some inputs, and the reduction is `linear_in_inputs`, there is one array
+    for each of these inputs, in the order of `part.names`.
     """
     reduction = workload.reduction
     if part.along_point or is_summed_on_host(workload, part):

@@ -11,13 +11,14 @@ _TAIL = 6
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the rank k of the two samples that bound the confidence interval of the median, or 0 if none.
+    """Return the rank k of the samples that bound a confidence interval of the median, or 0 if none do.
 
-    The interval extends from the k-th smallest to the k-th largest of `count` samples, and k is the largest
-    rank with the given confidence. The number of samples below the median is binomial with probability 1/2.
-    Each probability is computed from the previous one, because `math.comb(count, k)` does not fit in a float
-    for 1,030 or more samples.
+    k is the largest rank for which the interval from the k-th smallest to the k-th largest of `count` samples
+    contains the median of their distribution with at least the probability `confidence`, such as 0.95. The
+    number of samples below that median is binomial with probability 1/2.
     """
+    # Each probability is computed from the previous one, because `math.comb(count, k)` does not fit in a
+    # float for 1,030 or more samples.
     allowed = (1 - confidence) / 2 * (1 + 1e-9)  # allows for rounding
     first = max(0, count // 2 - _TAIL * math.isqrt(count))
     probability = math.exp(

@@ -244,9 +244,8 @@ def caching_results_up_to(max_bytes: int) -> Iterator[None]:
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected result of the points `start` to `stop`, and the scale by which errors are divided.
 
-    Both are float64 and broadcast to the shape of the reduced result of these points, or to (points, 1,
-    nonzeros) if the spec has two sparsity patterns. A small result is cached for later cases that differ only
-    in method, layout or memory.
+    Both are float64. If `spec.common` is set, they broadcast to (points, 1, nonzeros), otherwise to the shape
+    of the reduced result.
     """
     case, sizes = spec.case, spec.sizes
     numbers = spec.reduction.degree * spec.reduction.numbers(sizes.outputs, max(sizes.inputs, 1))
@@ -282,20 +281,20 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values of the points `start` to `stop`, and the smallest scale of their errors.
+    """Return the function values of the points `start` to `stop`, and a lower bound of their scale.
 
-    The values are float64 (points, outputs). The smallest scale, by which errors are divided, is (points,),
-    or None if the magnitude of the values is the scale.
+    Errors are divided by the scale, which is the magnitude of the values or the bound if that is larger. The
+    values are float64 (points, outputs). The bound is (points,), or None if there is none.
     """
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians of the points `start` to `stop`, and the smallest scale of the errors of entries.
+    """Return the Jacobians of the points `start` to `stop`, and a lower bound of the scale of their entries.
 
-    The smallest scale, by which errors are divided, is (points,), or None if the magnitude of the entries is
-    the scale.
+    Errors are divided by the scale, which is the magnitude of the entries or the bound if that is larger. The
+    bound is (points,), or None if there is none.
     """
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.nonzeros_pattern is not None:

@@ -71,7 +71,10 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_like(target: str, case: Case) -> tuple[str, str]:
-    """Return the dtype and the matmul precision of the benchmark of a target, such as "copy", for a case."""
+    """Return the dtype and matmul precision with which to measure a peak that limits the time of a case.
+
+    `target` is the name of the peak, such as "copy".
+    """
     if target == "matmul":
         return case.dtype, case.precision
     return "float64" if target in _DTYPE_DEPENDENT and case.dtype == "float64" else "float32", "highest"

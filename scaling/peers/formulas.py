@@ -36,12 +36,18 @@ def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable
 
 
 def _rbf_product(np, x, support):
-    """Return exp(-(x + y - 2xy) / 2) with a matrix product: x (..., 1), support (m, 1) -> (..., m)."""
+    """Return exp(-(x + y - 2xy) / 2) with a matrix product: x (..., 1), support (m, 1) -> (..., m).
+
+    This is not an RBF, except for x and y in {0, 1}, where x^2 = x and y^2 = y.
+    """
     return np.exp(-0.5 * ((-2 * x @ support.T) + (x + support[:, 0])))
 
 
 def _rbf_rowwise(np, x, support):
-    """Return exp(-(x + y - 2xy) / 2) without a matrix product: x (..., 1), support (m, 1) -> (..., m)."""
+    """Return exp(-(x + y - 2xy) / 2) without a matrix product: x (..., 1), support (m, 1) -> (..., m).
+
+    See `_rbf_product`.
+    """
     y = support[:, 0]
     return np.exp(-0.5 * ((-2 * x * y) + (x + y)))
 

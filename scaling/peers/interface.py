@@ -43,7 +43,7 @@ _NOT_PEERS = {"formulas", "interface"}  # other modules of this folder
 
 @dataclass(frozen=True)
 class Prepared:
-    """A derivative that a peer has prepared, ready to be called and timed.
+    """A derivative function prepared by another AD library (a peer), ready to be called and timed.
 
     Attributes:
         call: a function that computes the complete derivative. It must not return before the computation is
@@ -164,7 +164,7 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def formulations(case: Case) -> tuple[str, ...]:
-    """Return the formulations (implementations) of the case's function that only its engine offers."""
+    """Return the formulations that a peer adds to those of the workload, or () if the engine is JAX."""
     if case.engine == JAX:
         return ()
     return tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))

@@ -42,14 +42,16 @@ class Level:
 class Rates:
     """Rates and latencies of one device while `devices` devices work at the same time.
 
+    A rate is None if it is unknown.
+
     Attributes:
-        bandwidth: Pairs (bytes that a kernel moves, memory bytes per second), smallest kernel first.
-        products: Matrix product operations per second, by dtype and precision. None is an unknown rate.
-        arithmetic: Other operations per second, by dtype.
-        divisions, transcendental, reductions: Operations of these kinds per second, by dtype.
-        turned: Memory bytes per second of arrays that are transposed, so that another axis is contiguous.
+        bandwidth: Pairs (bytes that a kernel moves, bytes per second), in ascending order of the bytes.
+        products: dtype -> precision -> operations of matrix products per second.
+        arithmetic: dtype -> other operations per second.
+        divisions, transcendental, reductions: dtype -> operations of this kind per second.
+        turned: Bytes per second of arrays that a kernel transposes.
         kernel_seconds: Launch latency of a kernel.
-        call_seconds: Dispatch latency of a call of an empty function by API, with "" as the default.
+        call_seconds: API -> dispatch latency of an empty function. The key "" is for all other APIs.
         network: Levels of the network, innermost first.
     """
 
@@ -75,10 +77,10 @@ class Hardware:
     """A machine to predict run times for.
 
     Attributes:
-        memory: Bytes per device. None, only for a CPU, means that the devices share the memory of the host.
+        memory: Bytes per device. For a CPU this is the free memory per usable core, or None if unknown.
         rates: One set of rates per number of working devices, ascending. The rates of a CPU are measured.
-        attained: Bounds of the fraction of the rates that a program reaches, a log-uniform random number.
-        asking: Bounds of the factor on the call and kernel latencies, a log-uniform random number.
+        attained: Lower and upper bound of the fraction of the rates that a program reaches (log-uniform).
+        asking: Lower and upper bound of a factor on the call and kernel latencies (log-uniform).
         jitter: Standard deviation of the time of one device, as a fraction of the time.
         stragglers: Fraction of devices that are slower (`share`), and the factor on their time (`slowdown`).
         per_host, per_chip: Number of devices per host and per chip.
@@ -115,7 +117,10 @@ class Hardware:
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates in `rates` for the largest number of working devices that is at most `devices`."""
+        """Return the rates for the largest number of active devices that does not exceed `devices`.
+
+        If all rates are for more devices, return the rates for the smallest number.
+        """
         smaller = [rates for rates in self.rates if rates.devices <= devices]
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 

@@ -62,9 +62,10 @@ class TimeEstimate:
 
 @dataclass(frozen=True)
 class TimeParts:
-    """Parts of the time of a call in seconds, each an array (DRAWS,) with one value per random machine.
+    """Parts of the time of a call in seconds: arrays (DRAWS,) of Monte Carlo samples.
 
-    The machines are the same for every program, so that the times of two programs can be divided one by one.
+    An element belongs to one sample of the uncertain machine parameters. The samples are the same for every
+    program, so that the times of two programs can be divided element by element.
     """
 
     call: np.ndarray

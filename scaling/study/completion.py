@@ -230,11 +230,10 @@ def _unused_field_rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
-    """Return the case without `chunk` or `block` if the value is so large that it changes nothing.
+    """Return the case without a `chunk` or `block` that does not change the compiled program.
 
-    `chunk` is the number of seeds (tangents or cotangents) that are computed at a time, and `block` is the
-    number of points (batch elements). If `chunk` covers all seeds of a device, or `block` covers all of its
-    points, the compiled program is the same as without this field. With storage=host, `block` is kept.
+    These are a chunk that contains all seeds of a device and a block that contains all points of a device.
+    With storage=host, `block` is kept.
     """
     from scaling.core.shape import ceil_div
 

@@ -103,10 +103,11 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
 
 
 def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
-    """Convert the answers of `ask_cells` to one result for each different case, with its defaults filled in.
+    """Convert the answers of `ask_cells` to one result for each different case.
 
-    Raise `Refusal` if any case is invalid, if a field that is set in the study has no effect, or if every
-    check ends with SystemExit.
+    Cases are compared after their defaults are filled in, unless the check of the case failed. Raise
+    `Refusal` if any case is invalid, if a field that is set in the study has no effect, or if every check
+    ends with SystemExit.
     """
     refusals = list(dict.fromkeys(answer["refusal"] for answer in answers if "refusal" in answer))
     if refusals:

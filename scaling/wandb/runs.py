@@ -72,7 +72,7 @@ def _make_run(
     """Return the content of a W&B run that represents some records.
 
     The config contains the fields that are equal in all records. The summary contains the number of records
-    by status.
+    with each status.
 
     Args:
         series: The identifier that stays the same when results are added.

@@ -31,10 +31,10 @@ _INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that are not repl
 
 @dataclass(frozen=True)
 class Variant:
-    """A program that runs workers: this one, or another revision, interpreter, or set of flags to compare.
+    """A way to start workers: this checkout, or another revision, interpreter or set of flags to compare.
 
     Attributes:
-        name: Name of the program.
+        name: Name of the variant.
         python: Path of the Python interpreter.
         module: Module that the interpreter runs with -m.
         folder: Working directory, or None for the current one.

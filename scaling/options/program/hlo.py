@@ -170,7 +170,7 @@ def root_of(lines: Instructions) -> HloLine:
 
 
 def skip_bitcasts(name: str, lines: Instructions) -> HloLine:
-    """Return the instruction `name`, or if it is a bitcast the instruction whose result it reinterprets."""
+    """Follow operands from the instruction `name`, and return the first instruction that is not a bitcast."""
     return skip_bitcasts(lines[name].operands[0], lines) if lines[name].opcode == "bitcast" else lines[name]
 
 

@@ -78,7 +78,7 @@ def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
 def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
     """Return the derivative of every output along a direction: (points, outputs).
 
-    The direction is a dict like `arrays` that contains the inputs to differentiate with respect to.
+    `direction` maps the name of each differentiated input to a tangent of the same shape.
     """
     tangents = {name: direction[name] for name in evaluation.names}
     jvp = _jitted(evaluation, "jvp")
@@ -140,7 +140,7 @@ def _sum_of_outputs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return the number of tangents or cotangents to evaluate in one call, which limits the memory used."""
+    """Return the number of tangents or cotangents to evaluate per call, to limit the memory of the call."""
     return max(1, _MOST_ELEMENTS // (points * evaluation.width))
 
 

@@ -90,11 +90,10 @@ def confirm(
 def random_direction(
     evaluation: Evaluation, arrays: Arrays, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Return a random direction as a dict from the name of a differentiated input to an array.
+    """Return a random direction: a dict from the name of each differentiated input x to an array.
 
-    The array has the shape of the input. Each element has a random sign and a random magnitude between 0.5
-    and 1 times the magnitude of the same element of the input. If that element is smaller than 0.001 times
-    the root mean square of the input, that multiple is used instead, or 1 if the input is zero.
+    The array has the shape of x. Its elements are ±u max(|x|, 0.001 r), with a random sign, u uniform in
+    [0.5, 1), and r the root mean square of x. If r is 0, they are ±u.
     """
     direction = {}
     for name in evaluation.names:

@@ -158,18 +158,17 @@ def _make_retry(
 
 
 def _estimate_rounding_errors(retry: Retry, typical: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Estimate the rounding errors of the entries of a `Retry`.
+    """Estimate the rounding error and the magnitude of each entry of a `Retry`.
 
     Args:
-        typical: the tolerance times the typical size of each entry, which is the root mean square over the
-            points or, if there is only one point, over the outputs.
+        typical: the tolerance times the typical size of each entry. It limits the error that is
+            attributed to the rounding of the function's values.
 
     Returns:
         The absolute rounding error of each entry.
-        The magnitude of each entry that `_natural_size` estimates.
-        Whether the entry is small compared with its rounding error, and rounding of the function's values
-            explains that error. The error of such an entry is divided by the estimated magnitude, if that is
-            larger than `Retry.size`.
+        The magnitude of each entry, estimated by `_natural_size`.
+        Whether rounding dominates each entry: its rounding error is large relative to `Retry.size`, and the
+            rounding of the function's values explains this error.
     """
     spec, computed = retry.spec, retry.spec.computed
     noise, natural_size = _native_noise(retry)
@@ -241,8 +240,8 @@ def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
 def _reference_noise(retry: Retry) -> np.ndarray:
     """Return the rounding error of a computed reference, estimated from its change at perturbed inputs.
 
-    It is the largest change of any entry of a point: (points, 1, ...), which broadcasts to the shape of the
-    entries. It is zero for a closed form.
+    The estimate for a point is the largest change of any of its entries. It is zero for a closed form. The
+    returned array, (points, 1, ...) or (1,), broadcasts to the shape of the entries.
     """
     computed = retry.spec.computed
     if computed is None:

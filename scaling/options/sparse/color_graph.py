@@ -357,19 +357,19 @@ def _partitions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]
 
 
 def _elimination_order(row_start, column_of, column_start, row_of):
-    """Return the order in which rows and columns are eliminated, to partition the entries among them.
+    """Eliminate rows and columns one by one, to choose the entries that each row and each column owns.
 
-    In each stage, the row or column with the most remaining entries is eliminated. It owns these entries. The
-    stages end when no entries remain. The arguments are the entries sorted by row and by column, as in
-    `ConflictGraph`.
+    In each stage, the row or column with the most remaining entries is eliminated and owns these entries,
+    until no entries remain. `_partitions` derives bounds on the number of colors from the results. The
+    arguments are the entries sorted by row and by column, as in `ConflictGraph`.
 
     Returns:
         The index of the stage that eliminates each row, or the number of stages if none does: (rows,).
         The same for each column: (columns,).
-        owned (2, stages + 1): after each number of stages, the largest number of entries of a column that
-            eliminated rows own, and the largest number of entries of a row that eliminated columns own.
-        excluded (2, stages + 1): after each number of stages, the largest number of entries of an eliminated
-            row that columns own, and the largest number of entries of an eliminated column that rows own.
+        owned, (2, stages + 1): the most entries of a column that eliminated rows own, and the most entries of
+            a row that eliminated columns own. The second axis is the number of completed stages.
+        excluded, (2, stages + 1): the most entries of an eliminated row that columns own, and the most
+            entries of an eliminated column that rows own. The second axis is the same.
     """
     m, n = len(row_start) - 1, len(row_start) + len(column_start) - 2  # rows, and lines: rows then columns
     full = np.concatenate((np.diff(row_start), np.diff(column_start)))

@@ -151,17 +151,16 @@ def _validate_side(
     positions: np.ndarray,
     read: np.ndarray,
 ) -> None:
-    """Raise `ValueError` if the colors of the columns, or the colors of the rows, are invalid.
+    """Raise `ValueError` if an entry cannot be read from its compressed column (or row).
 
-    A line is a column if `name` is "column", and a row if it is "row".
+    This is the case if its column has no color, or if another column of the same color has an entry in the
+    same row. A color outside the range -1 to count - 1 is also invalid. For rows, exchange columns and rows.
 
     Args:
         name: "column" or "row".
-        colors: the color of each line, or -1 for a line without a color. None if no line has a color.
-        count: the number of colors.
-        lines: the index of the line that contains each entry.
-        positions: the index of each entry in its line, which is a row index for a column.
-        read: whether each entry is read from its compressed line.
+        colors: the color of each column (or row), -1 without a color. None if none has a color.
+        lines, positions: the column and the row of each entry (for rows, the row and the column).
+        read: whether each entry is read from its compressed column (or row).
     """
     if colors is None:
         if count or read.any():
