@@ -62,9 +62,11 @@ class ScalingFit:
     def doubt(self) -> str:
         """Return a clause such as ', if there is a limit at all' if the largest speed-up is uncertain, or ''.
 
-        It is uncertain if the 95 % confidence interval of the serial fraction or the coherency includes 0.
+        It is uncertain if the 95 % confidence interval of the parameter that bounds it includes 0: of the
+        coherency if the speed-up has a peak, else of the first parameter.
         """
-        if self.limit is None or list(self.parts.values())[-1].low:
+        bounding = list(self.parts.values())[-1 if self.peak else 0]
+        if self.limit is None or bounding.low:
             return ""
         return f", if there is a {'peak' if self.peak else 'limit'} at all"
 

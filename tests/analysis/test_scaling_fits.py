@@ -208,6 +208,7 @@ def test_zero_coherency_has_no_peak(curve_of):
             ", if there is a peak at all",
         ),
         (UNIVERSAL, {"contention": Estimate(0.1, 0.0, 0.2), "coherency": Estimate(1e-4, 1e-5, 1e-3)}, ""),
+        (UNIVERSAL, {"contention": Estimate(0.1, 0.05, 0.2), "coherency": Estimate(0.0, 0.0, 1e-3)}, ""),
     ],
 )
 def test_limit_is_qualified_if_its_part_may_be_zero(name, parts, doubt):
