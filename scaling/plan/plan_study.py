@@ -137,7 +137,7 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
     timings = curves.pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = memory.available_bytes()
     share = None if free is None else free / len(cores.usable_cores())
-    return dataclasses.replace(calibration.calibrate(hardware, timings), memory=share)
+    return dataclasses.replace(calibration.calibrate(hardware, timings), memory=hardware.memory or share)
 
 
 def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:

@@ -8,7 +8,7 @@ import yaml
 
 from scaling.analysis import curves
 from scaling.core.case import Refusal
-from scaling.plan import calibration, time_model
+from scaling.plan import calibration, plan_study, time_model
 from scaling.plan.hardware import from_config
 from scaling.plan.network import collective
 from tests.support.ceilings import CALL, COLLECTIVE, SPEEDS, all_of, ceiling
@@ -144,3 +144,12 @@ def test_synthetic_records_of_a_machine_can_be_calibrated():
     rng = np.random.default_rng(0)
     hardware = calibrate(*(record for devices in (1, 2, 64) for record in machine(rng, devices)))
     assert [rates.devices for rates in hardware.rates] == [1, 2, 64]
+
+
+@pytest.mark.parametrize("memory", [None, 5e8])
+def test_a_cpu_has_the_memory_of_its_file_or_a_share_of_what_is_free(memory, tmp_path, monkeypatch):
+    monkeypatch.setattr(plan_study.calibration, "calibrate", lambda hardware, timings: hardware)
+    monkeypatch.setattr(plan_study.memory, "available_bytes", lambda: 9e9)
+    monkeypatch.setattr(plan_study.cores, "usable_cores", lambda: [0, 1, 2])
+    cpu = from_config(DEFAULT.config | {"memory": memory})
+    assert plan_study._calibrate_cpu(cpu, tmp_path).memory == (memory or 3e9)
