@@ -18,9 +18,7 @@ from tests.support.slurm import cluster  # noqa: F401  # a fixture
 
 # In this process, where compiling costs more than computing: half the time of compiling.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "1"
-if metadata.version("jaxlib").startswith(
-    "0.10."
-):  # jaxlib 0.11 ends the process at a flag that it does not know
+if metadata.version("jaxlib").startswith("0.10."):  # jaxlib 0.11 aborts at an unknown flag
     os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false"
 
 SLOWEST = [  # modules of all tiers that take longest, longest first
