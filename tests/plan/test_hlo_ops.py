@@ -16,7 +16,13 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from scaling.options.program.hlo_cost import Kernel, Message, as_work, read
-from scaling.options.program.hlo_ops import GATHERED, PATCH, PATCH_IN_LOOP, UNVECTORIZED
+from scaling.options.program.hlo_ops import (
+    GATHERED,
+    MULTIPLICATION_IN_LOOP,
+    PATCH,
+    PATCH_IN_LOOP,
+    UNVECTORIZED,
+)
 
 jax.config.update("jax_num_cpu_devices", 8)  # as in test_contract.py
 jax.config.update("jax_enable_x64", True)
@@ -119,6 +125,17 @@ def test_a_convolution_in_a_loop_on_a_cpu_has_cheaper_patches():
     program = jax.jit(lambda x: lax.map(convolve, x)).lower(jnp.ones((6, 5, 40))).compile()
     patches = [k.unvectorized for k in read(program.as_text()).kernels if k.products]
     assert patches == [5 * 40 * PATCH_IN_LOOP] and PATCH_IN_LOOP < PATCH
+
+
+@pytest.mark.parametrize(("features", "is_slow"), [(2, False), (3, True)])
+def test_a_convolution_of_many_terms_in_a_loop_on_a_cpu_is_not_a_matrix_product(features, is_slow):
+    kernel = jnp.ones((4, features, 5, 5))
+    convolve = lambda image: lax.conv(image, kernel, (1, 1), "VALID")  # noqa: E731
+    images = jnp.ones((6, 2, features, 9, 9))
+    program = jax.jit(lambda x: lax.map(convolve, x)).lower(images).compile()
+    (found,) = [k.unvectorized for k in read(program.as_text()).kernels if k.products]
+    patches, terms = 2 * 5 * 5, features * 5 * 5
+    assert found == patches * (PATCH_IN_LOOP + is_slow * MULTIPLICATION_IN_LOOP * 4 * terms)
 
 
 def test_elements_that_are_gathered_are_not_vectorized():

@@ -34,8 +34,8 @@ class Kernel:
         transcendentals: evaluations of transcendental functions.
         unvectorized: the additional time on a CPU of work that is not vectorized. The unit is the time of one
             vectorized evaluation of exp. Included are functions that are computed one element at a time (such
-            as cosine), elements that a fused loop reads across the rows, gathered elements, and the patches
-            of a convolution.
+            as cosine), elements that a fused loop reads across the rows, gathered elements, the patches of a
+            convolution, and its multiplications in a loop.
         reductions: terms of sums along the minor-most axis. Sums along other axes are arithmetic.
         library: the name of a library call whose operations are unknown, or "".
         times: the number of executions, or infinity if it is unknown.
@@ -198,8 +198,7 @@ def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bo
         repeats = evaluations.get(line.name, 0.0) / max(line.size, 1)
         amount *= max(1, round(repeats))
         work[kind] += amount
-        patch = hlo_ops.PATCH_IN_LOOP if in_loop else hlo_ops.PATCH
-        work["unvectorized"] += patch * hlo_ops.count_patches(line)
+        work["unvectorized"] += hlo_ops.convolution_overhead(line, lines, in_loop)
         if line.opcode == "gather":
             work["unvectorized"] += hlo_ops.GATHERED * line.size
         if kind == "transcendentals":

@@ -54,6 +54,10 @@ STRIDED = 2
 GATHERED = 4  # a gathered element and the operations on it: 0.2 to 4 ns
 PATCH = 75  # an output position of a convolution with 1 to 16 features: 17 to 60 ns
 PATCH_IN_LOOP = 2  # the same inside a while loop, where XLA compiles it differently: 0.2 to 1 ns
+# A multiplication of a convolution in a while loop, if an output is a sum of more than `_FEW_TERMS`: 0.1 to
+# 1 ns. With fewer terms XLA vectorizes it, and outside of a loop it is part of a matrix product.
+MULTIPLICATION_IN_LOOP = 1
+_FEW_TERMS = 64
 _DIVISIONS = {"divide", "remainder"}
 
 
@@ -91,10 +95,25 @@ def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
     return "arithmetic", line.size
 
 
-def count_patches(line: HloLine) -> int:
-    """Return the number of patches (output positions) of a convolution, or 0 for another instruction."""
+def convolution_overhead(line: HloLine, lines: Instructions, in_loop: bool) -> int:
+    """Return the additional time of a convolution on a CPU, as a number of evaluations of exp.
+
+    Return 0 for another instruction.
+
+    Args:
+        in_loop: whether the convolution is in the body of a while loop.
+    """
     labels = _LABELS.search(line.rest) if line.opcode == "convolution" else None
-    return line.size // max(1, line.dims[labels[3].index("f")]) if labels else 0
+    if not labels:
+        return 0
+    patches = line.size // max(1, line.dims[labels[3].index("f")])  # one for each output position
+    if not in_loop:
+        return PATCH * patches
+    operands = [lines[x] for x in line.operands if x in lines]
+    multiplications = _count_product(line, operands)[1] // 2
+    if multiplications <= _FEW_TERMS * line.size:
+        return PATCH_IN_LOOP * patches
+    return PATCH_IN_LOOP * patches + MULTIPLICATION_IN_LOOP * multiplications
 
 
 def _count_product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
