@@ -21,6 +21,7 @@ from scaling.options.program.hlo_ops import (
     MULTIPLICATION_IN_LOOP,
     PATCH,
     PATCH_IN_LOOP,
+    STRIDED,
     UNVECTORIZED,
 )
 
@@ -235,6 +236,28 @@ def test_a_fusion_is_one_kernel_that_moves_its_inputs_and_output():
         unvectorized=cosine * 2000,
         reductions=2000,
     )
+
+
+COLUMNS = """
+%fused (p: f32[900,11]) -> f32[900] {
+  %p = f32[900,11]{1,0} parameter(0)
+  %waves = f32[900,11]{1,0} sine(%p)
+  %columns = f32[11,900]{0,1} transpose(%waves), dimensions={1,0}
+  %rows = f32[11,900]{1,0} copy(%columns)
+  %two = f32[1,900]{1,0} slice(%rows), slice={[2:3], [0:900]}
+  %one = f32[1,900]{1,0} slice(%rows), slice={[1:2], [0:900]}
+  %product = f32[1,900]{1,0} multiply(%two, %one)
+  ROOT %result = f32[900]{0} bitcast(%product)
+}
+"""
+
+
+def test_a_fusion_computes_and_transposes_only_the_part_that_a_slice_keeps():
+    entry = """%a = f32[900,11]{1,0} parameter(0)
+        %f = f32[900]{0} fusion(%a), kind=kLoop, calls=%fused"""
+    (kernel,) = kernels(entry, COLUMNS)
+    assert (kernel.transcendentals, kernel.turned) == (2 * 900, 2 * 2 * 4 * 900)
+    assert kernel.unvectorized == 2 * 900 * (UNVECTORIZED["sine"] - 1 + STRIDED)
 
 
 NESTED = """

@@ -195,8 +195,9 @@ def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bo
     evaluations = hlo_loops.count_evaluations(lines)
     for line in lines.values():
         kind, amount = hlo_ops.count_work(line, lines)
-        repeats = evaluations.get(line.name, 0.0) / max(line.size, 1)
-        amount *= max(1, round(repeats))
+        # A slice evaluates only a part of its operand. Other values may be evaluated several times.
+        repeats = evaluations.get(line.name, 0.0) / max(line.size, 1) or 1.0
+        amount = round(amount * (repeats if repeats < 1 else round(repeats)))
         work[kind] += amount
         work["unvectorized"] += hlo_ops.convolution_overhead(line, lines, in_loop)
         if line.opcode == "gather":
@@ -214,7 +215,8 @@ def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bo
     if any(work[kind] for kind in ("arithmetic", "divisions", "transcendentals")):
         # A loop that reads across the rows and also computes is not vectorized. A transpose alone uses tiles.
         transposes = (x for x in lines.values() if hlo_ops.count_work(x, lines)[0] == "turned")
-        work["unvectorized"] += hlo_ops.STRIDED * sum(_strided_elements(x, lines) for x in transposes)
+        strided = (min(_strided_elements(x, lines), evaluations.get(x.name, x.size)) for x in transposes)
+        work["unvectorized"] += hlo_ops.STRIDED * round(sum(strided))
     return Kernel(bytes=_kernel_bytes(lines, computations), library=library, **work)
 
 
