@@ -96,14 +96,14 @@ def lost_records(
     history = schedule.build_history(records, definition.environments.values())
     lost = []
     for item in definition.items:
-        # The environment as planned, because this process may run elsewhere.
-        planned = definition.environments[item.preflight.environment_key]
-        identity = (item.case.key, planned["digest"], item.replicate)
+        identity = item.identity(definition.environments)
         attempt = begun.get(item.replicate_key)
         if attempt is None and all_cases and identity not in history.good:
             attempt = item.attempt
         if attempt is None or (identity, attempt) in history.recorded:
             continue
+        # The environment as planned, because this process may run elsewhere.
+        planned = definition.environments[item.preflight.environment_key]
         lost_item = dataclasses.replace(item, attempt=attempt)
         record = supervise.empty_record(lost_item, planned | {"hosts": []}, definition.settings)
         lost.append(dataclasses.replace(record, status="failed", reason=reason, text=text))

@@ -149,11 +149,7 @@ def remaining_sessions(
     history = schedule.build_history(records, definition.environments.values())
 
     def next_attempt(item: ScheduledCase) -> list[ScheduledCase]:
-        identity = (
-            item.case.key,
-            definition.environments[item.preflight.environment_key]["digest"],
-            item.replicate,
-        )
+        identity = item.identity(definition.environments)
         attempts = history.attempts[identity]
         # With retry=true, failures before the submission do not count.
         exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)

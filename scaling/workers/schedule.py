@@ -7,7 +7,7 @@ count if its reason may no longer apply, for example because a missing package h
 import dataclasses
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +54,14 @@ class ScheduledCase:
     def replicate_key(self) -> tuple[str, int]:
         """Return (case key, replicate number), which identifies the measurement in all of its attempts."""
         return self.case.key, self.replicate
+
+    def identity(self, environments: Mapping[tuple, Environment]) -> Identity:
+        """Return (case key, digest of the planned environment, replicate).
+
+        Args:
+            environments: The planned environments, by `PreflightResult.environment_key`.
+        """
+        return self.case.key, environments[self.preflight.environment_key]["digest"], self.replicate
 
     @property
     def session_key(self) -> tuple:
