@@ -89,7 +89,7 @@ class Mode:
             return self.quadratic_sum(f, x)
         assert self.linear_map is not None
         column = self.linear_map(f, x)
-        return _sum_over_block(lambda v: (ravel(v) * column(v)).sum())
+        return sum_over_block(lambda v: (ravel(v) * column(v)).sum())
 
 
 def jacfwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
@@ -169,7 +169,7 @@ def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     return jacfwd(lambda *z: ravel(jax.jacfwd(f, argnums=tuple(range(len(z))))(*z)), x)
 
 
-def _sum_over_block(form: LinearMap) -> LinearMap:
+def sum_over_block(form: LinearMap) -> LinearMap:
     """Return the function V -> sum of form(v) over the seeds v in V, where V has a leading axis of seeds."""
     import jax
 
@@ -183,7 +183,7 @@ def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """
     import jax
 
-    return _sum_over_block(lambda v: jax.jvp(lambda *z: jax.jvp(f, z, v)[1], x, v)[1])
+    return sum_over_block(lambda v: jax.jvp(lambda *z: jax.jvp(f, z, v)[1], x, v)[1])
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:

@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jax.experimental import jet as taylor
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from scaling.core.modes import LinearMap
+from scaling.core.modes import LinearMap, sum_over_block
 
 # Names of primitives of JAX. Piecewise linear operations, such as max, are included in the linear ones.
 _ELEMENTWISE = {
@@ -81,7 +81,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
         except (KeyError, NotImplementedError) as error:
             raise NotImplementedError(f"jax.experimental.jet has no rule for an operation: {error}") from None
 
-    return lambda V: jax.vmap(second_derivative)(V).sum()
+    return sum_over_block(second_derivative)
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
