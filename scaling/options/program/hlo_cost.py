@@ -192,14 +192,15 @@ def _collectives(
 def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bool) -> Kernel:
     work: Counter[str] = Counter()
     library = ""
-    evaluations = hlo_loops.count_evaluations(lines)
+    counted = hlo_loops.count_evaluations(lines)
+    evaluations = {line.name: counted.get(line.name) or line.size for line in lines.values()}
     for line in lines.values():
         kind, amount = hlo_ops.count_work(line, lines)
+        work["unvectorized"] += hlo_ops.convolution_overhead(line, amount, in_loop)
         # A slice evaluates only a part of its operand. Other values may be evaluated several times.
-        repeats = evaluations.get(line.name, 0.0) / max(line.size, 1) or 1.0
+        repeats = evaluations[line.name] / max(line.size, 1)
         amount = round(amount * (repeats if repeats < 1 else round(repeats)))
         work[kind] += amount
-        work["unvectorized"] += hlo_ops.convolution_overhead(line, lines, in_loop)
         if line.opcode == "gather":
             work["unvectorized"] += hlo_ops.GATHERED * line.size
         if kind == "transcendentals":
@@ -215,7 +216,7 @@ def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bo
     if any(work[kind] for kind in ("arithmetic", "divisions", "transcendentals")):
         # A loop that reads across the rows and also computes is not vectorized. A transpose alone uses tiles.
         transposes = (x for x in lines.values() if hlo_ops.count_work(x, lines)[0] == "turned")
-        strided = (min(_strided_elements(x, lines), evaluations.get(x.name, x.size)) for x in transposes)
+        strided = (min(_strided_elements(x, lines), evaluations[x.name]) for x in transposes)
         work["unvectorized"] += hlo_ops.STRIDED * round(sum(strided))
     return Kernel(bytes=_kernel_bytes(lines, computations), library=library, **work)
 

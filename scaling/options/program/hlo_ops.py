@@ -95,12 +95,13 @@ def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
     return "arithmetic", line.size
 
 
-def convolution_overhead(line: HloLine, lines: Instructions, in_loop: bool) -> int:
+def convolution_overhead(line: HloLine, operations: int, in_loop: bool) -> int:
     """Return the additional time of a convolution on a CPU, as a number of evaluations of exp.
 
     Return 0 for another instruction.
 
     Args:
+        operations: the number of operations of the convolution, of which half are multiplications.
         in_loop: whether the convolution is in the body of a while loop.
     """
     labels = _LABELS.search(line.rest) if line.opcode == "convolution" else None
@@ -109,11 +110,9 @@ def convolution_overhead(line: HloLine, lines: Instructions, in_loop: bool) -> i
     patches = line.size // max(1, line.dims[labels[3].index("f")])  # one for each output position
     if not in_loop:
         return PATCH * patches
-    operands = [lines[x] for x in line.operands if x in lines]
-    multiplications = _count_product(line, operands)[1] // 2
-    if multiplications <= _FEW_TERMS * line.size:
-        return PATCH_IN_LOOP * patches
-    return PATCH_IN_LOOP * patches + MULTIPLICATION_IN_LOOP * multiplications
+    multiplications = operations // 2
+    is_vectorized = multiplications <= _FEW_TERMS * line.size
+    return PATCH_IN_LOOP * patches + (0 if is_vectorized else MULTIPLICATION_IN_LOOP * multiplications)
 
 
 def _count_product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
