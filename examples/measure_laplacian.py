@@ -270,7 +270,7 @@ def main(arguments: list[str]) -> None:
     }
     rows = measure(arguments) + measure_memory(sizes)
     rows.append({"kind": "machine", "processor": platform.processor(), "jax": jax.__version__})
-    pages.data_path("laplacian").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pages.write_lines(pages.data_path("laplacian"), rows)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ figure are made from both.
 
 import functools
 import io
-import json
 import os
 import random
 import statistics
@@ -114,12 +113,11 @@ def advise(name: str, budget: float, *arguments: Any, **options: Any) -> Row:
 
 def write_lines(path: Path, rows: Iterable[Row]) -> None:
     """Write JSON lines, with the samples rounded to five digits."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     rounded = (
         row | {"seconds": [float(f"{value:.5g}") for value in row["seconds"]]} if "seconds" in row else row
         for row in rows
     )
-    path.write_text("".join(json.dumps(row) + "\n" for row in rounded))
+    pages.write_lines(path, rounded)
 
 
 def compare(cells: Sequence[Row], lines: Sequence[Row]) -> list[Row]:

@@ -12,7 +12,6 @@ measures one cell of each problem, `small` a tiny one.
 import dataclasses
 import datetime
 import functools
-import json
 import os
 import statistics
 import subprocess
@@ -23,7 +22,7 @@ from pathlib import Path
 
 import jax
 
-from examples import side_by_side
+from examples import pages, side_by_side
 from examples.gradbench import problems
 from examples.gradbench.problems import CPP, CPP_FAST, CPP_FUNCTION, FUNCTION
 from scaling.advice import advisor
@@ -131,7 +130,6 @@ def main(words: list[str]) -> None:
         cells = list({cell.problem: cell for cell in reversed(cells)}.values())[::-1]
     jax.config.update("jax_enable_x64", True)
     common, lines = describe_machine(), []
-    out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as path:
         folder = Path(path)
         programs = {
@@ -140,8 +138,8 @@ def main(words: list[str]) -> None:
         }
         for cell in cells:
             line = measure_cell(cell, programs[cell.problem], folder, 0.1 if is_small else 1.0)
-            lines.append(json.dumps(line | common))
-            out.write_text("\n".join(lines) + "\n")  # after each cell, so that Ctrl-C loses one cell
+            lines.append(line | common)
+            pages.write_lines(out, lines)  # after each cell, so that Ctrl-C loses one cell
             ratio = statistics.median(line["seconds"][line["advised"]]) / statistics.median(
                 line["seconds"][CPP]
             )

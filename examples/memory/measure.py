@@ -141,7 +141,7 @@ def main(words):
             "seconds": time.perf_counter() - began,
         }
         if not small:
-            DATA.write_text("".join(json.dumps(rows[each]) + "\n" for each in CASES if each in rows))
+            pages.write_lines(DATA, (rows[each] for each in CASES if each in rows))
         print(f"{name}: {rows[name]['seconds']:.0f} s", file=sys.stderr)
 
 

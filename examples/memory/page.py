@@ -3,8 +3,6 @@
 python -m examples.memory.page
 """
 
-import re
-
 import altair
 import vl_convert
 
@@ -12,7 +10,7 @@ from examples import pages
 from scaling.core.formatting import format_bytes, format_duration, format_number, format_wait
 
 LIMIT = 24e9  # bytes
-MARKERS = re.compile(r"(<!-- table -->\n).*(<!-- end of table -->)", re.DOTALL)
+MARKERS = "<!-- table -->", "<!-- end of table -->"
 HEADER = (
     "case", "thread", "asked for", "needed there", "machine", "needs as asked", "advice on it: needs, predicted time",
     "solved by", "needs", "time", "regret", "checked",
@@ -110,9 +108,9 @@ def draw(rows):
 
 def main():
     rows = pages.read_lines(pages.data_path("memory"))
-    table = pages.make_table(HEADER, map(write_row, rows)) + "\n"
+    table = pages.make_table(HEADER, map(write_row, rows))
     page = pages.DOCS / "memory.md"
-    page.write_text(MARKERS.sub(lambda match: match[1] + table + match[2], page.read_text()))
+    page.write_text(pages.replace_between(page.read_text(), *MARKERS, f"\n{table}\n"))
     page.with_suffix(".png").write_bytes(vl_convert.vegalite_to_png(draw(rows).to_json(), scale=2.0))
 
 

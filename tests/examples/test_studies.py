@@ -1,13 +1,12 @@
 """Tests of the studies of examples/: every case of each can run."""
 
-from pathlib import Path
-
 import pytest
 import yaml
 
 from scaling.study import grid, preflight_process
+from tests.support.paths import TOP
 
-STUDIES = sorted((Path(__file__).resolve().parents[2] / "examples" / "conf" / "study").glob("*.yaml"))
+STUDIES = sorted((TOP / "examples" / "conf" / "study").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
