@@ -116,7 +116,7 @@ def draw_time_parts(
     if not rates.network and any(message["group"] > 1 for message in messages):
         raise _UnknownRate("the network bandwidth between devices is not known")
     if hardware.platform == "cpu":
-        kernels = [_with_unvectorized_functions(kernel) for kernel in kernels]
+        kernels = [_with_cpu_overhead(kernel) for kernel in kernels]
     memory_seconds, operation_seconds, times, bound = _kernel_seconds(case, rates, kernels)
     rng = np.random.default_rng(_SEED)
     memory, arithmetic, network = (_draw_between(hardware.attained, rng) for _ in range(3))
@@ -138,12 +138,9 @@ def _draw_between(ends: tuple[float, float], rng: np.random.Generator) -> np.nda
     return np.exp(rng.uniform(math.log(ends[0]), math.log(ends[1]), DRAWS))
 
 
-def _with_unvectorized_functions(kernel: Work) -> Work:
-    """Return a kernel with its unvectorized functions added to its transcendental functions.
-
-    The field `unvectorized` is their additional time, as a number of evaluations of exp that take as long.
-    """
-    extra = kernel.get("unvectorized", 0)
+def _with_cpu_overhead(kernel: Work) -> Work:
+    """Return a kernel with its overhead, which is a number of evaluations of exp, added to its transcendentals."""
+    extra = kernel.get("cpu_overhead", 0)
     return kernel | {"transcendentals": kernel.get("transcendentals", 0) + extra} if extra else kernel
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.options.program import hlo, hlo_loops, hlo_ops
+from scaling.options.program import cpu_overhead, hlo, hlo_loops, hlo_ops
 from scaling.options.program.hlo import Computations, HloLine, Instructions
 
 _ALLOCATION = 'custom_call_target="AllocateBuffer"'  # moves no data
@@ -32,10 +32,8 @@ class Kernel:
         arithmetic: other operations on elements, including comparisons, selections and conversions.
         divisions: floating-point divisions.
         transcendentals: evaluations of transcendental functions.
-        unvectorized: the additional time on a CPU of work that is not vectorized. The unit is the time of one
-            vectorized evaluation of exp. Included are functions that are computed one element at a time (such
-            as cosine), elements that a fused loop reads across the rows, gathered elements, the patches of a
-            convolution, and its multiplications in a loop.
+        cpu_overhead: the additional time on a CPU, see cpu_overhead.py. The unit is the time of one vectorized
+            evaluation of exp.
         reductions: terms of sums along the minor-most axis. Sums along other axes are arithmetic.
         library: the name of a library call whose operations are unknown, or "".
         times: the number of executions, or infinity if it is unknown.
@@ -47,7 +45,7 @@ class Kernel:
     arithmetic: int = 0
     divisions: int = 0
     transcendentals: int = 0
-    unvectorized: int = 0
+    cpu_overhead: int = 0
     reductions: int = 0
     library: str = ""
     times: float = 1.0
@@ -190,22 +188,19 @@ def _collectives(
 
 
 def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bool) -> Kernel:
+    uses = tuple(hlo_loops.trace_uses(lines))
+    evaluations = hlo_loops.count_evaluations(uses)
+    work_of = {
+        line.name: _repeat_work(*hlo_ops.count_work(line, lines), evaluations[line.name] / max(line.size, 1))
+        for line in lines.values()
+    }
     work: Counter[str] = Counter()
-    library = ""
-    counted = hlo_loops.count_evaluations(lines)
-    evaluations = {line.name: counted.get(line.name) or line.size for line in lines.values()}
-    for line in lines.values():
-        kind, amount = hlo_ops.count_work(line, lines)
-        work["unvectorized"] += hlo_ops.convolution_overhead(line, amount, in_loop)
-        # A slice evaluates only a part of its operand. Other values may be evaluated several times.
-        repeats = evaluations[line.name] / max(line.size, 1)
-        amount = round(amount * (repeats if repeats < 1 else round(repeats)))
+    for kind, amount in work_of.values():
         work[kind] += amount
-        if line.opcode == "gather":
-            work["unvectorized"] += hlo_ops.GATHERED * line.size
-        if kind == "transcendentals":
-            work["unvectorized"] += amount * (hlo_ops.UNVECTORIZED.get(line.opcode, 1) - 1)
-        if line.opcode == "custom-call" and not kind:
+    work["cpu_overhead"] = cpu_overhead.count_overhead(lines, uses, work_of, in_loop)
+    library = ""
+    for line in lines.values():
+        if line.opcode == "custom-call" and not work_of[line.name][0]:
             library = hlo_ops.library_name(line) or library
         if line.opcode == "fusion":  # a nested fusion
             nested = _analyze_fusion(computations[line.called[0]], computations, in_loop)
@@ -213,27 +208,15 @@ def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bo
             not_summed = ("bytes", "times", "library")
             work.update({name: value for name, value in vars(nested).items() if name not in not_summed})
     work.pop("", None)
-    if any(work[kind] for kind in ("arithmetic", "divisions", "transcendentals")):
-        # A loop that reads across the rows and also computes is not vectorized. A transpose alone uses tiles.
-        transposes = (x for x in lines.values() if hlo_ops.count_work(x, lines)[0] == "turned")
-        strided = (min(_strided_elements(x, lines), evaluations[x.name]) for x in transposes)
-        work["unvectorized"] += hlo_ops.STRIDED * round(sum(strided))
     return Kernel(bytes=_kernel_bytes(lines, computations), library=library, **work)
 
 
-def _strided_elements(transpose: HloLine, lines: Instructions) -> int:
-    """Return the number of elements that a transpose in a fusion reads from memory across the rows.
+def _repeat_work(kind: str, amount: int, repeats: float) -> tuple[str, int]:
+    """Return the kind and amount of work of an instruction whose elements are evaluated `repeats` times.
 
-    It is the size of the transposed array, or the total size of the parameters of the fusion from which this
-    array is computed, if that is smaller. Seeds, for example, are computed from small parameters.
+    A slice evaluates only a part of its operand. Other values may be evaluated several times.
     """
-    sources, remaining = set[str](), [transpose.name]
-    while remaining:
-        line = lines[remaining.pop()]
-        if line.name not in sources:
-            sources.add(line.name)
-            remaining += [name for name in line.operands if name in lines]
-    return min(transpose.size, sum(lines[x].size for x in sources if lines[x].opcode == "parameter"))
+    return kind, round(amount * (repeats if 0 < repeats < 1 else max(1, round(repeats))))
 
 
 def _kernel_bytes(lines: Instructions, computations: Computations) -> int:

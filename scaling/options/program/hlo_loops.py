@@ -12,11 +12,12 @@ import itertools
 import math
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from scaling.options.program import hlo, hlo_ops
 from scaling.options.program.hlo import HloLine, Instructions
 
-_LEAVES = {"parameter", "constant", "iota"}
 _SHIFTS = {"pad", "concatenate", "slice", "dynamic-slice", "reverse"}
 _DIMENSIONS = re.compile(r"dimensions=\{([\d,]*)\}")
 _GATHER_AXES = re.compile(r"(\w+)=\{([\d,]*)\}")
@@ -27,32 +28,81 @@ _MOST_USES = 16  # of an instruction at different indices; XLA does not duplicat
 Loops = tuple[int | None, ...]
 
 
-def count_evaluations(lines: Instructions) -> dict[str, float]:
+@dataclass(frozen=True)
+class Use:
+    """A use of an instruction in the loop nest of a fusion.
+
+    Attributes:
+        name: the name of the instruction.
+        loops: the position of the loop of each axis of its result, see `Loops`.
+        lengths: the length of each enclosing loop, outermost first.
+        is_gathered: whether the instruction is evaluated at indices of a gather that vary with the innermost
+            loop.
+    """
+
+    name: str
+    loops: Loops
+    lengths: tuple[int, ...]
+    is_gathered: bool = False
+
+    @property
+    def evaluations(self) -> int:
+        """Return the number of element evaluations: the iterations of the innermost loop that it varies with."""
+        innermost = max((loop for loop in self.loops if loop is not None), default=-1)
+        return math.prod(self.lengths[: innermost + 1])
+
+    @property
+    def varies_innermost(self) -> bool:
+        """Return whether the innermost loop varies the index of an axis."""
+        return len(self.lengths) - 1 in self.loops
+
+    def is_contiguous(self, line: HloLine) -> bool:
+        """Return whether the innermost loop varies the index of the minor-most axis of the instruction."""
+        return line.fastest is not None and self.loops[line.fastest] == len(self.lengths) - 1
+
+
+def count_evaluations(uses: Iterable[Use]) -> Counter[str]:
     """Return a dict from the name of an instruction to the number of element evaluations in a fusion.
 
     The number is the total over all elements of the result of the instruction.
     """
     evaluations: Counter[str] = Counter()
+    for use in uses:
+        evaluations[use.name] += use.evaluations
+    return evaluations
+
+
+def trace_uses(lines: Instructions) -> Iterator[Use]:
+    """Yield the uses of all instructions in the loop nest of a fusion. Uses at equal indices are one use."""
     visits: Counter[str] = Counter()
     root = hlo.root_of(lines)
     results = root.operands if root.opcode == "tuple" else [root.name]
-    pending = [(name, *_own_loops(lines[name]), frozenset[str]()) for name in results]
+    pending = [(Use(name, *_own_loops(lines[name])), frozenset[str]()) for name in results]
     found = set(pending)
     while pending:
-        name, loops, lengths, shifts = pending.pop()
-        line = lines[name]
-        innermost = max((loop for loop in loops if loop is not None), default=-1)
-        evaluations[name] += math.prod(lengths[: innermost + 1])
-        visits[name] += 1
-        shifts = shifts | {name} if line.opcode in _SHIFTS else shifts
+        use, shifts = pending.pop()
+        yield use
+        line = lines[use.name]
+        visits[use.name] += 1
+        shifts = shifts | {use.name} if line.opcode in _SHIFTS else shifts
         for operand in map(lines.get, line.operands):
-            if operand is None or operand.opcode in _LEAVES or visits[operand.name] >= _MOST_USES:
+            if operand is None or visits[operand.name] >= _MOST_USES:
                 continue
-            use = (operand.name, *_operand_loops(line, operand, loops, lengths), shifts)
-            if use not in found:
-                found.add(use)
-                pending.append(use)
-    return dict(evaluations)
+            operand_loops = _operand_loops(line, operand, use.loops, use.lengths)
+            is_gathered = use.is_gathered or _gathers_innermost(line, operand, use)
+            operand_use = Use(operand.name, *operand_loops, is_gathered), shifts
+            if operand_use not in found:
+                found.add(operand_use)
+                pending.append(operand_use)
+
+
+def _gathers_innermost(line: HloLine, operand: HloLine, use: Use) -> bool:
+    """Return whether an instruction is a gather from this operand whose indices vary with the innermost loop."""
+    if line.opcode != "gather" or operand.name != line.operands[0]:
+        return False
+    offsets = hlo.parse_integers(dict(_GATHER_AXES.findall(line.rest)).get("offset_dims", ""))
+    innermost = len(use.lengths) - 1
+    return any(loop == innermost and axis not in offsets for axis, loop in enumerate(use.loops))
 
 
 def _own_loops(line: HloLine) -> tuple[Loops, tuple[int, ...]]:
@@ -96,12 +146,35 @@ def _operand_loops(
         return nested, lengths + tuple(operand.dims[axis] for axis in axes)
     if rank == len(loops) and (operand.dims == line.dims or line.opcode in _SHIFTS):
         return loops, lengths
-    if line.opcode in ("reshape", "bitcast"):
-        long = [(length, loop) for length, loop in zip(line.dims, loops, strict=True) if length > 1]
-        if [length for length, _ in long] == [length for length in operand.dims if length > 1]:
-            remaining = iter(long)
-            return tuple(next(remaining)[1] if n > 1 else None for n in operand.dims), lengths
+    if line.opcode in ("reshape", "bitcast") and line.size == operand.size > 0:
+        return _reshaped_loops(line.dims, loops, operand.dims), lengths
     return _own_loops(operand)
+
+
+def _reshaped_loops(dims: tuple[int, ...], loops: Loops, operand_dims: tuple[int, ...]) -> Loops:
+    """Return the position of the loop of each axis of the operand of a reshape.
+
+    An axis that the reshape splits or merges varies with the innermost loop over its parts.
+
+    Args:
+        dims, loops: the dimensions of the result, and the loop of each of its axes.
+        operand_dims: the dimensions of the operand.
+    """
+    remaining = iter(zip(dims, loops, strict=True))
+    operand_loops: list[int | None] = []
+    size = operand_size = 1  # products of the leading dimensions; where they are equal, a group of axes ends
+    group, of_group = 0, list[int]()
+    for length in operand_dims:
+        operand_size *= length
+        group += 1
+        while size < operand_size:
+            dimension, loop = next(remaining)
+            size *= dimension
+            of_group += [loop] if loop is not None and dimension > 1 else []
+        if size == operand_size:
+            operand_loops += [max(of_group, default=None)] * group
+            group, of_group = 0, []
+    return tuple(operand_loops)
 
 
 def _gathered_loops(line: HloLine, rank: int, loops: Loops) -> Loops:

@@ -44,20 +44,6 @@ _TRANSCENDENTAL = {
     "exponential", "exponential-minus-one", "log", "log-plus-one", "power", "tanh", "sine", "cosine",
     "tan", "sqrt", "rsqrt", "cbrt", "logistic", "erf", "atan2",
 }  # fmt: skip
-# Functions that XLA on a CPU computes one element at a time -> their time divided by that of exp, which is
-# vectorized. Medians over 262,144 elements in float32 on one core of an AMD EPYC, jaxlib 0.10.2.
-UNVECTORIZED = {"sine": 12, "cosine": 12, "power": 9, "tan": 63, "atan2": 41, "cbrt": 67}
-# The following constants are also the time of an operation divided by that of a vectorized exp, 0.4 ns. The
-# comments contain the measured times of the operations.
-# An element that a fused loop reads across the rows: 0.6 to 0.8 ns.
-STRIDED = 2
-GATHERED = 4  # a gathered element and the operations on it: 0.2 to 4 ns
-PATCH = 75  # an output position of a convolution with 1 to 16 features: 17 to 60 ns
-PATCH_IN_LOOP = 2  # the same inside a while loop, where XLA compiles it differently: 0.2 to 1 ns
-# A multiplication of a convolution in a while loop, if an output is a sum of more than `_FEW_TERMS`: 0.1 to
-# 1 ns. With fewer terms XLA vectorizes it, and outside of a loop it is part of a matrix product.
-MULTIPLICATION_IN_LOOP = 1
-_FEW_TERMS = 64
 _DIVISIONS = {"divide", "remainder"}
 
 
@@ -93,26 +79,6 @@ def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
     if kind in _DIVISIONS and is_floating:
         return "divisions", line.size
     return "arithmetic", line.size
-
-
-def convolution_overhead(line: HloLine, operations: int, in_loop: bool) -> int:
-    """Return the additional time of a convolution on a CPU, as a number of evaluations of exp.
-
-    Return 0 for another instruction.
-
-    Args:
-        operations: the number of operations of the convolution, of which half are multiplications.
-        in_loop: whether the convolution is in the body of a while loop.
-    """
-    labels = _LABELS.search(line.rest) if line.opcode == "convolution" else None
-    if not labels:
-        return 0
-    patches = line.size // max(1, line.dims[labels[3].index("f")])  # one for each output position
-    if not in_loop:
-        return PATCH * patches
-    multiplications = operations // 2
-    is_vectorized = multiplications <= _FEW_TERMS * line.size
-    return PATCH_IN_LOOP * patches + (0 if is_vectorized else MULTIPLICATION_IN_LOOP * multiplications)
 
 
 def _count_product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:

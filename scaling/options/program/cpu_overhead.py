@@ -1,0 +1,109 @@
+"""Estimate the time that a kernel takes on a CPU beyond its bytes and its vectorized operations.
+
+XLA compiles a fusion to one loop nest (see hlo_loops.py). Its kernels and loops have to be started, and the
+innermost loop is not always vectorized. The unit of the constants is the time of one vectorized evaluation of
+exp, 0.4 ns. The comments contain the measured times of 8,600 kernels of 150 programs, and of the functions
+over 262,144 elements, in float32 on one core of an AMD EPYC with jaxlib 0.10.2.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from scaling.options.program import hlo
+from scaling.options.program.hlo import HloLine, Instructions
+from scaling.options.program.hlo_loops import Use
+
+START = 1250  # a kernel: 0.4 to 0.8 us
+START_IN_LOOP = 100  # a kernel in the body of a while loop, whose code is in the cache: 40 ns
+ROW = 2  # an iteration of the loops around the innermost one: 0.5 to 2 ns
+PRODUCT = 2500  # the start of a matrix product: 0.7 to 1.5 us
+PACKED = 0.35  # an element of the operands or the result of a matrix product: 0.1 to 0.3 ns
+# An element that the innermost loop reads across the rows of an array, or at the indices of a gather.
+STRIDED = 0.5  # 0.2 ns
+GATHERED = 0.6  # 0.25 ns
+SCALAR = 0.3  # an operation on gathered elements, which is not vectorized: 0.12 ns
+CONCATENATED = 0.3  # an element of a concatenation in a loop: 0.1 ns
+# A loop with more padded arrays than this is not vectorized, because it has a branch for each of them.
+_MOST_PADDED = 4
+_MOST_PADDED_IN_UPDATE = 2  # if the result is written into a part of an array
+PADDED = 1  # an element of each padded array in such a loop: 0.2 to 0.5 ns
+# Functions that XLA computes one element at a time -> their time divided by that of exp.
+UNVECTORIZED = {"sine": 12, "cosine": 12, "power": 9, "tan": 63, "atan2": 41, "cbrt": 67}
+# A convolution whose features are the last axis is computed by a library, others by loops.
+PATCH = 75  # an output position in the library: 25 to 60 ns
+MULTIPLICATION = 0.15  # in a loop: 0.03 to 0.1 ns
+# A multiplication in a loop, if an output is the sum of more than `_FEW_TERMS`: 0.1 to 1 ns.
+MULTIPLICATION_OF_MANY = 1
+_FEW_TERMS = 64
+
+_LABELS = re.compile(r"dim_labels=\w+->(\w+)")
+_DATA_MOVEMENT = {
+    "parameter", "constant", "iota", "broadcast", "bitcast", "slice", "transpose", "copy", "reshape", "gather",
+    "concatenate", "pad", "reverse", "dynamic-slice", "select",
+}  # fmt: skip
+
+
+def count_overhead(
+    lines: Instructions, uses: Iterable[Use], work: Mapping[str, tuple[str, int]], in_loop: bool
+) -> int:
+    """Return the overhead of a kernel on a CPU, as a number of evaluations of exp.
+
+    Args:
+        lines: the instructions of the kernel.
+        uses: the uses of the instructions in the loop nest of the kernel.
+        work: dict from the name of an instruction to the kind and the amount of its work.
+        in_loop: whether the kernel is in the body of a while loop.
+    """
+    overhead = float(START_IN_LOOP if in_loop else START)
+    for line in lines.values():
+        kind, amount = work[line.name]
+        if line.opcode == "convolution":
+            overhead += _convolution_overhead(line, amount)
+        elif line.opcode == "dot":
+            operands = (lines[name].size for name in line.operands if name in lines)
+            overhead += PRODUCT + PACKED * (line.size + sum(operands))
+        elif kind == "transcendentals":
+            overhead += amount * (UNVECTORIZED.get(line.opcode, 1) - 1)
+    computes = any(kind in ("arithmetic", "divisions", "transcendentals") for kind, _ in work.values())
+    return round(overhead + _loop_overhead(lines, uses, computes))
+
+
+def _loop_overhead(lines: Instructions, uses: Iterable[Use], computes: bool) -> float:
+    """Return the overhead of the loop nest of a kernel, where `computes` is whether it computes elements.
+
+    A kernel that only moves elements is a copy or a transpose, whose time is that of its bytes.
+    """
+    root = hlo.skip_bitcasts(hlo.root_of(lines).name, lines)
+    is_update = root.opcode == "dynamic-update-slice" and root.operands[1] in lines
+    result = lines[root.operands[1]] if is_update else root
+    has_loop = computes and root.opcode != "dot" and result.fastest is not None
+    overhead = ROW * result.size / result.dims[result.fastest or 0] if has_loop else 0.0
+    padded, scalar, gathered = [0], 0, 0
+    for use in uses:
+        line = lines[use.name]
+        if not use.varies_innermost:
+            continue
+        if use.is_gathered:
+            gathered += use.evaluations if line.opcode == "parameter" else 0
+            scalar += use.evaluations if line.opcode not in _DATA_MOVEMENT else 0
+        elif computes and line.opcode == "parameter" and not use.is_contiguous(line):
+            overhead += STRIDED * use.evaluations
+        if computes and line.opcode == "concatenate":
+            overhead += CONCATENATED * use.evaluations
+        if computes and line.opcode == "pad":
+            padded.append(use.evaluations)
+    if len(padded) - 1 > (_MOST_PADDED_IN_UPDATE if is_update else _MOST_PADDED):
+        overhead += PADDED * sum(padded)
+    return overhead + GATHERED * gathered + (SCALAR * scalar if gathered else 0)
+
+
+def _convolution_overhead(line: HloLine, operations: int) -> float:
+    """Return the overhead of a convolution, given its number of operations, half of them multiplications."""
+    labels = _LABELS.search(line.rest)
+    if labels is None:
+        return 0.0
+    features = labels[1].index("f")
+    if features == len(line.dims) - 1:
+        return PATCH * line.size / max(1, line.dims[features])
+    is_vectorized = operations <= 2 * _FEW_TERMS * line.size
+    return (MULTIPLICATION if is_vectorized else MULTIPLICATION_OF_MANY) * operations / 2

@@ -1,0 +1,34 @@
+"""Write HLO modules with one fusion."""
+
+from scaling.options.program import hlo
+
+
+def fusion_text(body: str, root: str, *others: str) -> str:
+    """Return a module with a fusion of the parameter p. The type of p and its further lines are `body`.
+
+    Args:
+        root: the last line of the fusion, without a name.
+        others: the types of further parameters a, b and so on.
+    """
+    types = [body.partition(" parameter")[0], *others]
+    more = [
+        f"  %{name} = {type_} parameter({k})\n"
+        for k, (name, type_) in enumerate(zip("ab", others, strict=False), 1)
+    ]
+    arguments = [f"  %x{k} = {type_} parameter({k})\n" for k, type_ in enumerate(types)]
+    names = ", ".join(f"%x{k}" for k in range(len(types)))
+    return f"""\
+%fused (p: {types[0]}) -> f32[] {{
+{"".join(more)}  %p = {body}
+  ROOT %r = {root}
+}}
+
+ENTRY %main (x: {types[0]}) -> f32[] {{
+{"".join(arguments)}  ROOT %f = {root.split(" ")[0]} fusion({names}), kind=kLoop, calls=%fused
+}}
+"""
+
+
+def fused_lines(body: str, root: str) -> hlo.Instructions:
+    """Return the instructions of the fusion that `fusion_text` writes."""
+    return hlo.parse(fusion_text(body, root))[0]["fused"]
