@@ -139,7 +139,7 @@ def _draw_between(ends: tuple[float, float], rng: np.random.Generator) -> np.nda
 
 
 def _with_cpu_overhead(kernel: Work) -> Work:
-    """Return a kernel with its overhead, which is a number of evaluations of exp, added to its transcendentals."""
+    """Return a kernel whose overhead, a number of evaluations of exp, is added to its transcendentals."""
     extra = kernel.get("cpu_overhead", 0)
     return kernel | {"transcendentals": kernel.get("transcendentals", 0) + extra} if extra else kernel
 

@@ -38,8 +38,8 @@ _FEW_TERMS = 64
 
 _LABELS = re.compile(r"dim_labels=\w+->(\w+)")
 _DATA_MOVEMENT = {
-    "parameter", "constant", "iota", "broadcast", "bitcast", "slice", "transpose", "copy", "reshape", "gather",
-    "concatenate", "pad", "reverse", "dynamic-slice", "select",
+    "parameter", "constant", "iota", "broadcast", "bitcast", "slice", "transpose", "copy", "reshape",
+    "gather", "concatenate", "pad", "reverse", "dynamic-slice", "select",
 }  # fmt: skip
 
 

@@ -47,7 +47,10 @@ class Use:
 
     @property
     def evaluations(self) -> int:
-        """Return the number of element evaluations: the iterations of the innermost loop that it varies with."""
+        """Return the number of element evaluations.
+
+        It is the number of iterations of the innermost loop that varies an index of the instruction.
+        """
         innermost = max((loop for loop in self.loops if loop is not None), default=-1)
         return math.prod(self.lengths[: innermost + 1])
 
@@ -97,7 +100,7 @@ def trace_uses(lines: Instructions) -> Iterator[Use]:
 
 
 def _gathers_innermost(line: HloLine, operand: HloLine, use: Use) -> bool:
-    """Return whether an instruction is a gather from this operand whose indices vary with the innermost loop."""
+    """Return whether an instruction gathers from this operand at indices that the innermost loop varies."""
     if line.opcode != "gather" or operand.name != line.operands[0]:
         return False
     offsets = hlo.parse_integers(dict(_GATHER_AXES.findall(line.rest)).get("offset_dims", ""))
