@@ -155,7 +155,7 @@ class TracedCase:
             **compiled_case.needs
         }
         fields |= {name: getattr(compiled_case.stages, name) for name in COMPILING_STAGES} | _optimized_work(
-            cost, compiled_case.steps
+            cost, compiled_case.steps, self.header["platform"]
         )
         fields |= {
             "passes": shape.count_passes(compiled_case.case, self.built, self.sizes) or None,
@@ -277,14 +277,16 @@ def _device_jaxpr(jaxpr: Any) -> Any:
     return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
 
 
-def _optimized_work(cost: hlo_cost.ProgramCost, steps: int) -> RecordFields:
+def _optimized_work(cost: hlo_cost.ProgramCost, steps: int, platform: str) -> RecordFields:
     """Return the kernels and operation counts of the optimized program as a dict of record fields.
 
     A call runs the program `steps` times. Equal kernels are merged, and `times` contains their total count.
+    Their overhead is that on a CPU, and 0 on other platforms.
     """
     counts: Counter[hlo_cost.Kernel] = Counter()
     for kernel in cost.kernels:
-        counts[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps  # type: ignore[assignment]
+        overhead = kernel.overhead if platform == "cpu" else 0
+        counts[dataclasses.replace(kernel, times=1.0, overhead=overhead)] += kernel.times * steps  # type: ignore[assignment]
     flops = sum(
         (k.products + k.arithmetic + k.divisions + k.reductions) * times for k, times in counts.items()
     )

@@ -1,8 +1,8 @@
 """Time model: predict the time of a call from the kernels and messages of its compiled program.
 
 A kernel takes the longer of the times for its bytes and for its operations at the rates of the machine (the
-roofline model). Kernels and messages do not overlap, and all devices wait for the slowest. Caches are ignored
-beyond the table of bandwidths.
+roofline model), and on a CPU also its overhead (see hlo_cost.py). Kernels and messages do not overlap, and all
+devices wait for the slowest. Caches are ignored beyond the table of bandwidths.
 
 The uncertainty is estimated by a Monte Carlo simulation with random machines. A program reaches random
 fractions of the memory, arithmetic and network rates, and the call and kernel latencies have a random factor.
@@ -43,8 +43,8 @@ class TimeEstimate:
         compute: Execution of the kernels on a typical device.
         communication: Collectives.
         waiting: Waiting time for the slowest device.
-        bound: What limits the kernels most: memory, or one of the kinds of operations. None if there is no
-            work.
+        bound: What limits the kernels most: memory, overhead, or one of the kinds of operations. None if
+            there is no work.
         draws: Times on the first `_KEPT` random machines. The machines are the same for every program, so
             that the times of two programs can be divided one by one.
     """
@@ -115,14 +115,15 @@ def draw_time_parts(
     rates = hardware.rates_at(case.devices)
     if not rates.network and any(message["group"] > 1 for message in messages):
         raise _UnknownRate("the network bandwidth between devices is not known")
-    if hardware.platform == "cpu":
-        kernels = [_with_cpu_overhead(kernel) for kernel in kernels]
-    memory_seconds, operation_seconds, times, bound = _kernel_seconds(case, rates, kernels)
+    seconds, times = _kernel_seconds(case, rates, kernels)
+    totals = {name: float(values @ times) for name, values in seconds.items()}
+    memory_seconds, overhead = (seconds.pop(name)[:, None] for name in ("memory", "overhead"))
+    operation_seconds = np.sum(list(seconds.values()), axis=0)[:, None]
     rng = np.random.default_rng(_SEED)
     memory, arithmetic, network = (_draw_between(hardware.attained, rng) for _ in range(3))
     latency_factor = _draw_between(hardware.asking, rng)
-    kernel_seconds = np.maximum(memory_seconds[:, None] / memory, operation_seconds[:, None] / arithmetic)
-    compute = (times[:, None] * kernel_seconds).sum(axis=0)
+    kernel_seconds = np.maximum(memory_seconds / memory, operation_seconds / arithmetic)
+    compute = times @ (kernel_seconds + overhead / arithmetic)
     sent = [_message_cost(message, hardware, rates) for message in messages]
     latency, transfer = sum(cost.latency for cost in sent), sum(cost.transfer for cost in sent)
     return TimeParts(
@@ -130,7 +131,7 @@ def draw_time_parts(
         compute=compute,
         communication=latency + transfer / network,
         waiting=compute * (_slowdown_of_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
-        bound=bound,
+        bound=max(totals, key=lambda name: totals[name]) if any(totals.values()) else None,
     )
 
 
@@ -138,32 +139,24 @@ def _draw_between(ends: tuple[float, float], rng: np.random.Generator) -> np.nda
     return np.exp(rng.uniform(math.log(ends[0]), math.log(ends[1]), DRAWS))
 
 
-def _with_cpu_overhead(kernel: Work) -> Work:
-    """Return a kernel whose overhead, a number of evaluations of exp, is added to its transcendentals."""
-    extra = kernel.get("cpu_overhead", 0)
-    return kernel | {"transcendentals": kernel.get("transcendentals", 0) + extra} if extra else kernel
-
-
 def _kernel_seconds(
     case: Case, rates: Rates, kernels: Sequence[Work]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, str | None]:
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Return the times of the kernels at the full rates of the hardware.
 
     Returns:
-        Array (kernels,) with the seconds to move the bytes of each kernel.
-        Array (kernels,) with the seconds to execute the operations of each kernel.
+        A dict from "memory", "overhead" or a kind of operations to an array (kernels,) with the seconds that
+        an execution of each kernel takes for it.
         Array (kernels,) with the number of executions of each kernel.
-        The bound: memory or the kind of operations with the longest total time, or None if all are 0.
     """
-    dtype, memory_seconds, operation_seconds, times = case.dtype, *np.zeros((3, len(kernels)))
+    dtype = case.dtype
     speeds: dict[str, float | None] = {
         "products": rates.products[dtype][case.precision], "arithmetic": rates.arithmetic[dtype],
         "divisions": rates.divisions[dtype], "transcendentals": rates.transcendental[dtype],
-        "reductions": rates.reductions[dtype],
+        "reductions": rates.reductions[dtype], "overhead": rates.transcendental[dtype],
     }  # fmt: skip
-    total = dict.fromkeys(("memory", *speeds), 0.0)
+    seconds = {name: np.zeros(len(kernels)) for name in ("memory", *speeds)}
     for k, kernel in enumerate(kernels):
-        times[k] = kernel.get("times", 1)
         if library := kernel.get("library"):
             if speeds["arithmetic"] is None:  # emulated, such as float64 on a TPU
                 raise _UnknownRate(f"no rate of arithmetic in {dtype} is known")
@@ -171,19 +164,12 @@ def _kernel_seconds(
         for name in (name for name in speeds if kernel.get(name)):
             if (speed := speeds[name]) is None:
                 raise _UnknownRate(f"no rate of {name} in {dtype} is known")
-            operation_seconds[k] += kernel[name] / speed
-            total[name] += kernel[name] / speed * times[k]
+            seconds[name][k] = kernel[name] / speed
         moved = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
         transposed = min(kernel.get("turned", 0), moved)
         bandwidth = _bandwidth(moved, rates)
-        memory_seconds[k] = (moved - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
-        total["memory"] += memory_seconds[k] * times[k]
-    return (
-        memory_seconds,
-        operation_seconds,
-        times,
-        max(total, key=lambda name: total[name]) if any(total.values()) else None,
-    )
+        seconds["memory"][k] = (moved - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
+    return seconds, np.array([kernel.get("times", 1) for kernel in kernels], float)
 
 
 def _bandwidth(size: float, rates: Rates) -> float:

@@ -13,6 +13,7 @@ from jax import lax
 
 from scaling.options.program import cpu_overhead as co
 from scaling.options.program import hlo_cost
+from scaling.plan import compile_worker
 from tests.support.hlo_text import fusion_text
 
 PADDED = """f32[5,7]{1,0} parameter(0)
@@ -23,13 +24,20 @@ GATHER = "collapsed_slice_dims={1}, start_index_map={1}, index_vector_dim=1, sli
 def overhead(body, root, *others):
     """Return the overhead of a fusion without that of its start."""
     (kernel,) = hlo_cost.read(fusion_text(body, root, *others)).kernels
-    return kernel.cpu_overhead - co.START
+    return kernel.overhead - co.START
 
 
 def compiled_products(function, *arguments):
     """Return the overhead of the matrix products and convolutions in a compiled program."""
     text = jax.jit(function).lower(*arguments).compile().as_text()
-    return [kernel.cpu_overhead for kernel in hlo_cost.read(text).kernels if kernel.products]
+    return [kernel.overhead for kernel in hlo_cost.read(text).kernels if kernel.products]
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
+def test_plans_for_accelerators_have_no_overhead_of_a_cpu(platform):
+    cost = hlo_cost.read(fusion_text("f32[5,7]{1,0} parameter(0)", "f32[5,7]{1,0} negate(%p)"))
+    (kernel,) = compile_worker._optimized_work(cost, 1, platform)["kernels"]
+    assert kernel.get("overhead", 0) == (co.START + 5 * co.ROW if platform == "cpu" else 0)
 
 
 def test_a_kernel_starts_faster_in_a_loop():
@@ -48,9 +56,18 @@ def test_a_computing_loop_starts_each_of_its_rows_and_a_copy_does_not():
 def test_an_update_of_a_part_of_an_array_has_only_the_rows_of_that_part():
     body = """f32[5,7]{1,0} parameter(0)
   %n = f32[5,7]{1,0} negate(%p)
-  %i = s32[] constant(0)"""
-    root = "f32[90,7]{1,0} dynamic-update-slice(%a, %n, %i, %i)"
-    assert overhead(body, root, "f32[90,7]{1,0}") == 5 * co.ROW
+  %i = s32[] constant(0)
+  %z = f32[90,7]{1,0} broadcast(%i), dimensions={}"""
+    update = "f32[90,7]{1,0} dynamic-update-slice"
+    assert overhead(body, f"{update}(%a, %n, %i, %i)", "f32[90,7]{1,0}") == 5 * co.ROW
+    assert overhead(body, f"{update}(%z, %n, %i, %i)") == 90 * co.ROW  # not in place
+
+
+def test_the_arithmetic_of_an_index_does_not_make_a_copy_compute():
+    body = """f32[5,7]{1,0} parameter(0)
+  %j = s32[] add(%b, %b)"""
+    root = "f32[90,7]{1,0} dynamic-update-slice(%a, %p, %j, %j)"
+    assert overhead(body, root, "f32[90,7]{1,0}", "s32[]") == 0
 
 
 def test_a_matrix_product_starts_and_packs_its_arrays():
@@ -63,10 +80,11 @@ def test_elements_that_the_innermost_loop_reads_across_the_rows_are_strided():
     transposed = """f32[5,7]{1,0} parameter(0)
   %c = f32[5,7]{1,0} negate(%p)"""
     assert overhead(transposed, "f32[5,7]{0,1} copy(%c)") == round(7 * co.ROW + 35 * co.STRIDED)
-    broadcast = """f32[5]{0} parameter(0)
-  %c = f32[5]{0} negate(%p)
-  %b = f32[5,7]{0,1} broadcast(%c), dimensions={0}"""
-    assert overhead(broadcast, "f32[5,7]{1,0} copy(%b)") == 5 * co.ROW  # each is read once, and used in a row
+    small = """f32[5]{0} parameter(0)
+  %b = f32[5,7]{0,1} broadcast(%p), dimensions={0}
+  %c = f32[5,7]{0,1} add(%b, %a)"""  # each element of p is read once and used in a row
+    strided = round(5 * co.ROW + 35 * co.STRIDED)
+    assert overhead(small, "f32[5,7]{1,0} copy(%c)", "f32[5,7]{0,1}") == strided
 
 
 def test_operations_on_gathered_elements_are_not_vectorized():
@@ -84,7 +102,7 @@ def test_a_gather_of_values_that_are_equal_in_the_innermost_loop_costs_nothing()
   %c = f32[5]{0} negate(%p)
   %b = f32[5,7]{1,0} broadcast(%c), dimensions={0}"""
     gathered = f"f32[3,5]{{0,1}} gather(%b, %a), offset_dims={{1}}, {GATHER}"
-    assert overhead(body, gathered, "s32[3,1]{1,0}") == 5 * co.ROW
+    assert overhead(body, gathered, "s32[3,1]{1,0}") == 0
 
 
 def sum_of_padded(count):
@@ -110,9 +128,10 @@ def test_a_loop_with_many_padded_arrays_is_not_vectorized(in_place, most):
 
 
 def test_a_concatenation_in_a_computing_loop_selects_each_element():
-    body = """f32[5,7]{1,0} parameter(0)
-  %c = f32[5,14]{1,0} concatenate(%p, %p), dimensions={1}"""
-    assert overhead(body, "f32[5,14]{1,0} negate(%c)") == round(5 * co.ROW + 70 * co.CONCATENATED)
+    body = """f32[7,5]{0,1} parameter(0)
+  %c = f32[7,8]{1,0} concatenate(%p, %a), dimensions={1}"""
+    expected = 7 * co.ROW + 56 * co.CONCATENATED + 35 * co.STRIDED  # only p is read across its rows
+    assert overhead(body, "f32[7,8]{1,0} negate(%c)", "f32[7,3]{1,0}") == round(expected)
 
 
 def test_a_cosine_takes_longer_than_an_exponential():
@@ -132,17 +151,39 @@ def test_a_function_of_a_slice_is_computed_for_the_slice_alone():
     assert overhead(body, "f32[900,2]{1,0} negate(%s)") == expected
 
 
-def test_a_convolution_with_the_features_last_extracts_a_patch_for_each_output_position():
-    taps = jnp.arange(1.0, 4.0)
-    convolve = jax.vmap(lambda row: jnp.convolve(row, taps, mode="same"))
-    (found,) = compiled_products(convolve, jnp.ones((7, 40)))
-    assert found == co.START + 7 * 40 * co.PATCH
+@pytest.mark.parametrize(
+    ("labels", "image", "kernel", "result", "expected"),
+    [
+        ("b0f_0io->b0f", "f32[7,9,2]", "f32[3,2,4]", "f32[7,9,4]", 7 * 9 * co.PATCH),
+        (
+            "bf0_oi0->bf0",
+            "f32[7,2,9]",
+            "f32[4,2,3]",
+            "f32[7,4,9]",
+            7 * 4 * 2 * (3 * 9 - 2) * co.MULTIPLICATION,
+        ),
+    ],
+)
+def test_a_convolution_with_the_features_last_extracts_patches_and_another_is_a_loop(
+    labels, image, kernel, result, expected
+):
+    text = f"""\
+HloModule written
+
+ENTRY %main (a: {image}) -> {result} {{
+  %a = {image} parameter(0)
+  %b = {kernel} parameter(1)
+  ROOT %r = {result} convolution(%a, %b), window={{size=3 pad=1_1}}, dim_labels={labels}
+}}
+"""
+    (found,) = hlo_cost.read(text).kernels
+    assert found.overhead == co.START + round(expected)
 
 
 @pytest.mark.parametrize(
     ("features", "multiplication"), [(2, co.MULTIPLICATION), (3, co.MULTIPLICATION_OF_MANY)]
 )
-def test_a_convolution_in_a_loop_is_not_a_matrix_product(features, multiplication):
+def test_a_convolution_that_sums_many_terms_in_a_loop_is_slow(features, multiplication):
     kernel = jnp.ones((4, features, 5, 5))
     convolve = lambda image: lax.conv(image, kernel, (1, 1), "VALID")  # noqa: E731
     (found,) = compiled_products(lambda x: lax.map(convolve, x), jnp.ones((6, 2, features, 9, 9)))

@@ -79,16 +79,37 @@ def test_a_gathered_value_is_computed_again_for_each_index():
     assert count_evaluations(lines)["c"] == 7 * 5
 
 
-@pytest.mark.parametrize(("before", "after"), [("5,12", "5,3,4"), ("5,3,4", "5,12"), ("5,12", "1,5,1,12")])
-@pytest.mark.parametrize("is_outer", [True, False])
-def test_a_reshaped_value_varies_with_the_loops_over_its_parts(before, after, is_outer):
-    rank = after.count(",") + 1
-    order = ",".join(map(str, reversed(range(rank + 1))))
-    axes = ",".join(str(axis + (not is_outer)) for axis in range(rank))
-    shape = f"{after},7" if is_outer else f"7,{after}"
-    body = f"""f32[{before}] parameter(0)
-  %c = f32[{before}] cosine(%p)
-  %b = f32[{after}] bitcast(%c)
-  %w = f32[{shape}]{{{order}}} broadcast(%b), dimensions={{{axes}}}"""
-    lines = fused_lines(body, f"f32[{shape}]{{{order}}} negate(%w)")
-    assert count_evaluations(lines)["c"] == (60 if is_outer else 7 * 60)
+@pytest.mark.parametrize(
+    ("before", "after", "axis", "evaluated"),
+    [
+        ("5,12", "5,3,4", 0, 5),  # the cosines vary with the first axis alone
+        ("5,12", "5,3,4", 1, 60),
+        ("5,3,4", "5,12", 0, 5),
+        ("5,3,4", "5,12", 2, 60),
+        ("5,12", "1,5,1,12", 0, 5),
+        ("5,12", "1,5,1,12", 1, 60),
+    ],
+)
+def test_a_reshaped_value_varies_with_the_loops_over_its_parts(before, after, axis, evaluated):
+    length = before.split(",")[axis]
+    body = f"""f32[{length}] parameter(0)
+  %c = f32[{length}] cosine(%p)
+  %b = f32[{before}] broadcast(%c), dimensions={{{axis}}}"""
+    for opcode in ("bitcast", "reshape"):
+        body_of = f"{body}\n  %s = f32[{after}] {opcode}(%b)"
+        assert count_evaluations(fused_lines(body_of, f"f32[{after}] negate(%s)"))["c"] == evaluated
+
+
+def test_a_bitcast_that_transposes_is_computed_in_the_order_of_its_operand():
+    body = """f32[7]{0} parameter(0)
+  %c = f32[7]{0} cosine(%p)
+  %b = f32[5,7]{0,1} broadcast(%c), dimensions={1}"""
+    assert count_evaluations(fused_lines(body, "f32[7,5]{1,0} bitcast(%b)"))["c"] == 7
+
+
+def test_each_element_of_a_concatenation_is_computed_from_one_operand():
+    body = """f32[7,3]{1,0} parameter(0)
+  %c = f32[7,3]{1,0} cosine(%p)
+  %s = f32[7,5]{1,0} sine(%a)"""
+    lines = fused_lines(body, "f32[7,8]{1,0} concatenate(%c, %s), dimensions={1}", "f32[7,5]{1,0}")
+    assert [count_evaluations(lines)[name] for name in ("r", "c", "s")] == [56, 21, 35]

@@ -40,7 +40,7 @@ def module(entry, others="", header="HloModule written"):
 def kernels(entry, others="", **options):
     """Return the kernels of a module, without their overhead on a CPU."""
     found = read(module(entry, others, **options)).kernels
-    return tuple(dataclasses.replace(kernel, cpu_overhead=0) for kernel in found)
+    return tuple(dataclasses.replace(kernel, overhead=0) for kernel in found)
 
 
 def single_kernel(instruction, *parameters, others=""):

@@ -70,6 +70,12 @@ def test_times_of_kernels_and_messages_are_added():
     assert with_message.seconds - estimate([first], devices=4).seconds == pytest.approx(expected)
 
 
+def test_overhead_is_added_to_the_longer_of_the_times_for_bytes_and_operations():
+    for kernel in ({"bytes": 4000, "products": 9}, {"bytes": 8, "products": 10**5}):
+        expected = seconds(kernel) + seconds({"transcendentals": 700})
+        assert seconds(kernel | {"overhead": 700}) == pytest.approx(expected, rel=1e-5)
+
+
 def test_the_time_of_a_message_depends_on_its_group_size():
     few, many = ([{"kind": "all-reduce", "bytes": 10**5, "group": n}] for n in (2, 64))
     assert estimate([], few, devices=64).communication < estimate([], many, devices=64).communication
@@ -80,6 +86,7 @@ def test_the_time_of_a_message_depends_on_its_group_size():
     [
         ({"bytes": 10**6, "products": 1}, "memory"),
         ({"bytes": 8, "transcendentals": 900}, "transcendentals"),
+        ({"bytes": 8, "overhead": 900}, "overhead"),
         ({}, None),
     ],
 )

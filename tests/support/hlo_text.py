@@ -4,11 +4,12 @@ from scaling.options.program import hlo
 
 
 def fusion_text(body: str, root: str, *others: str) -> str:
-    """Return a module with a fusion of the parameter p. The type of p and its further lines are `body`.
+    """Return a module with a fusion.
 
     Args:
-        root: the last line of the fusion, without a name.
-        others: the types of further parameters a, b and so on.
+        body: the type of the parameter p and "parameter(0)", then the further lines of the fusion.
+        root: its last line, without the name.
+        others: the types of the parameters a and b, if it has them.
     """
     types = [body.partition(" parameter")[0], *others]
     more = [
@@ -29,6 +30,6 @@ ENTRY %main (x: {types[0]}) -> f32[] {{
 """
 
 
-def fused_lines(body: str, root: str) -> hlo.Instructions:
+def fused_lines(body: str, root: str, *others: str) -> hlo.Instructions:
     """Return the instructions of the fusion that `fusion_text` writes."""
-    return hlo.parse(fusion_text(body, root))[0]["fused"]
+    return hlo.parse(fusion_text(body, root, *others))[0]["fused"]

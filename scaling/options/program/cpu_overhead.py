@@ -1,15 +1,14 @@
-"""Estimate the time that a kernel takes on a CPU beyond its bytes and its vectorized operations.
+"""Estimate the time of a kernel on a CPU in addition to that of its bytes and its vectorized operations.
 
-XLA compiles a fusion to one loop nest (see hlo_loops.py). Its kernels and loops have to be started, and the
+XLA compiles a fusion to one loop nest (see hlo_loops.py). Kernels and loops take time to start, and the
 innermost loop is not always vectorized. The unit of the constants is the time of one vectorized evaluation of
-exp, 0.4 ns. The comments contain the measured times of 8,600 kernels of 150 programs, and of the functions
-over 262,144 elements, in float32 on one core of an AMD EPYC with jaxlib 0.10.2.
+exp, 0.4 ns. The comments contain times that were measured in float32 on one core of an AMD EPYC with jaxlib
+0.10.2: those of `UNVECTORIZED` over 262,144 elements, and the others in 8,600 kernels of 150 programs.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 
-from scaling.options.program import hlo
+from scaling.options.program import hlo, hlo_ops
 from scaling.options.program.hlo import HloLine, Instructions
 from scaling.options.program.hlo_loops import Use
 
@@ -36,11 +35,7 @@ MULTIPLICATION = 0.15  # in a loop: 0.03 to 0.1 ns
 MULTIPLICATION_OF_MANY = 1
 _FEW_TERMS = 64
 
-_LABELS = re.compile(r"dim_labels=\w+->(\w+)")
-_DATA_MOVEMENT = {
-    "parameter", "constant", "iota", "broadcast", "bitcast", "slice", "transpose", "copy", "reshape",
-    "gather", "concatenate", "pad", "reverse", "dynamic-slice", "select",
-}  # fmt: skip
+_COMPUTING = ("arithmetic", "divisions", "transcendentals")  # kinds of work on each element
 
 
 def count_overhead(
@@ -50,7 +45,7 @@ def count_overhead(
 
     Args:
         lines: the instructions of the kernel.
-        uses: the uses of the instructions in the loop nest of the kernel.
+        uses: the uses of the instructions in the loop nest of the kernel, see `hlo_loops.trace_uses`.
         work: dict from the name of an instruction to the kind and the amount of its work.
         in_loop: whether the kernel is in the body of a while loop.
     """
@@ -64,45 +59,58 @@ def count_overhead(
             overhead += PRODUCT + PACKED * (line.size + sum(operands))
         elif kind == "transcendentals":
             overhead += amount * (UNVECTORIZED.get(line.opcode, 1) - 1)
-    computes = any(kind in ("arithmetic", "divisions", "transcendentals") for kind, _ in work.values())
-    return round(overhead + _loop_overhead(lines, uses, computes))
+    return round(overhead + _loop_overhead(lines, uses, work))
 
 
-def _loop_overhead(lines: Instructions, uses: Iterable[Use], computes: bool) -> float:
-    """Return the overhead of the loop nest of a kernel, where `computes` is whether it computes elements.
+def _loop_overhead(lines: Instructions, uses: Iterable[Use], work: Mapping[str, tuple[str, int]]) -> float:
+    """Return the overhead of the loop nest of a kernel.
 
-    A kernel that only moves elements is a copy or a transpose, whose time is that of its bytes.
+    If its innermost loop computes nothing, the kernel is a copy or a transpose, whose time is that of its bytes.
     """
-    root = hlo.skip_bitcasts(hlo.root_of(lines).name, lines)
-    is_update = root.opcode == "dynamic-update-slice" and root.operands[1] in lines
-    result = lines[root.operands[1]] if is_update else root
-    has_loop = computes and root.opcode != "dot" and result.fastest is not None
-    overhead = ROW * result.size / result.dims[result.fastest or 0] if has_loop else 0.0
-    padded, scalar, gathered = [0], 0, 0
-    for use in uses:
+    innermost = [use for use in uses if use.varies_innermost]
+    computing = {use.name for use in innermost if work[use.name][0] in _COMPUTING}
+    gathered = [use for use in innermost if use.is_gathered]
+    overhead = 0.0
+    if any(lines[use.name].opcode == "parameter" for use in gathered):
+        for use in gathered:
+            is_read = lines[use.name].opcode == "parameter"
+            overhead += use.evaluations * (GATHERED if is_read else SCALAR if use.name in computing else 0)
+    if not computing:
+        return overhead
+    result, is_update = _written_array(lines)
+    if result.fastest is not None:
+        overhead += ROW * result.size / result.dims[result.fastest]
+    padded = list[int]()
+    for use in innermost:
         line = lines[use.name]
-        if not use.varies_innermost:
-            continue
-        if use.is_gathered:
-            gathered += use.evaluations if line.opcode == "parameter" else 0
-            scalar += use.evaluations if line.opcode not in _DATA_MOVEMENT else 0
-        elif computes and line.opcode == "parameter" and not use.is_contiguous(line):
+        if line.opcode == "parameter" and not use.is_gathered and not use.is_contiguous(line):
             overhead += STRIDED * use.evaluations
-        if computes and line.opcode == "concatenate":
+        elif line.opcode == "concatenate":
             overhead += CONCATENATED * use.evaluations
-        if computes and line.opcode == "pad":
+        elif line.opcode == "pad":
             padded.append(use.evaluations)
-    if len(padded) - 1 > (_MOST_PADDED_IN_UPDATE if is_update else _MOST_PADDED):
+    if len(padded) > (_MOST_PADDED_IN_UPDATE if is_update else _MOST_PADDED):
         overhead += PADDED * sum(padded)
-    return overhead + GATHERED * gathered + (SCALAR * scalar if gathered else 0)
+    return overhead
+
+
+def _written_array(lines: Instructions) -> tuple[HloLine, bool]:
+    """Return the array that the loop nest of a kernel computes, and whether it updates a part of a parameter."""
+    root = hlo.root_of(lines)
+    result = hlo.skip_bitcasts(root.operands[0] if root.opcode == "tuple" else root.name, lines)
+    if result.opcode in hlo_ops.UPDATES:
+        target, update = (result.operands[index] for index in (0, hlo_ops.UPDATES[result.opcode]))
+        if hlo.skip_bitcasts(target, lines).opcode == "parameter":
+            return lines[update], True
+    return result, False
 
 
 def _convolution_overhead(line: HloLine, operations: int) -> float:
     """Return the overhead of a convolution, given its number of operations, half of them multiplications."""
-    labels = _LABELS.search(line.rest)
+    labels = hlo_ops.LABELS.search(line.rest)
     if labels is None:
         return 0.0
-    features = labels[1].index("f")
+    features = labels[3].index("f")
     if features == len(line.dims) - 1:
         return PATCH * line.size / max(1, line.dims[features])
     is_vectorized = operations <= 2 * _FEW_TERMS * line.size

@@ -32,8 +32,8 @@ class Kernel:
         arithmetic: other operations on elements, including comparisons, selections and conversions.
         divisions: floating-point divisions.
         transcendentals: evaluations of transcendental functions.
-        cpu_overhead: the additional time on a CPU, see cpu_overhead.py. The unit is the time of one
-            vectorized evaluation of exp.
+        overhead: the additional time on a CPU, see cpu_overhead.py. The unit is the time of one vectorized
+            evaluation of exp.
         reductions: terms of sums along the minor-most axis. Sums along other axes are arithmetic.
         library: the name of a library call whose operations are unknown, or "".
         times: the number of executions, or infinity if it is unknown.
@@ -45,7 +45,7 @@ class Kernel:
     arithmetic: int = 0
     divisions: int = 0
     transcendentals: int = 0
-    cpu_overhead: int = 0
+    overhead: int = 0
     reductions: int = 0
     library: str = ""
     times: float = 1.0
@@ -197,7 +197,7 @@ def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bo
     work: Counter[str] = Counter()
     for kind, amount in work_of.values():
         work[kind] += amount
-    work["cpu_overhead"] = cpu_overhead.count_overhead(lines, uses, work_of, in_loop)
+    work["overhead"] = cpu_overhead.count_overhead(lines, uses, work_of, in_loop)
     library = ""
     for line in lines.values():
         if line.opcode == "custom-call" and not work_of[line.name][0]:
@@ -214,7 +214,8 @@ def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bo
 def _repeat_work(kind: str, amount: int, repeats: float) -> tuple[str, int]:
     """Return the kind and amount of work of an instruction whose elements are evaluated `repeats` times.
 
-    A slice evaluates only a part of its operand. Other values may be evaluated several times.
+    A slice evaluates only a part of its operand. Other values may be evaluated several times, which is
+    rounded. The work of an instruction that the loop nest does not reach (`repeats` of 0) is counted once.
     """
     return kind, round(amount * (repeats if 0 < repeats < 1 else max(1, round(repeats))))
 

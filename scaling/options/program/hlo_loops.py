@@ -1,4 +1,4 @@
-"""Count how often each instruction of a fusion is evaluated, because a fused loop can repeat evaluations.
+"""Trace how a fusion evaluates its instructions: how often, and in which order it reads their elements.
 
 XLA compiles a fusion to one loop nest over the elements of its result. In the innermost loop, it computes
 from the operands the values that the current element needs. A value that does not depend on the inner loops
@@ -89,11 +89,12 @@ def trace_uses(lines: Instructions) -> Iterator[Use]:
         visits[use.name] += 1
         shifts = shifts | {use.name} if line.opcode in _SHIFTS else shifts
         for operand in map(lines.get, line.operands):
-            if operand is None or visits[operand.name] >= _MOST_USES:
+            if operand is None or (operand.operands and visits[operand.name] >= _MOST_USES):
                 continue
-            operand_loops = _operand_loops(line, operand, use.loops, use.lengths)
-            is_gathered = use.is_gathered or _gathers_innermost(line, operand, use)
-            operand_use = Use(operand.name, *operand_loops, is_gathered), shifts
+            loops, lengths = _operand_loops(line, operand, use.loops, use.lengths)
+            is_same_nest = use.is_gathered and len(lengths) == len(use.lengths)
+            is_gathered = is_same_nest or _gathers_innermost(line, operand, use)
+            operand_use = Use(operand.name, loops, lengths, is_gathered), shifts
             if operand_use not in found:
                 found.add(operand_use)
                 pending.append(operand_use)
@@ -139,6 +140,11 @@ def _operand_loops(
         return _own_loops(operand)
     if line.opcode == "broadcast":
         return tuple(loops[axis] for axis in axes), lengths
+    if line.opcode == "concatenate":  # each element comes from one of the operands
+        part = loops[axes[0]]
+        return loops, tuple(
+            operand.dims[axes[0]] if loop == part else length for loop, length in enumerate(lengths)
+        )
     if line.opcode == "transpose":
         return tuple(loops[axes.index(axis)] for axis in range(rank)), lengths
     if line.opcode == "gather" and operand.name == line.operands[0]:
@@ -147,9 +153,14 @@ def _operand_loops(
         kept, inner = iter(loops), itertools.count(len(lengths))
         nested = tuple(next(inner) if axis in axes else next(kept, None) for axis in range(rank))
         return nested, lengths + tuple(operand.dims[axis] for axis in axes)
+    if line.opcode == "bitcast" and line.size == operand.size > 0:
+        is_reshape = _is_row_major(line) and _is_row_major(operand)
+        return (
+            (_reshaped_loops(line.dims, loops, operand.dims), lengths) if is_reshape else _own_loops(operand)
+        )
     if rank == len(loops) and (operand.dims == line.dims or line.opcode in _SHIFTS):
         return loops, lengths
-    if line.opcode in ("reshape", "bitcast") and line.size == operand.size > 0:
+    if line.opcode == "reshape" and line.size > 0:
         return _reshaped_loops(line.dims, loops, operand.dims), lengths
     return _own_loops(operand)
 
@@ -166,18 +177,24 @@ def _reshaped_loops(dims: tuple[int, ...], loops: Loops, operand_dims: tuple[int
     remaining = iter(zip(dims, loops, strict=True))
     operand_loops: list[int | None] = []
     size = operand_size = 1  # products of the leading dimensions; where they are equal, a group of axes ends
-    group, of_group = 0, list[int]()
+    axes_in_group, loops_of_group = 0, list[int]()
     for length in operand_dims:
         operand_size *= length
-        group += 1
+        axes_in_group += 1
         while size < operand_size:
             dimension, loop = next(remaining)
             size *= dimension
-            of_group += [loop] if loop is not None and dimension > 1 else []
+            if loop is not None and dimension > 1:
+                loops_of_group.append(loop)
         if size == operand_size:
-            operand_loops += [max(of_group, default=None)] * group
-            group, of_group = 0, []
+            operand_loops += [max(loops_of_group, default=None)] * axes_in_group
+            axes_in_group, loops_of_group = 0, []
     return tuple(operand_loops)
+
+
+def _is_row_major(line: HloLine) -> bool:
+    """Return whether the last axis that is longer than one is the minor-most."""
+    return line.fastest is None or math.prod(line.dims[line.fastest + 1 :]) == 1
 
 
 def _gathered_loops(line: HloLine, rank: int, loops: Loops) -> Loops:
@@ -192,11 +209,12 @@ def _gathered_loops(line: HloLine, rank: int, loops: Loops) -> Loops:
     named = {name: hlo.parse_integers(text) for name, text in _GATHER_AXES.findall(line.rest)}
     offsets, batching = named.get("offset_dims", ()), named.get("operand_batching_dims", ())
     indices = {loop for axis, loop in enumerate(loops) if axis not in offsets and loop is not None}
-    kept = iter(offsets)
+    removed = {*named.get("collapsed_slice_dims", ()), *batching}
+    kept = (axis for axis in range(rank) if axis not in removed)
+    kept_loops = dict(zip(kept, (loops[axis] for axis in offsets), strict=True))
     gathered: list[int | None] = []
     for axis in range(rank):
-        is_removed = axis in named.get("collapsed_slice_dims", ()) or axis in batching
-        of_axis = set[int | None]() if is_removed else {loops[next(kept)]}
+        of_axis = {kept_loops[axis]} if axis in kept_loops else set[int | None]()
         if axis in named.get("start_index_map", ()) or axis in batching:
             of_axis |= indices
         gathered.append(max((loop for loop in of_axis if loop is not None), default=None))

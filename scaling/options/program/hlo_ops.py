@@ -25,7 +25,7 @@ _ANNOTATIONS = {  # custom calls without work
     "annotate_device_placement", "LayoutConstraint", "PrepareAsyncCallStart", "PrepareAsyncCallDone",
 }  # fmt: skip
 _CONTRACTING = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([\d,"]*)')
-_LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
+LABELS = re.compile(r"dim_labels=(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"window=\{size=([\dx]+)")
 _WINDOW_DEFAULTS = (("pad", 0), ("stride", 1), ("lhs_dilate", 1), ("rhs_dilate", 1))
 NO_KERNEL = {
@@ -112,7 +112,7 @@ def _count_convolution(attributes: str, image: HloLine, kernel: HloLine, output:
         attributes: the attributes of the instruction, with its window and dimension labels.
         image, kernel, output: the input, the kernel and the output of the forward convolution.
     """
-    labels = _LABELS.search(attributes)
+    labels = LABELS.search(attributes)
     if labels is None:
         return 0
     image_labels, kernel_labels, output_labels = labels.groups()
