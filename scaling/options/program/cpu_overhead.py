@@ -65,7 +65,8 @@ def count_overhead(
 def _loop_overhead(lines: Instructions, uses: Iterable[Use], work: Mapping[str, tuple[str, int]]) -> float:
     """Return the overhead of the loop nest of a kernel.
 
-    If its innermost loop computes nothing, the kernel is a copy or a transpose, whose time is that of its bytes.
+    If its innermost loop computes nothing, the kernel is a copy or a transpose, and its time is that of its
+    bytes.
     """
     innermost = [use for use in uses if use.varies_innermost]
     computing = {use.name for use in innermost if work[use.name][0] in _COMPUTING}
