@@ -285,8 +285,8 @@ def _optimized_work(cost: hlo_cost.ProgramCost, steps: int, platform: str) -> Re
     """
     counts: Counter[hlo_cost.Kernel] = Counter()
     for kernel in cost.kernels:
-        overhead = kernel.overhead if platform == "cpu" else 0
-        counts[dataclasses.replace(kernel, times=1.0, overhead=overhead)] += kernel.times * steps  # type: ignore[assignment]
+        once = dataclasses.replace(kernel, times=1.0, overhead=kernel.overhead if platform == "cpu" else 0)
+        counts[once] += kernel.times * steps  # type: ignore[assignment]
     flops = sum(
         (k.products + k.arithmetic + k.divisions + k.reductions) * times for k, times in counts.items()
     )

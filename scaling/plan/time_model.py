@@ -1,8 +1,8 @@
 """Time model: predict the time of a call from the kernels and messages of its compiled program.
 
 A kernel takes the longer of the times for its bytes and for its operations at the rates of the machine (the
-roofline model), and on a CPU also its overhead (see hlo_cost.py). Kernels and messages do not overlap, and all
-devices wait for the slowest. Caches are ignored beyond the table of bandwidths.
+roofline model), and on a CPU also its overhead (see hlo_cost.py). Kernels and messages do not overlap, and
+all devices wait for the slowest. Caches are ignored beyond the table of bandwidths.
 
 The uncertainty is estimated by a Monte Carlo simulation with random machines. A program reaches random
 fractions of the memory, arithmetic and network rates, and the call and kernel latencies have a random factor.
