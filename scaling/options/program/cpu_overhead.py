@@ -96,7 +96,7 @@ def _loop_overhead(lines: Instructions, uses: Iterable[Use], work: Mapping[str, 
 
 
 def _written_array(lines: Instructions) -> tuple[HloLine, bool]:
-    """Return the array that the loop nest of a kernel writes, and whether it updates a part of a parameter."""
+    """Return the array that the loops of a kernel write, and whether it updates a part of a parameter."""
     root = hlo.root_of(lines)
     result = hlo.skip_bitcasts(root.operands[0] if root.opcode == "tuple" else root.name, lines)
     if result.opcode in hlo_ops.UPDATES:
