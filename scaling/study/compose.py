@@ -237,6 +237,8 @@ def _explain_hydra_error(error: Exception, known: list[str], words: list[str]) -
         return refusal
     selected = " ".join(word for word in words if word.partition("=")[0] in (*_GROUPS, ""))
     endless = next((word for word in words if re.search("[0-9]{4301}", word)), "")
+    ambiguous = re.search(r"Ambiguous value for argument '\+*([^=']+)=([^']*)'", text)
+    name, values = ambiguous.groups() if ambiguous else ("", "")
     explanations = [
         (isinstance(error, RecursionError),
          "cannot compose the configuration: a file or a value refers to itself, in `defaults` or as ${...}"),
@@ -246,6 +248,8 @@ def _explain_hydra_error(error: Exception, known: list[str], words: list[str]) -
          f"{selected!r} names no file: study, cluster and tracking each need one name, such as study=smoke"),
         (endless != "",
          f"{endless[:40]}... has a number of {len(endless)} characters: write one of at most 15 digits"),
+        (name in _GROUPS, f"{name}={values} names several files: add --multirun to run one after another"),
+        (ambiguous is not None, f"{name}={values}: write several values in brackets, '{name}=[{values}]'"),
         (True, f"cannot compose the configuration: {text[:300]}"),
     ]  # fmt: skip
     return Refusal(next(explanation for holds, explanation in explanations if holds))

@@ -162,6 +162,14 @@ BAD_INPUTS = {
     "bind": ([*RBF, "bind=1"], "bind must be true or false, not 1"),
     "no study": (["run", "study=null"], "study"),
     "two studies without --multirun": (["run", "study=[rbf,linear]"], "study"),
+    "two studies separated by a comma": (
+        ["run", "study=smoke,rbf"],
+        "study=smoke,rbf names several files: add --multirun",
+    ),
+    "values without brackets": (
+        [*RBF, "mode=jacfwd,jacrev"],
+        r"write several values in brackets, 'mode=\[jacfwd,jacrev\]'",
+    ),
     "an argument that is not an override": ([*RBF, "devices"], "devices"),
     "an incomplete override": ([*RBF, "devices=[1"], r"\[1"),
     "an unknown interpolation": ([*RBF, "results=${nowhere}"], "nowhere"),
