@@ -70,10 +70,29 @@ def test_the_arithmetic_of_an_index_does_not_make_a_copy_compute():
     assert overhead(body, root, "f32[90,7]{1,0}", "s32[]") == 0
 
 
-def test_a_matrix_product_starts_and_packs_its_arrays():
-    root = "f32[5,3]{1,0} dot(%p, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}"
-    expected = co.PRODUCT + co.PACKED * (5 * 7 + 7 * 3 + 5 * 3)
-    assert overhead("f32[5,7]{1,0} parameter(0)", root, "f32[7,3]{1,0}") == round(expected)
+PRODUCTS = {  # result, operands, attributes -> overhead
+    "two matrices": (
+        "f32[5,3]{1,0}", "f32[5,7]{1,0}", "f32[7,3]{1,0}", "lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        co.PRODUCT + co.PACKED * (5 * 7 + 7 * 3 + 5 * 3)),
+    "a batch of them": (
+        "f32[9,5,3]{2,1,0}", "f32[9,5,7]{2,1,0}", "f32[9,7,3]{2,1,0}",
+        "lhs_batch_dims={0}, lhs_contracting_dims={2}, rhs_batch_dims={0}, rhs_contracting_dims={1}",
+        9 * (co.PRODUCT + co.PACKED * (5 * 7 + 7 * 3 + 5 * 3))),
+    "a matrix and a vector": (
+        "f32[5]{0}", "f32[5,7]{1,0}", "f32[7]{0}", "lhs_contracting_dims={1}, rhs_contracting_dims={0}", 0),
+    "sums of three terms": (
+        "f32[5,7]{1,0}", "f32[5,3]{1,0}", "f32[3,7]{1,0}", "lhs_contracting_dims={1}, rhs_contracting_dims={0}",
+        5 * co.SHORT_ROW),
+    "sums of three terms next to each other": (
+        "f32[5,7]{1,0}", "f32[5,3]{1,0}", "f32[7,3]{1,0}", "lhs_contracting_dims={1}, rhs_contracting_dims={1}",
+        2 * 5 * 7 * 3 * co.SHORT_SUM),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_a_product_of_matrices_starts_a_library_and_others_are_loops(name):
+    result, first, second, attributes, expected = PRODUCTS[name]
+    assert overhead(f"{first} parameter(0)", f"{result} dot(%p, %a), {attributes}", second) == round(expected)
 
 
 def test_elements_that_the_innermost_loop_reads_across_the_rows_are_strided():

@@ -6,7 +6,9 @@ exp, 0.4 ns. The comments contain times that were measured in float32 on one cor
 0.10.2: those of `UNVECTORIZED` over 262,144 elements, and the others in 8,600 kernels of 150 programs.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 from scaling.options.program import hlo, hlo_ops
 from scaling.options.program.hlo import HloLine, Instructions
@@ -15,8 +17,13 @@ from scaling.options.program.hlo_loops import Use
 START = 1250  # a kernel: 0.4 to 0.8 us
 START_IN_LOOP = 100  # a kernel in the body of a while loop, whose code is in the cache: 40 ns
 ROW = 2  # an iteration of the loops around the innermost one: 0.5 to 2 ns
-PRODUCT = 2500  # the start of a matrix product: 0.7 to 1.5 us
-PACKED = 0.35  # an element of the operands or the result of a matrix product: 0.1 to 0.3 ns
+# A product of matrices is computed by a library, which starts once for each product of a batch.
+PRODUCT = 2000  # the start of a product in the library: 0.5 to 1.1 us
+PACKED = 0.35  # an element of the operands or the result of a product in the library: 0.1 to 0.3 ns
+# XLA itself computes products with a vector, and products of which each element is a sum of at most 3 terms.
+_MOST_TERMS = 3
+SHORT_ROW = 8  # a row of the result of such short sums: 2 to 5 ns
+SHORT_SUM = 0.45  # an operation of short sums, if the terms are next to each other in memory: 0.2 ns
 # An element that the innermost loop reads across the rows of an array, or at the indices of a gather.
 STRIDED = 0.5  # 0.2 ns
 GATHERED = 0.6  # 0.25 ns
@@ -35,6 +42,8 @@ MULTIPLICATION = 0.15  # in a loop: 0.03 to 0.1 ns
 MULTIPLICATION_OF_MANY = 1
 _FEW_TERMS = 64
 
+_SUMMED = re.compile(r"rhs_contracting_dims=\{([\d,]*)\}")
+_BATCH = re.compile(r"lhs_batch_dims=\{([\d,]*)\}")
 _COMPUTING = ("arithmetic", "divisions", "transcendentals")  # kinds of work on each element
 
 
@@ -55,8 +64,7 @@ def count_overhead(
         if line.opcode == "convolution":
             overhead += _convolution_overhead(line, amount)
         elif line.opcode == "dot":
-            operands = (lines[name].size for name in line.operands if name in lines)
-            overhead += PRODUCT + PACKED * (line.size + sum(operands))
+            overhead += _product_overhead(line, [lines[name] for name in line.operands], amount)
         elif kind == "transcendentals":
             overhead += amount * (UNVECTORIZED.get(line.opcode, 1) - 1)
     return round(overhead + _loop_overhead(lines, uses, work))
@@ -104,6 +112,23 @@ def _written_array(lines: Instructions) -> tuple[HloLine, bool]:
         if hlo.skip_bitcasts(target, lines).opcode == "parameter":
             return lines[update], True
     return result, False
+
+
+def _product_overhead(line: HloLine, operands: Sequence[HloLine], operations: int) -> float:
+    batch, summed = (_axes(pattern, line) for pattern in (_BATCH, _SUMMED))
+    terms = operations // (2 * max(1, line.size))  # of each element of the result
+    if terms <= _MOST_TERMS:
+        is_adjacent = operands[1].fastest in summed
+        return SHORT_SUM * operations if is_adjacent else SHORT_ROW * line.size / max(1, line.dims[-1])
+    products = math.prod(operands[0].dims[axis] for axis in batch)
+    if any(operand.size == products * terms for operand in operands):  # a vector
+        return 0.0
+    return PRODUCT * products + PACKED * (line.size + sum(operand.size for operand in operands))
+
+
+def _axes(pattern: re.Pattern[str], line: HloLine) -> tuple[int, ...]:
+    match = pattern.search(line.rest)
+    return hlo.parse_integers(match[1]) if match else ()
 
 
 def _convolution_overhead(line: HloLine, operations: int) -> float:
