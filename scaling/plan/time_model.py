@@ -20,6 +20,7 @@ import numpy as np
 from scipy import stats
 
 from scaling.core.case import Case
+from scaling.options.program import cpu_overhead
 from scaling.plan.hardware import Hardware, Rates
 from scaling.plan.network import CollectiveCost, collective
 
@@ -153,7 +154,7 @@ def _kernel_seconds(
     speeds: dict[str, float | None] = {
         "products": rates.products[dtype][case.precision], "arithmetic": rates.arithmetic[dtype],
         "divisions": rates.divisions[dtype], "transcendentals": rates.transcendental[dtype],
-        "reductions": rates.reductions[dtype], "overhead": rates.transcendental[dtype],
+        "reductions": rates.reductions[dtype], "overhead": _overhead_rate(rates),
     }  # fmt: skip
     seconds = {name: np.zeros(len(kernels)) for name in ("memory", *speeds)}
     for k, kernel in enumerate(kernels):
@@ -170,6 +171,16 @@ def _kernel_seconds(
         bandwidth = _bandwidth(moved, rates)
         seconds["memory"][k] = (moved - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
     return seconds, np.array([kernel.get("times", 1) for kernel in kernels], float)
+
+
+def _overhead_rate(rates: Rates) -> float | None:
+    """Return the units of overhead per second on a CPU, see cpu_overhead.py.
+
+    If the arithmetic rate in float32 is unknown, it is taken as twice that in float64.
+    """
+    in_float32, in_float64 = (rates.arithmetic[dtype] for dtype in ("float32", "float64"))
+    operations = in_float32 or (in_float64 and 2 * in_float64)
+    return operations and operations / cpu_overhead.OPERATIONS
 
 
 def _bandwidth(size: float, rates: Rates) -> float:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from scaling.core.case import Case
+from scaling.options.program import cpu_overhead
 from scaling.plan import time_model
 from scaling.plan.network import collective
 from tests.support.machines import (
@@ -72,8 +73,19 @@ def test_times_of_kernels_and_messages_are_added():
 
 def test_overhead_is_added_to_the_longer_of_the_times_for_bytes_and_operations():
     for kernel in ({"bytes": 4000, "products": 9}, {"bytes": 8, "products": 10**5}):
-        expected = seconds(kernel) + seconds({"transcendentals": 700})
+        expected = seconds(kernel) + seconds({"arithmetic": 700 * cpu_overhead.OPERATIONS})
         assert seconds(kernel | {"overhead": 700}) == pytest.approx(expected, rel=1e-5)
+
+
+def test_overhead_takes_the_same_time_in_float64():
+    kernel = {"overhead": 900}
+    assert seconds(kernel, dtype="float64") == seconds(kernel) > 0
+    rates = machine().rates[0]
+    for dtype, factor in (("float32", 1), ("float64", 2)):
+        known = dict.fromkeys(rates.arithmetic) | {dtype: ARITHMETIC}
+        hardware = dataclasses.replace(machine(), rates=(dataclasses.replace(rates, arithmetic=known),))
+        expected = 900 * cpu_overhead.OPERATIONS / (factor * ARITHMETIC)
+        assert seconds(kernel, hardware=hardware) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_time_of_a_message_depends_on_its_group_size():

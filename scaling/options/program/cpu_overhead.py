@@ -1,9 +1,10 @@
 """Estimate the time of a kernel on a CPU in addition to that of its bytes and its vectorized operations.
 
 XLA compiles a fusion to one loop nest (see hlo_loops.py). Kernels and loops take time to start, and the
-innermost loop is not always vectorized. The unit of the constants is the time of one vectorized evaluation of
-exp, 0.4 ns. The comments contain times that were measured in float32 on one core of an AMD EPYC with jaxlib
-0.10.2: those of `UNVECTORIZED` over 262,144 elements, and the others in 8,600 kernels of 150 programs.
+innermost loop is not always vectorized. The unit of the constants is the time of `OPERATIONS` vectorized
+arithmetic operations in float32, about that of one evaluation of exp. The comments contain times that were
+measured in float32 on one core of an AMD EPYC with jaxlib 0.10.2, where the unit is 0.36 ns: those of
+`UNVECTORIZED` over 262,144 elements, and the others in 8,600 kernels of 150 programs.
 """
 
 import math
@@ -14,6 +15,7 @@ from scaling.options.program import hlo, hlo_ops
 from scaling.options.program.hlo import HloLine, Instructions
 from scaling.options.program.hlo_loops import Use
 
+OPERATIONS = 28
 START = 1250  # a kernel: 0.4 to 0.8 us
 START_IN_LOOP = 100  # a kernel in the body of a while loop, whose code is in the cache: 40 ns
 ROW = 2  # an iteration of the loops around the innermost one: 0.5 to 2 ns
@@ -50,7 +52,7 @@ _COMPUTING = ("arithmetic", "divisions", "transcendentals")  # kinds of work on 
 def count_overhead(
     lines: Instructions, uses: Iterable[Use], work: Mapping[str, tuple[str, int]], in_loop: bool
 ) -> int:
-    """Return the overhead of a kernel on a CPU, as a number of evaluations of exp.
+    """Return the overhead of a kernel on a CPU, in units of `OPERATIONS` arithmetic operations.
 
     Args:
         lines: the instructions of the kernel.

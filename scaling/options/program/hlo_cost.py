@@ -32,8 +32,7 @@ class Kernel:
         arithmetic: other operations on elements, including comparisons, selections and conversions.
         divisions: floating-point divisions.
         transcendentals: evaluations of transcendental functions.
-        overhead: the additional time on a CPU, see cpu_overhead.py. The unit is the time of one vectorized
-            evaluation of exp.
+        overhead: the additional time on a CPU, and its unit, as cpu_overhead.py defines them.
         reductions: terms of sums along the minor-most axis. Sums along other axes are arithmetic.
         library: the name of a library call whose operations are unknown, or "".
         times: the number of executions, or infinity if it is unknown.
