@@ -1,7 +1,7 @@
 """Benchmark of `scaling advise`: the regret of its advice on twelve families of functions, on one core.
 
     scripts/bench advise [FAMILY...] [shapes=8] [budget=20] [truth=60]
-    scripts/bench advise unseen                six other families, which had no influence on the time model
+    scripts/bench advise more                  six other families
 
 For each function, all candidates that fit are measured for `truth` seconds. The regret of a choice is its time
 over that of the fastest, minus one. The choices are those of the advice by compiling alone, of the advice with
@@ -200,7 +200,7 @@ FAMILIES = {
     attention: [(8, 8, 8), (4, 16, 8), (32, 4, 4), (1, 16, 16), (16, 6, 8), (2, 32, 4), (64, 4, 8), (4, 8, 16)],
 }  # fmt: skip
 
-UNSEEN = {
+MORE_FAMILIES = {
     lorenz: [(64, 8, 20), (16, 40, 10), (256, 5, 40), (4, 128, 5)],
     mixture: [(64, 10, 3), (512, 4, 8), (16, 50, 20), (1024, 20, 2)],
     power_sums: [(64, 16, 4), (256, 4, 12), (16, 100, 10), (1024, 3, 3)],
@@ -271,7 +271,7 @@ def key_of(case) -> tuple:
 def main() -> int:
     """Print the regret of the advice and of the rules, and the cases that are lost."""
     words = dict(word.split("=") for word in sys.argv[1:] if "=" in word)
-    shapes_of = UNSEEN if "unseen" in sys.argv[1:] else FAMILIES
+    shapes_of = MORE_FAMILIES if "more" in sys.argv[1:] else FAMILIES
     families = [f for f in shapes_of if f.__name__ in sys.argv[1:]] or list(shapes_of)
     shapes, budget, truth = (
         float(words.get(name, n)) for name, n in (("shapes", 8), ("budget", 20), ("truth", 60))
