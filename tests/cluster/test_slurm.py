@@ -47,16 +47,21 @@ def wait_until(condition, description, seconds=TIMEOUT):
 
 def queued_jobs():
     """Return the pending and running jobs."""
-    return run_command("squeue", "--noheader", "--format=%i %T").stdout.splitlines()
+    return slurm("squeue", "--noheader", "--format=%i %T").splitlines()
+
+
+def preempt_all_jobs():
+    """Run a short job of high priority on all cores, and wait until it has ended."""
+    slurm("sbatch", "--wait", "--partition=high", *ALL_CORES, "--wrap=sleep 1")
 
 
 @pytest.fixture(autouse=True)
 def empty_queue():
     """Cancel all jobs before and after each test."""
-    run_command("scancel", f"--user={os.environ.get('USER') or os.getuid()}")
+    slurm("scancel", f"--user={os.environ.get('USER') or os.getuid()}")
     wait_until(lambda: not queued_jobs(), "an empty queue")
     yield
-    run_command("scancel", f"--user={os.environ.get('USER') or os.getuid()}")
+    slurm("scancel", f"--user={os.environ.get('USER') or os.getuid()}")
 
 
 @pytest.fixture
@@ -212,7 +217,7 @@ def test_a_plain_sbatch_script_runs_a_study_without_submitit(tmp_path, scaling_c
 def test_cancelling_a_task_loses_no_finished_record(submit, tmp_path, results):
     submit()
     before = wait_for_block(tmp_path)
-    run_command("scancel", submission_files.read_submissions(results)[0].entries[0].job)
+    slurm("scancel", submission_files.read_submissions(results)[0].entries[0].job)
     assert final_states(results) == ["CANCELLED"]
     check_completion(submit, tmp_path, before)
     assert failures(results) and {reason for reason, _ in failures(results)} == {"cancelled"}
@@ -252,7 +257,7 @@ def test_a_requeued_task_resumes_after_its_finished_cases(submit, tmp_path, resu
     submit()
     before = wait_for_block(tmp_path)
     (tmp_path / "go").touch()
-    run_command("scontrol", "requeue", submission_files.read_submissions(results)[0].entries[0].job)
+    slurm("scontrol", "requeue", submission_files.read_submissions(results)[0].entries[0].job)
     assert final_states(results) == ["COMPLETED"]
     after = count_ok(results)
     assert set(before) <= set(after) and len(after) == CASES and set(after.values()) == {1}
@@ -264,11 +269,11 @@ def test_a_node_failure_loses_no_finished_record(submit, tmp_path, results):
     submit("cluster.sbatch={requeue: false, no-requeue: true}")
     before = wait_for_block(tmp_path)
     node = job_state.find_tasks(results)[0].state.node
-    run_command(CLUSTER, "stop-node", node)
+    slurm(CLUSTER, "stop-node", node)
     try:
         assert final_states(results) in (["NODE_FAIL"], ["CANCELLED"])
     finally:
-        run_command(CLUSTER, "start-node", node)
+        slurm(CLUSTER, "start-node", node)
     wait_until(
         lambda: "idle" in run_command("sinfo", "--noheader", f"--nodes={node}", "--format=%t").stdout,
         "the node to come back",
@@ -282,7 +287,7 @@ def test_a_task_that_timed_out_is_resubmitted_by_the_next_run(submit, tmp_path, 
     submit("cluster.time=1", "cluster.fill=1")
     before = wait_for_block(tmp_path)
     for job, _ in map(str.split, queued_jobs()):  # the time limit of a minute, earlier
-        run_command("scontrol", "update", f"JobId={job}", "EndTime=now+1")
+        slurm("scontrol", "update", f"JobId={job}", "EndTime=now+1")
     assert "TIMEOUT" in final_states(results)
     with pytest.MonkeyPatch.context() as patch:  # neither accounting nor saved states
         patch.setattr("scaling.cluster.slurm.query_states", lambda jobs: {})
@@ -300,8 +305,7 @@ def test_a_preempted_task_is_requeued_by_slurm_or_resubmitted_by_the_next_run(
     submit(f"cluster.partition={partition}", devices="4")
     before = wait_for_block(tmp_path)
     (tmp_path / "go").touch()
-    done = run_command("sbatch", "--wait", "--partition=high", *ALL_CORES, "--wrap=sleep 1")
-    assert done.returncode == 0, done.stderr
+    preempt_all_jobs()
     assert final_states(results) == [state]
     check_completion(submit, tmp_path, before, devices="4")
     assert {reason for reason, _ in failures(results)} <= {"killed", "preempted"}
@@ -319,7 +323,7 @@ def test_a_waiting_run_resubmits_preempted_cases(
     waiting_run = start_command(arguments)
     wait_for_block(tmp_path)
     (tmp_path / "go").touch()
-    run_command("sbatch", "--wait", "--partition=high", *ALL_CORES, "--wrap=sleep 1")
+    preempt_all_jobs()
     out, err = waiting_run.communicate(timeout=TIMEOUT)
     assert waiting_run.returncode == 0, out + err
     assert len(count_ok(results)) == 2 and [reason for reason, _ in failures(results)] == ["preempted"]
@@ -330,7 +334,7 @@ def test_attempts_are_counted_and_limited(submit, tmp_path, results):
         (tmp_path / "stuck").unlink(missing_ok=True)
         submit("cluster.attempts=2")
         wait_for_block(tmp_path)
-        run_command("scancel", submission_files.read_submissions(results)[-1].entries[0].job)
+        slurm("scancel", submission_files.read_submissions(results)[-1].entries[0].job)
         final_states(results)
     output = submit("cluster.attempts=2")
     assert "failed for good or 2 times (cluster.attempts)" in output
@@ -411,11 +415,11 @@ def test_impossible_requests_are_rejected_in_one_line_and_leave_no_files(
 def test_a_queued_task_does_not_run_code_changed_after_submission(submit, tmp_path, results, write_workload):
     """The job runs a copy of the package. Cases of a user's module that has changed fail."""
     (tmp_path / "go").touch()
-    blocking_job = run_command("sbatch", "--parsable", *ALL_CORES, "--wrap=sleep 600").stdout.strip()
+    blocking_job = slurm("sbatch", "--parsable", *ALL_CORES, "--wrap=sleep 600")
     wait_until(lambda: any("RUNNING" in line for line in queued_jobs()), "the nodes to be taken")
     submit()
     write_workload(head='SIZES = {"n": 2}', body="return jnp.cos(x)[:1] * x[2]")
-    run_command("scancel", blocking_job)
+    slurm("scancel", blocking_job)
     final_states(results)
     assert {text for _, text in failures(results)} == {
         "mine has changed since this case was asked for; run the study again"
@@ -485,11 +489,11 @@ ONE_CASE = "{workload: residual, points: 64, mode: jacfwd, devices: 1}"
 
 def test_memory_is_requested_in_gigabytes_and_too_much_is_rejected(scaling_command, write_study, results):
     arguments = [*write_study(ONE_CASE), *SLURM, "results=out"]
-    blocking_job = run_command("sbatch", "--parsable", *ALL_CORES, "--wrap=sleep 600").stdout.strip()
+    blocking_job = slurm("sbatch", "--parsable", *ALL_CORES, "--wrap=sleep 600")
     assert scaling_command([*arguments, "cluster.memory=4"], timeout=TIMEOUT).returncode == 0
     (entry,) = submission_files.read_submissions(results)[0].entries
     assert run_command("squeue", "-h", "-o", "%m", "-j", entry.job).stdout.strip() == "4G"
-    run_command("scancel", blocking_job)
+    slurm("scancel", blocking_job)
     assert final_states(results) == ["COMPLETED"] and sum(count_ok(results).values()) == 1
     done = scaling_command([*arguments, "points=128", "cluster.memory=2TB"])
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
