@@ -4,6 +4,7 @@ The inputs are in tables, one per kind of input. All tests call `cli.main` in th
 that takes longer than `LIMIT`, so that no test asserts a duration.
 """
 
+import contextlib
 import faulthandler
 import logging
 import os
@@ -875,9 +876,12 @@ class Started(BaseException):
 
 
 def running_children():
-    """Return the process ids of the running children of this process."""
-    tasks = Path("/proc/self/task").glob("*/children")
-    return {pid for task in tasks for pid in task.read_text().split()}
+    """Return the process ids of the running children of this process, whose threads may end meanwhile."""
+    children = set()
+    for thread in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            children.update(thread.read_text().split())
+    return children
 
 
 @pytest.fixture
