@@ -78,7 +78,7 @@ class Advice:
         For a workload, return the `scaling run` command that measures the recommended case.
         """
         if self.problem is not None:
-            colored = self.coloring if self.best.mode == candidates.COMPRESSED else None
+            colored = self.coloring if self.best.mode == candidates.CODED else None
             return plain_code.write_code(self.problem, self.best, colored)
         fields = {"devices": 1} | non_default_fields(self.best)
         fields |= {f"sizes.{name}": size for name, size in fields.pop("sizes", {}).items()}
@@ -92,9 +92,9 @@ class Advice:
 
         Its arguments are the inputs in the order of the parameters. It returns the same pytree as
         `jax.vmap(jax.jacfwd(function))`, or as `jax.vmap(jax.hessian(function))` for target=hessian. For
-        target=hvp it has an additional last argument, a direction for each point, which is a pytree like the
-        differentiated inputs. It returns the product of each Hessian and its direction, which is such a
-        pytree too.
+        target=hvp and gauss_newton it has an additional last argument, a direction for each point, which is a
+        pytree like the differentiated inputs. It returns the product of each matrix and its direction, which
+        is such a pytree too.
         """
         if self.problem is None:
             raise Refusal(
@@ -121,7 +121,9 @@ class Advice:
     def describe(self, case: Case) -> str:
         """Return the method and layout of a candidate as text, such as 'jacrev, 128 seeds at a time'."""
         name = case.mode
-        if self.coloring is not None and case.mode == candidates.COMPRESSED:
+        if self._is_gauss_newton:
+            name = "the explicit Jacobian" if case.mode == candidates.CODED else "jvp, then vjp"
+        elif self.coloring is not None and case.mode == candidates.CODED:
             columns, rows = self.coloring.column_count, self.coloring.row_count
             name = f"{columns} compressed columns" if columns else f"{rows} compressed rows"
         details = {
@@ -151,15 +153,21 @@ class Advice:
         ]
         return "\n".join([*lines, "", self.code])
 
+    @property
+    def _is_gauss_newton(self) -> bool:
+        return self.problem is not None and self.problem.target == "gauss_newton"
+
     def _compare_obvious_choices(self) -> str:
         """Return a sentence that compares plain forward and reverse mode with the recommended case."""
         texts = []
+        modes = ("jacfwd", candidates.CODED) if self._is_gauss_newton else _OBVIOUS_MODES
         by_shape = "jacfwd" if self.sizes.inputs <= self.sizes.outputs else "jacrev"
-        for mode in _OBVIOUS_MODES:
+        for mode in modes:
             case = candidates.find_plain(self.cases, mode)
             if case is None:
                 continue
             name = f"plain {mode}" + (" (the choice by shape)" if mode == by_shape else "")
+            name = self.describe(case) if self._is_gauss_newton else name
             reason = self.reason(case) if self.seconds(case) is None else None
             texts.append(f"{name} is left out: {reason}" if reason else f"{name} takes {self._compare(case)}")
         return f"For comparison, {'; '.join(texts) or 'there is no other obvious choice'}."
@@ -213,8 +221,9 @@ def advise(
         shared: a dict of the same form, without the axis, for the parameters that are equal for all points.
         wrt: the parameters to differentiate with respect to, joined by "+". By default the first one of
             `points`.
-        target: "jacobian", which is the gradient of a scalar function, "hessian", or "hvp", the product of
-            the Hessian and a direction.
+        target: "jacobian", which is the gradient of a scalar function, "hessian", "hvp", the product of the
+            Hessian and a direction, or "gauss_newton", the product of J^T J and a direction, with J the
+            Jacobian.
         options: passed to `advise_case`, such as budget, devices, hardware, note.
     Raises:
         Refusal: for invalid input. The message is one line with the value, the alternatives and the fix.
@@ -224,12 +233,12 @@ def advise(
 
 def advise_problem(problem: Problem, **options: Any) -> Advice:
     """Recommend how to differentiate a function with its inputs. The options are passed to `advise_case`."""
-    compressed = coloring = None
     with registered(problem) as base:
-        if coloring := candidates.find_coloring(base):
-            case = dataclasses.replace(base, mode=candidates.COMPRESSED)
-            compressed = plain_code.execute_code(problem, plain_code.write_code(problem, case, coloring))
-    with registered(problem, compressed) as base:
+        coded = dataclasses.replace(base, mode=candidates.CODED)
+        coloring = None if problem.target == "gauss_newton" else candidates.find_coloring(base)
+        is_coded = coloring or problem.target == "gauss_newton"
+    code = plain_code.write_code(problem, coded, coloring) if is_coded else ""
+    with registered(problem, plain_code.execute_code(problem, code) if code else None) as base:
         return dataclasses.replace(advise_case(base, **options), problem=problem, coloring=coloring)
 
 

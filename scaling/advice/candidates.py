@@ -20,7 +20,7 @@ _HESSIAN_MODES = ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd")
 _PRODUCT_MODES = ("fwd_over_rev", "rev_over_fwd", "rev_over_rev")  # for a Hessian times a vector
 _LAPLACIAN_MODES = ("fwd_over_rev", "forward_laplacian")
 _CHUNKED = ("jacfwd", "jacrev", "fwd_over_rev", "forward_laplacian")
-COMPRESSED = "vmap_grad"  # the mode of the candidate with colored seeds, whose program is plain code
+CODED = "vmap_grad"  # the mode of a candidate whose program is plain code: see plain_code.py
 _MOST_NESTED_FORWARD = 8  # largest number of inputs for forward over forward: it takes inputs**2 JVPs
 _CHUNKS = (16, 128)  # seeds at a time
 _BLOCK_ELEMENTS = (2**14, 2**18)  # elements of all Jacobians that are computed at a time
@@ -72,7 +72,7 @@ def _enumerate_cases(
         yield plain
         if built.whole is not None:
             yield dataclasses.replace(plain, batch="whole")
-        if mode == COMPRESSED:
+        if mode == CODED:
             continue
         seeds = sizes.outputs if mode == "jacrev" else sizes.inputs
         for chunk in (chunk for chunk in _CHUNKS if mode in _CHUNKED and 2 * chunk <= seeds):
@@ -90,6 +90,8 @@ def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str
         return list(_LAPLACIAN_MODES)
     if base.target in SECOND:
         return [m for m in _HESSIAN_MODES if m != "fwd_over_fwd" or sizes.inputs <= _MOST_NESTED_FORWARD]
+    if built.reduction.along_point:  # the product J x takes one JVP, but one VJP for each output
+        return ["jacfwd", *(mode for mode in built.whole_modes if mode == CODED)]
     omitted = set() if len(built.names) > 1 and not any("." in name for name in built.names) else {"mixed"}
     omitted |= set() if built.reduce else {"grad_of_sum"}  # the same as jacrev for a single output
     return [

@@ -4,9 +4,9 @@ The code defines a function with the name of the target. Its arguments are the i
 function, with a leading axis of points where they differ by point.
 
 `jacobian` and `hessian` return the pytree of arrays that `jax.vmap(jax.jacfwd(function))` and
-`jax.vmap(jax.hessian(function))` return. `hvp` has an additional last argument `v`, a direction for each
-point, which is a pytree like the differentiated inputs. It returns the product of each Hessian and its
-direction, which is such a pytree too.
+`jax.vmap(jax.hessian(function))` return. `hvp` and `gauss_newton` have an additional last argument `v`, a
+direction for each point, which is a pytree like the differentiated inputs. They return the product of each
+matrix (the Hessian, or J^T J with the Jacobian J) and its direction, which is such a pytree too.
 """
 
 import base64
@@ -18,7 +18,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from scaling.advice.problem import Problem
+from scaling.advice.candidates import CODED
+from scaling.advice.problem import PRODUCTS, Problem
 from scaling.core.case import Case
 from scaling.core.pattern import Coloring
 
@@ -47,6 +48,19 @@ _PRODUCTS = {  # of the Hessian of g at z and the direction v, by AD mode
     "rev_over_fwd": "jax.grad(lambda z: jax.jvp(g, (z,), (v,))[1])(z)",
     "rev_over_rev": "jax.vjp(jax.grad(g), z)[1](v)[0]",
 }
+_GAUSS_NEWTON = """\
+    y, pullback = jax.vjp(g, z)
+    return pullback(jax.jvp(g, (z,), (v,))[1])[0]
+
+
+"""
+_EXPLICIT_GAUSS_NEWTON = """\
+    flat, unravel = ravel_pytree(z)
+    J = jax.{jacobian}(lambda p: ravel_pytree(g(unravel(p)))[0])(flat)
+    return unravel(J.T @ (J @ ravel_pytree(v)[0]))
+
+
+"""
 _SPLIT = '''\
 def split(J, inputs, outputs):
     """Split a Jacobian of (outputs, inputs) elements into the tree that jax.jacfwd returns."""
@@ -93,7 +107,7 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
         names = [f"argument_{k}" for k in range(len(names))]
     definitions, expression = _write_derivative(problem, case, coloring, names)
     per_point = [name in problem.points for name in problem.arguments]
-    if problem.target == "hvp":
+    if problem.target in PRODUCTS:
         names, per_point = [*names, "v"], [*per_point, True]
     if case.block is None:
         expression = f"jax.vmap({expression}, {tuple(0 if each else None for each in per_point)})"
@@ -140,7 +154,7 @@ def _write_derivative(
         order = [(*forward, *reverse).index(k) for k in problem.argnums]
         fill = {"name": inner, "forward": forward, "reverse": reverse, "order": order}
         return _MIXED.format(arguments=", ".join(names), **fill), "derivative"
-    if coloring is None and case.chunk is None and problem.target != "hvp":
+    if coloring is None and case.chunk is None and problem.target not in PRODUCTS:
         return "", f"jax.{'jacrev' if is_reverse else 'jacfwd'}({inner}, {argnums})"
     values = [f"z[{problem.wrt.index(name)}]" if name in problem.wrt else None for name in problem.arguments]
     call = ", ".join(
@@ -155,6 +169,11 @@ def _write_derivative(
         body = f"    g, z = lambda z: {value}, {point}\n    return {_PRODUCTS[case.mode]}\n\n\n"
         return f"def derivative({', '.join([*names, 'v'])}):\n{body}", "derivative"
     body = f"    g, z = lambda z: {inner}({call}), {point}\n"
+    if problem.target == "gauss_newton":
+        jacobian = "jacfwd" if _has_more_outputs(problem) else "jacrev"
+        explicit = _EXPLICIT_GAUSS_NEWTON.format(jacobian=jacobian)
+        body += explicit if case.mode == CODED else _GAUSS_NEWTON
+        return f"def derivative({', '.join([*names, 'v'])}):\n{body}", "derivative"
     if coloring is None:
         slices = "row" if is_reverse else "column"
         seed = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)"
@@ -176,6 +195,14 @@ def _write_derivative(
 def _is_scalar(problem: Problem) -> bool:
     """Return whether the function returns a single array of shape (), and not a pytree."""
     return getattr(jax.eval_shape(problem.function, *problem.structs_at_point()), "shape", None) == ()
+
+
+def _has_more_outputs(problem: Problem) -> bool:
+    """Return whether the function has at least as many outputs as differentiated inputs."""
+    structs = problem.structs_at_point()
+    count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
+    inputs = [structs[k] for k in problem.argnums]
+    return count(jax.eval_shape(problem.function, *structs)) >= count(inputs)
 
 
 def _leaf_or_tree(problem: Problem) -> Any:

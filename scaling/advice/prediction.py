@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
-from scaling.advice.candidates import COMPRESSED
+from scaling.advice.candidates import CODED
 from scaling.core import memory
 from scaling.core.case import Case
 from scaling.options.program import jaxpr_flops
@@ -75,7 +75,7 @@ def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
         work: dict from candidate to the number of operations in its program.
     """
     # A compressed program is no reference, because the operations that expand its result are not counted.
-    dense = [value for case, value in work.items() if value and case.mode != COMPRESSED]
+    dense = [value for case, value in work.items() if value and case.mode != CODED]
     least = min(dense, default=math.inf)
     return {
         case: f"it counts {value / least:.0f} times the operations of another candidate"

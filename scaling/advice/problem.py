@@ -5,17 +5,20 @@ removed when its candidates have been compiled and measured.
 """
 
 import contextlib
+import dataclasses
 import importlib
 import inspect
 import itertools
 import sys
 import types
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 
@@ -25,7 +28,8 @@ from scaling.core.inputs import InputSpec, uniform
 from scaling.core.workload import Workload
 from scaling.options.pytrees import describe
 
-TARGETS = ("jacobian", "hessian", "hvp")
+TARGETS = ("jacobian", "hessian", "hvp", "gauss_newton")
+PRODUCTS = ("hvp", "gauss_newton")  # targets with a further argument, a direction for each point
 _numbers = itertools.count(1)  # a second function of the same name is another workload
 _leaf_names = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
 
@@ -178,15 +182,16 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
         whole_mode: a function of the whole batch that computes the derivative, for mode=vmap_grad. If it is
             None, that mode is not available.
     """
-    function, arguments = problem.function, problem.arguments
-    by_name = lambda call: lambda **inputs: call(*(inputs[name] for name in arguments))  # noqa: E731
+    by_name = lambda call: lambda **inputs: call(*(inputs[name] for name in problem.arguments))  # noqa: E731
     workload = Workload(
-        by_name(function),
-        points=jax.tree.map(lambda array: _make_spec(array, 1), dict(problem.points)),
-        shared=jax.tree.map(lambda array: _make_spec(array, 0), dict(problem.shared)),
+        by_name(problem.function),
+        points={name: _make_specs(name, value, 1) for name, value in problem.points.items()},
+        shared={name: _make_specs(name, value, 0) for name, value in problem.shared.items()},
         wrt="+".join(problem.wrt),
         whole_modes={} if whole_mode is None else {"vmap_grad": by_name(whole_mode)},
     )
+    if problem.target == "gauss_newton":
+        workload = _gauss_newton_workload(problem, workload, whole_mode)
     module = types.ModuleType(f"advised.{problem.name}_{next(_numbers)}")
     module.workload = lambda case: workload  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
@@ -203,20 +208,71 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
             process_cache.clear(kind)
 
 
-def _make_spec(array: Any, skipped: int) -> InputSpec:
-    """Return the `InputSpec` of an input, with the values of an array or with generated values.
+def _gauss_newton_workload(
+    problem: Problem, workload: Workload, whole_mode: Callable[..., Any] | None
+) -> Workload:
+    """Return the workload whose product "vector" is the product J^T J v, with J the Jacobian of the function.
 
-    For a `jax.ShapeDtypeStruct`, the values are random, or zeros for integers.
+    Its function is z -> J(x)^T f(z), where x is a second input with the values of z. Its Jacobian by z is
+    J^T J, and the direction v is the point, as for target=hvp.
+    """
+    suffix = "_fixed"
+    while any(name.endswith(suffix) for name in problem.arguments):
+        suffix += "_"
+    copies = {name + suffix: name for name in problem.wrt}
+
+    def pull_back(**inputs: Any) -> Any:
+        def f(*x: Any) -> Any:
+            return workload.function(**inputs | dict(zip(problem.wrt, x, strict=True)))
+
+        _, pullback = jax.vjp(f, *(inputs[name] for name in copies))
+        return pullback(f(*(inputs[name] for name in problem.wrt)))
+
+    def multiply(**inputs: Any) -> Any:
+        assert whole_mode is not None
+        point = [inputs[name] for name in problem.arguments]
+        count = jax.tree.leaves([inputs[name] for name in problem.points])[0].shape[0]
+        repeat = lambda a: jnp.broadcast_to(a, (count, *a.shape))  # noqa: E731
+        direction = tuple(
+            inputs[name] if name in problem.points else jax.tree.map(repeat, inputs[name])
+            for name in problem.wrt
+        )
+        product = whole_mode(*point, direction if len(direction) > 1 else direction[0])
+        return jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(product)
+
+    add_copies = lambda specs: specs | {c: specs[n] for c, n in copies.items() if n in specs}  # noqa: E731
+    return dataclasses.replace(
+        workload, function=pull_back, points=add_copies(workload.points), shared=add_copies(workload.shared),
+        reduce="vector", whole_modes={} if whole_mode is None else {"vmap_grad": multiply},
+    )  # fmt: skip
+
+
+def _make_specs(name: str, arrays: Any, skipped: int) -> Any:
+    """Return the `InputSpec` of each array of an input, with its values or with generated values.
+
+    For a `jax.ShapeDtypeStruct`, the values are random numbers that depend on the name of the input, or zeros
+    for integers.
 
     Args:
-        skipped: 1 if the input has a leading axis of points, otherwise 0.
+        skipped: 1 if the arrays have a leading axis of points, otherwise 0.
     """
-    shape, integer = tuple(array.shape[skipped:]), bool(jnp.issubdtype(array.dtype, jnp.integer))
-    if isinstance(array, jax.ShapeDtypeStruct):
-        zeros = lambda _, rows: np.zeros((len(rows), *shape))  # noqa: E731
-        return InputSpec(shape, zeros, True) if integer else uniform(*shape)
-    batch = array if skipped else array[None]
-    return InputSpec(shape, lambda _, rows: np.asarray(batch[rows % len(batch)], np.float64), integer)
+
+    def make(path: Any, array: Any) -> InputSpec:
+        shape, integer = tuple(array.shape[skipped:]), bool(jnp.issubdtype(array.dtype, jnp.integer))
+        seed = zlib.crc32(f"{name}{_leaf_names(path)}".encode())
+
+        def generate(_: Any, rows: np.ndarray) -> np.ndarray:
+            if integer:
+                return np.zeros((len(rows), *shape))
+            generator = np.random.default_rng([seed, int(rows[0])])
+            return uniform(*shape).make(generator, rows)
+
+        if isinstance(array, jax.ShapeDtypeStruct):
+            return InputSpec(shape, generate, integer)
+        batch = array if skipped else array[None]
+        return InputSpec(shape, lambda _, rows: np.asarray(batch[rows % len(batch)], np.float64), integer)
+
+    return jax.tree_util.tree_map_with_path(make, arrays)
 
 
 def import_function(text: str) -> tuple[Callable[..., Any], str]:

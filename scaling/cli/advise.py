@@ -34,8 +34,8 @@ NAME=SHAPE one that all points share (NAME=scalar is a number). Repeat them for 
 follows a colon: i=1000:int32. Without a function, the words are fields of one case, as for `scaling run`.
 
   wrt=NAMES      the inputs to differentiate by, joined by + (default: the first of --points)
-  target=T       jacobian (default; the gradient, if the function returns a number), hessian, or hvp, the
-                 product of the Hessian and a direction
+  target=T       jacobian (default; the gradient, if the function returns a number), hessian, hvp (the
+                 Hessian times a direction), or gauss_newton (J^T J times a direction, J the Jacobian)
   budget=S       seconds to measure; 0 advises by compiling alone (default: 30)
   devices=N      devices, on a CPU cores: a number or a list (default: 1)
   hardware=NAME  a machine that you do not have (conf/hardware), by compiling alone

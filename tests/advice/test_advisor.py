@@ -120,6 +120,30 @@ def test_a_product_of_the_hessian_is_advised_on():
     assert "hvp = jax.jit(" in str(advice)
 
 
+def test_a_gauss_newton_product_is_advised_on_and_compared_with_the_explicit_jacobian():
+    A, V = (
+        np.random.default_rng(k).normal(size=size).astype(np.float32)
+        for k, size in enumerate([(6, 5), X.shape])
+    )
+    advice = scaling.advise(lambda x, A: jnp.sin(A @ x), {"x": X}, {"A": A}, target="gauss_newton", budget=2)
+    assert set(advice.table["method"]) == {"jvp, then vjp", "the explicit Jacobian"}
+    assert {record.status for record in advice.records.values()} == {"ok"}, advice.records
+    J = np.cos(X @ A.T)[:, :, None] * A
+    expected = np.einsum("poi,poj,pj->pi", J, J, V)
+    np.testing.assert_allclose(advice.jacobian(X, A, V), expected, rtol=1e-4, atol=1e-4)
+    assert "the explicit Jacobian takes" in str(advice)
+
+
+def test_the_check_of_a_gauss_newton_product_detects_a_wrong_derivative():
+    @jax.custom_jvp
+    def square(x):
+        return x**2
+
+    square.defjvp(lambda primals, tangents: (primals[0] ** 2, 2.1 * primals[0] * tangents[0]))
+    with pytest.raises(Refusal, match="differs from finite differences"):
+        print(scaling.advise(square, {"x": X}, target="gauss_newton", budget=2))
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
@@ -142,7 +166,7 @@ def test_ten_times_the_work_is_compiled_for_the_obvious_choices_only():
 
 
 def test_a_function_without_operations_excludes_no_candidate():
-    work = {Case("linear", mode="jacfwd"): 0.0, Case("linear", mode=prediction.COMPRESSED): 8.0}
+    work = {Case("linear", mode="jacfwd"): 0.0, Case("linear", mode=prediction.CODED): 8.0}
     assert prediction._find_excessive_work(work) == {}
 
 

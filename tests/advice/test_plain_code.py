@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -120,6 +121,34 @@ def test_every_method_of_a_product_returns_the_hessian_times_the_direction(wrt, 
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    "method", [{"mode": "jacfwd"}, {"mode": "jacfwd", "block": 4, "devices": 3}, {"mode": "vmap_grad"}]
+)
+@pytest.mark.parametrize(
+    "function", [lambda x, k: {"a": jnp.sin(k @ x), "b": x[:1] ** 3}, lambda x, k: jnp.outer(x, k[0]) ** 2]
+)
+@pytest.mark.parametrize("wrt", ["x", "x+k"])
+def test_every_method_of_a_gauss_newton_product_multiplies_by_the_transposed_jacobian_and_the_jacobian(
+    wrt, function, method
+):
+    X, K = RNG.normal(size=(6, 4)), RNG.normal(size=(3, 4))
+    problem = make_problem(function, {"x": X}, {"k": K}, wrt, "gauss_newton")
+    with registered(problem) as case:
+        case = dataclasses.replace(case, **method)
+    v = (RNG.normal(size=X.shape), RNG.normal(size=(6, *K.shape)))[: len(problem.wrt)]
+    namespace = {problem.name: function}
+    exec(plain_code.write_code(problem, case), namespace)
+    found = namespace["gauss_newton"](X, K, v if len(v) > 1 else v[0])
+    for point in range(6):
+        blocks = jax.jacrev(lambda *z: jax.flatten_util.ravel_pytree(function(*z))[0], (0, 1))(X[point], K)[
+            : len(v)
+        ]
+        J = np.concatenate([np.reshape(block, (len(block), -1)) for block in blocks], axis=1)
+        expected = J.T @ (J @ np.concatenate([np.ravel(a[point]) for a in v]))
+        got = np.concatenate([np.ravel(a[point]) for a in jax.tree.leaves(found)])
+        np.testing.assert_allclose(got, expected, rtol=1e-10, atol=1e-12)
+
+
 SPARSE = {  # function -> the numbers of compressed columns and rows, None without an advantage
     "columns": (lambda x: x[1:] * x[:-1], (2, 0)),
     "rows": (lambda x: jnp.append(x[:-1] ** 2, 0.0) + x[-1] * jnp.eye(9)[0], (0, 1)),
@@ -134,7 +163,7 @@ def test_a_sparse_jacobian_is_expanded_to_the_dense_one(name):
     problem = make_problem(function, {"x": RNG.normal(size=(3, 9))})
     with registered(problem) as case:
         coloring = candidates.find_coloring(case)
-        case = dataclasses.replace(case, mode=candidates.COMPRESSED)
+        case = dataclasses.replace(case, mode=candidates.CODED)
     assert colors == (coloring and (coloring.column_count, coloring.row_count))
     if coloring:
         assert_equals(problem, plain_code.write_code(problem, case, coloring), jax.jacfwd)
