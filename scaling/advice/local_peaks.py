@@ -1,13 +1,16 @@
 """Provide the hardware model for an advice: load it by name from conf/hardware, or measure this CPU's peaks.
 
-The peaks are measured once, with few samples, and stored as records in the user's cache folder.
-plan/calibration.py converts them to rates.
+The peaks are measured with few samples, and stored as records in the user's cache folder. A peak that was
+measured while other processes used the CPU is measured again by the next advice. plan/calibration.py converts
+the peaks to rates.
 """
 
 import contextlib
 import dataclasses
 import os
+import statistics
 from collections.abc import Mapping, Sequence
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +57,24 @@ def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -
     described = environment.describe("cpu", None, os.environ, None, cores)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
     loaded = store.load(folder).records if folder.is_dir() else []
-    records = {r.case: r for r in loaded if r.status == "ok" and _is_comparable(r.environment, described)}
+    measured = [r for r in loaded if r.status == "ok" and _is_comparable(r.environment, described)]
     wanted, writer = machine_peaks.peak_cases(cases, "cpu"), store.Writer(folder)
+    chosen = list[Record]()
     for case in wanted:
-        if case not in records:
+        records = [record for record in measured if record.case == case]
+        if all(record.marked for record in records):  # none, or all of them disturbed
             devices = jax.devices("cpu")[: case.devices]
-            records[case] = run_case.run_case(Record(case, "failed", described), devices, "cpu", _SAMPLING)
+            records += [run_case.run_case(Record(case, "failed", described), devices, "cpu", _SAMPLING)]
             with contextlib.suppress(OSError):  # without a cache, they are measured again next time
                 folder.mkdir(parents=True, exist_ok=True)
-                writer.append(records[case])
-    return [dataclasses.replace(records[case], environment=described) for case in wanted]
+                writer.append(records[-1])
+        chosen.append(dataclasses.replace(_least_disturbed(records), environment=described))
+    return chosen
+
+
+def _least_disturbed(records: Sequence[Record]) -> Record:
+    """Return the fastest of the records of a peak that are not marked as disturbed, or else of all of them."""
+    return min(records, key=lambda record: (bool(record.marked), statistics.median(record.seconds or [inf])))
 
 
 def _is_comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:

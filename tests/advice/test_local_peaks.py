@@ -1,0 +1,46 @@
+"""Peaks of this machine: measured once if nothing disturbs them, otherwise until nothing does; the best are used."""
+
+import dataclasses
+
+import pytest
+
+from scaling.advice import local_peaks
+from scaling.core.case import Case
+
+CASE = Case("linear", api="jit")
+
+
+@pytest.fixture
+def runs(monkeypatch, tmp_path):
+    """Replace each measurement by the next pair of seconds and marks in the returned list."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(local_peaks.machine_peaks, "peak_cases", lambda cases, platform: [CASE])
+    pending = []
+
+    def run_case(record, *_):
+        seconds, marked = pending.pop(0)
+        return dataclasses.replace(
+            record,
+            status="ok",
+            seconds=[seconds] * 5,
+            turns=[5],
+            marked={"foreign_load": [0]} if marked else {},
+        )
+
+    monkeypatch.setattr(local_peaks.run_case, "run_case", run_case)
+    return pending
+
+
+def peak():
+    (record,) = local_peaks._load_or_measure_peaks([CASE], None)
+    return record.seconds[0]
+
+
+def test_an_undisturbed_peak_is_measured_once(runs):
+    runs += [(1.0, False)]
+    assert [peak(), peak()] == [1.0, 1.0]
+
+
+def test_a_disturbed_peak_is_measured_again_until_one_is_not_and_the_fastest_of_them_is_used(runs):
+    runs += [(3.0, True), (5.0, True), (4.0, False)]
+    assert [peak(), peak(), peak(), peak()] == [3.0, 3.0, 4.0, 4.0]
