@@ -22,7 +22,6 @@ import numpy as np
 
 from scaling.core import inputs, option_modules
 from scaling.core.case import Case, Refusal
-from scaling.core.pattern import Pattern, to_dense
 from scaling.core.reference import (
     Arrays,
     ReferenceSpec,
@@ -32,7 +31,7 @@ from scaling.core.reference import (
     reference_spec,
     reference_values,
 )
-from scaling.core.shape import DerivativeShape
+from scaling.core.shape import DerivativeShape, Pattern, to_dense
 from scaling.core.tolerances import at_least, least_scale, reduce_jacobians, relative_error
 from scaling.core.workload import Workload
 

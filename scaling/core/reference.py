@@ -26,10 +26,16 @@ import numpy as np
 
 from scaling.core import inputs, option_modules
 from scaling.core.case import SECOND, VIEWS, Case, Refusal, defaults
-from scaling.core.pattern import CommonEntries, Pattern, common_entries, to_dense, validated_pattern
 from scaling.core.process_cache import cached, fingerprint
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
-from scaling.core.shape import DerivativeShape
+from scaling.core.shape import (
+    CommonEntries,
+    DerivativeShape,
+    Pattern,
+    common_entries,
+    to_dense,
+    validated_pattern,
+)
 from scaling.core.tolerances import (
     ROUNDOFF,
     Jacobians,

@@ -47,14 +47,13 @@ from scaling.core import (
     process_cache,
     shape,
     timing,
-    user_frames,
     workload,
 )
 from scaling.core.case import AUTO, CEILING, CHOSEN_FIELDS, JAX, Case, Refusal
 from scaling.core.compile_case import CompiledCase, CompileSettings
-from scaling.core.pattern import Coloring
+from scaling.core.formatting import TRACEBACK_MARK, format_traceback, innermost_location
 from scaling.core.record import COMPILING_STAGES, Record
-from scaling.core.shape import DerivativeShape, TooLarge
+from scaling.core.shape import Coloring, DerivativeShape, TooLarge
 from scaling.core.timing import Samples, Sampling, gather_maximum
 from scaling.core.workload import Workload
 
@@ -246,8 +245,8 @@ def _end_on_error(attempt: Attempt) -> Iterator[None]:
         attempt.ended, attempt.turns, attempt.program = True, None, None
         if not isinstance(error, CaseEnded | TooLarge):
             cause = error.__context__ if isinstance(error, Refusal) and error.__context__ else error
-            frames = user_frames.format_traceback(cause)
-            print(f"{user_frames.MARK}{attempt.record.key}", frames, sep="\n", file=sys.stderr, flush=True)
+            frames = format_traceback(cause)
+            print(f"{TRACEBACK_MARK}{attempt.record.key}", frames, sep="\n", file=sys.stderr, flush=True)
     if attempt.ended:
         gc.collect()
 
@@ -263,7 +262,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
         return "skipped", "too_large", str(error)
     text, suffix = " ".join(str(error).split()), ""
     if not isinstance(error, Refusal):  # the message of a Refusal is a complete sentence
-        location = user_frames.innermost_location(error)
+        location = innermost_location(error)
         text, suffix = f"{type(error).__name__}: {text}", f" ({location})" if location else ""
     text = environment.scrub(text)[: 500 - len(suffix)] + suffix
     return "failed", "out_of_memory" if memory.is_out_of_memory(text) else "error", text

@@ -36,8 +36,8 @@ import jax
 import numpy as np
 
 from scaling.core.case import Case
-from scaling.core.pattern import Pattern
 from scaling.core.reductions import Reduction
+from scaling.core.shape import Pattern
 
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}  # unit roundoff of one operation
 # Unit roundoff of a float32 product on an accelerator, by (platform, precision).

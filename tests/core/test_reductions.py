@@ -5,8 +5,8 @@ import pytest
 
 from scaling.core import pattern as patterns
 from scaling.core import tolerances
-from scaling.core.pattern import Pattern
 from scaling.core.reductions import REDUCTIONS as REDUCTION_VALUES
+from scaling.core.shape import Pattern
 from scaling.core.tolerances import Jacobians, Rounding, count_entries
 
 pytestmark = pytest.mark.thin(2, "contract")
