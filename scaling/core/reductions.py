@@ -8,13 +8,12 @@ computes a tolerance. To add a reduction, add one value to `REDUCTIONS`. JAX is 
 first needs it, because modules that read records import this table and do not need JAX.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from scaling.core.tolerances import EntryCounts, Jacobians, SizedEntries
+    from scaling.core.tolerances import Jacobians, SizedEntries
 
 OUTPUTS, INPUTS = "outputs", "inputs"
 
@@ -62,7 +61,8 @@ class Reduction:
         columns, rows: the step for each column of J in forward mode, and for each row in reverse mode.
         of_jacobians: the JAX function (J, x) -> result for all points. J is (points, outputs, inputs), x
             is (points, inputs).
-        entries: a function that returns the number of entries of J whose sum is one element of the result.
+        entries: the entries of J whose sum is one element of the result: an "entry", the largest "column", the
+            largest "row", or "all".
         reference: the NumPy function that computes the expected result and its sensitivity to rounding.
         step_bound: the NumPy function (J, bound) -> change, for the error of finite differences. It returns
             the largest change of the result, (points,), if each entry J[p, o, i] changes by at most
@@ -80,7 +80,7 @@ class Reduction:
     columns: SliceStep = SliceStep()
     rows: SliceStep = SliceStep()
     of_jacobians: Callable[[Any, Any], Any]
-    entries: Callable[["EntryCounts"], int]
+    entries: str
     reference: Callable[["SizedEntries"], ReferenceTerms]
     step_bound: Callable[["Jacobians", Any], Any] = lambda J, bound: bound.max(axis=1)
     degree: int = 1
@@ -92,10 +92,6 @@ class Reduction:
         """Return the shape of the result of one point, such as (1, inputs) for the sum over the outputs."""
         sizes = {OUTPUTS: outputs, INPUTS: inputs, None: 1}
         return sizes[self.axes[0]], sizes[self.axes[1]]
-
-    def numbers(self, outputs: int, inputs: int) -> int:
-        """Return the number of elements of the result of one point."""
-        return math.prod(self.shape(outputs, inputs))
 
     @property
     def linear_in_inputs(self) -> bool:
@@ -126,25 +122,17 @@ def _multiply_columns(J: Any, _: Any) -> Any:
 
 
 def _reference_whole(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of J. The largest entry of a row determines the tolerance of the row."""
     scale = e.size.max(axis=2, keepdims=True)
     return ReferenceTerms(e.values, scale, scale)
 
 
 def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the sums of J over the outputs.
-
-    All sums of a point have the same tolerance, proportional to the largest of the sums of |J|.
-    """
     influence, magnitude = (e.by_input(values).max(axis=1)[:, None, None] for values in (e.size, e.magnitude))
     return ReferenceTerms(e.by_input(e.values)[:, None, :], influence, magnitude)
 
 
 def _reference_points(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the sums of J over the outputs of each point.
-
-    The caller must sum the terms over the points.
-    """
+    """Return the `ReferenceTerms` of each point, which the caller must sum over the points."""
     return ReferenceTerms(*(e.by_input(values)[:, None, :] for values in (e.values, e.size, e.magnitude)))
 
 
@@ -156,10 +144,6 @@ def _reference_product(e: "SizedEntries", x: Any) -> ReferenceTerms:
 
 
 def _reference_norm(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the squared Frobenius norm of J.
-
-    The influence of rounding includes a second-order term.
-    """
     flat, largest = e.magnitude.reshape(len(e.magnitude), 1, -1), e.largest
     norm = (flat @ flat.transpose(0, 2, 1)).reshape(largest.shape)
     second_order = e.rounding.entry * flat.shape[2] * largest**2
@@ -167,7 +151,6 @@ def _reference_norm(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_gram(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of J^T J. The influence of rounding includes a second-order term."""
     J, columns, largest = e.values, e.magnitude.sum(axis=1), e.largest
     second_order = e.rounding.entry * J.shape[1] * largest**2
     influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
@@ -175,10 +158,6 @@ def _reference_gram(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_trace(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the trace of J.
-
-    The influence is the sum over the rows of the largest entry of each row.
-    """
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.values, e.magnitude))
     return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)
 
@@ -197,7 +176,7 @@ WHOLE = Reduction(
     "whole",
     axes=(OUTPUTS, INPUTS),
     of_jacobians=lambda J, x: J,
-    entries=lambda count: 1,
+    entries="entry",
     reference=_reference_whole,
     sampling="entries",
 )
@@ -207,7 +186,7 @@ TRACE = Reduction(
     axes=(None, None),
     columns=SliceStep(sums_seeds=True),
     of_jacobians=lambda J, x: J.trace(axis1=1, axis2=2),
-    entries=lambda count: count.column,
+    entries="column",
     reference=_reference_trace,
 )
 _TABLE = (
@@ -218,7 +197,7 @@ _TABLE = (
         columns=SliceStep(lambda column: column.sum(axis=-1)),
         rows=SliceStep(sums_seeds=True),
         of_jacobians=lambda J, x: J.sum(axis=1),
-        entries=lambda count: count.column,
+        entries="column",
         reference=_reference_outputs,
         sampling="entries",
     ),
@@ -228,7 +207,7 @@ _TABLE = (
         columns=SliceStep(sums_seeds=True),
         rows=SliceStep(lambda row, x: sum(a.sum() for a in row)),
         of_jacobians=lambda J, x: J.sum(axis=2),
-        entries=lambda count: count.row,
+        entries="row",
         reference=lambda e: _reference_product(e, None),
         step_bound=lambda J, bound: bound.sum(axis=1),
         sampling="products",
@@ -238,7 +217,7 @@ _TABLE = (
         axes=(OUTPUTS, None),
         rows=SliceStep(lambda row, x: sum((a * b).sum() for a, b in zip(row, x, strict=True))),
         of_jacobians=_multiply_by_point,
-        entries=lambda count: count.row,
+        entries="row",
         reference=lambda e: _reference_product(e, e.x),
         sampling="products",
         along_point=True,
@@ -249,7 +228,7 @@ _TABLE = (
         columns=SliceStep(lambda column: (column**2).sum(axis=-1), sums_seeds=True),
         rows=SliceStep(lambda row, x: sum((a**2).sum() for a in row), sums_seeds=True),
         of_jacobians=lambda J, x: (J**2).sum(axis=(1, 2)),
-        entries=lambda count: count.entries,
+        entries="all",
         reference=_reference_norm,
         step_bound=_bound_norm,
         degree=2,
@@ -260,7 +239,7 @@ _TABLE = (
         columns=SliceStep(products=True),
         rows=SliceStep(sums_seeds=True, products=True),
         of_jacobians=_multiply_columns,
-        entries=lambda count: count.column,
+        entries="column",
         reference=_reference_gram,
         step_bound=_bound_gram,
         degree=2,
@@ -270,7 +249,7 @@ _TABLE = (
         "points",
         axes=(None, INPUTS),
         of_jacobians=lambda J, x: J.sum(axis=1),
-        entries=lambda count: count.points * count.column,
+        entries="column",
         reference=_reference_points,
         sampling="entries",
         sums_points=True,

@@ -40,8 +40,8 @@ from scaling.core.tolerances import (
     ROUNDOFF,
     Jacobians,
     Rounding,
+    added_entries,
     at_least,
-    count_entries,
     reduce_jacobians,
     tolerance,
     unit_roundoff,
@@ -169,7 +169,7 @@ def reference_spec(
     elif pattern is not None:
         added = 1
     else:
-        added = reduction.entries(count_entries(sizes.outputs, sizes.inputs, case.points, own_pattern))
+        added = added_entries(reduction, sizes.outputs, sizes.inputs, case.points, own_pattern)
     roundoff = unit_roundoff(case, platform, computed.inside if computed else 0.0)
     rounding = Rounding(workload.terms, added, tolerance(roundoff, workload.terms))
     return ReferenceSpec(
@@ -254,7 +254,8 @@ def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndar
     of the reduced result.
     """
     case, sizes = spec.case, spec.sizes
-    numbers = spec.reduction.degree * spec.reduction.numbers(sizes.outputs, max(sizes.inputs, 1))
+    shape = spec.reduction.shape(sizes.outputs, max(sizes.inputs, 1))
+    numbers = spec.reduction.degree * math.prod(shape)
     if spec.common is not None and spec.nonzeros_pattern is not None:
         numbers = len(spec.nonzeros_pattern.rows)
     if 8 * case.points * numbers > _max_cached_bytes.get():
