@@ -3,10 +3,8 @@
 Each entry of a result may differ from the expected entry by tolerance * scale, where the scale is the
 magnitude of the terms whose sum is the entry (tolerances.py). Hence the error of a small output is not
 divided by the size of a large output, and the error of a sum that cancels is divided by the size of its
-terms. If the devices return several copies of a sum over points, all copies are checked. With colored seeds
-the result consists of the nonzeros of a detected sparsity pattern. Entries outside of this pattern are
-compared as zeros, so that a pattern that lacks a nonzero entry is reported as a wrong answer. If the
-reference of all entries takes too long, a sample of the entries is compared at every point.
+terms. If the devices return several copies of a sum over points, all are checked. Entries outside of the
+pattern of colored seeds are compared as zeros, so that a pattern that lacks an entry is a wrong answer.
 
 An entry whose error exceeds the tolerance is a suspect: options/reference/reevaluate.py evaluates it again at
 inputs that are perturbed by rounding errors, and decides whether rounding explains the error.
@@ -49,9 +47,8 @@ class Verdict(NamedTuple):
         tolerance: the largest relative error that was allowed.
         reason: a key of `record.REASONS`, such as "wrong_answer", or None if the result is correct.
         text: explains the reason, or None if the result is correct.
-        checked: a dict with two fractions: "entries" is the fraction of entries that were compared one by
-            one, and "points" the fraction of points whose entries were all compared. None if there is a
-            reason.
+        checked: the fraction of "entries" that were compared one by one, and of "points" whose entries were
+            all compared. None if there is a reason.
     """
 
     error: float | None
@@ -65,9 +62,9 @@ class Verdict(NamedTuple):
 class EntryComparison:
     """Entries of a result and the expected entries at some points, two arrays (points, ...) of equal shape.
 
-    `scale` is the number by which their difference is divided, and broadcasts to their shape. `measure` is a
-    function (evaluation, inputs, points=indices) that evaluates the same entries at other inputs. If it is
-    None, the expected result is evaluated as a whole.
+    `scale`, by which their difference is divided, broadcasts to their shape. `measure` is a function
+    (evaluation, inputs, points=indices) that evaluates the same entries at other inputs, or None if the
+    expected result is evaluated as a whole.
     """
 
     result: np.ndarray
@@ -102,13 +99,12 @@ class CheckProgress:
         spec: how the reference is evaluated.
         allowed: the largest tolerance so far.
         largest_error: the largest relative error so far.
-        first_wrong: the index of the first wrong point, or None.
-        note: the note of the comparison of that point.
+        first_wrong, note: the index of the first wrong point, or None, and the note of its comparison.
         entries: the number of compared entries.
         undecided_entries: the number of entries whose rounding error is too large to compare them.
         suspects: the comparisons with an error over the tolerance, which reevaluate.py evaluates again.
-        suspects_over_budget: further such comparisons with their errors, (points,). Their errors are compared
-            with the tolerance that the reevaluation of the suspects determines.
+        suspects_over_budget: further such comparisons with their errors, (points,), which are compared with
+            the tolerance that the reevaluation of the suspects determines.
     """
 
     spec: ReferenceSpec
@@ -122,11 +118,7 @@ class CheckProgress:
     suspects_over_budget: list[tuple[PointsComparison, np.ndarray]] = field(default_factory=list)
 
     def add(self, points: PointsComparison) -> None:
-        """Compare the entries of a range of points with the expected ones, and record the errors.
-
-        If an error exceeds the tolerance and the entries can be evaluated again, these entries become
-        suspects and their errors are not recorded yet.
-        """
+        """Compare entries at a range of points, and record their errors unless they become suspects."""
         least = least_scale(self.spec.case)
         for comparison in points.comparisons:
             comparison = dataclasses.replace(comparison, scale=np.maximum(comparison.scale, least))
@@ -148,12 +140,11 @@ class CheckProgress:
             if self.first_wrong is None or first < self.first_wrong:
                 self.first_wrong, self.note = first, points.note
         self.largest_error = max(self.largest_error, float(np.max(error, initial=0.0)))
-        step_error = np.broadcast_to(points.step_error, error.shape)
-        largest_step_error = float(np.max(step_error, where=error > 0, initial=0.0))
+        largest_step_error = float(np.max(points.step_error, where=error > 0, initial=0.0))
         self.allowed = max(self.allowed, self.spec.tolerance + largest_step_error)
 
     def verdict(self) -> Verdict:
-        """Return the outcome of all comparisons: whether the result is correct, and its largest error."""
+        """Return the outcome of all comparisons."""
         spec, decided = self.spec, 1 - self.undecided_entries / max(1, self.entries)
         reason = text = checked = None
         if spec.case.ad_mode.finite_step and self.allowed > spec.max_tolerance:
@@ -216,8 +207,9 @@ def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
         expected = spec.reduction.shape(1 if sizes.summed else sizes.outputs, sizes.inputs)
     has_points = len(result) == case.points or (spec.reduction.sums_points and len(result) > 0)
     if result.shape[1:] != expected or not has_points:
-        text = f"not {expected} for each of {case.points} points"
-        raise Refusal(f"the result has the shape {result.shape}, {text}")
+        raise Refusal(
+            f"the result has the shape {result.shape}, not {expected} for each of {case.points} points"
+        )
 
 
 def _first_not_finite(result: np.ndarray) -> int | None:
@@ -232,14 +224,15 @@ def _first_not_finite(result: np.ndarray) -> int | None:
 
 def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
     if spec.tolerance > spec.max_tolerance:
-        terms = f"a result that adds up {spec.rounding.longest_sum} terms in {spec.case.dtype}"
-        limit = f"more than the {spec.max_tolerance:g} with which it proves anything"
-        return "no_digits", f"{terms} may be off by {spec.tolerance:.2g}, {limit}"
-    if spec.computed is not None and spec.computed.wrong:
+        return "no_digits", (
+            f"a result that adds up {spec.rounding.longest_sum} terms in {spec.case.dtype} may be off by "
+            f"{spec.tolerance:.2g}, more than the {spec.max_tolerance:g} with which it proves anything"
+        )
+    if spec.computed is None:
+        return None
+    if spec.computed.wrong:
         return "wrong_answer", spec.computed.wrong
-    if spec.computed is not None and spec.computed.unsure:
-        return "no_digits", spec.computed.unsure
-    return None
+    return ("no_digits", spec.computed.unsure) if spec.computed.unsure else None
 
 
 def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
@@ -273,8 +266,9 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
         bounds = option_modules.load("finite_step").result_bounds(spec, start, stop)
         scale, step_error = largest[:, None, None], relative_error(bounds, largest)
     named = inputs.exact_inputs(spec.case, spec.workload, start, stop)
-    comparisons = [EntryComparison(result, expected, scale), *lacking]
-    return PointsComparison(start, named, comparisons, step_error, note)
+    return PointsComparison(
+        start, named, [EntryComparison(result, expected, scale), *lacking], step_error, note
+    )
 
 
 def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:

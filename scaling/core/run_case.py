@@ -13,9 +13,7 @@ The calls, from a case to its record:
     take_turn                               takes the samples of one turn: timing.sample_turns
     finish_case                             checks the result of one more call; returns the Record
 
-An exception in any of them ends the attempt and becomes the status, reason and text of the record. Every
-ordinary case also uses two optional modules: `program_stats` counts the operations and collectives of the
-program, and `host_monitor` reads the state of the host. scaling/workers writes the record.
+An exception in any of them ends the attempt and becomes the status, reason and text of the record.
 """
 
 import contextlib
@@ -44,7 +42,6 @@ from scaling.core import (
     layout,
     memory,
     option_modules,
-    process_cache,
     shape,
     timing,
     workload,
@@ -61,10 +58,7 @@ _MAX_GATHERED_CHARACTERS = 300  # of the text of an error that is sent to the ot
 
 
 class CaseEnded(Exception):
-    """The exception that ends a case without timing samples.
-
-    It contains the status, the reason and the text for the record of the case.
-    """
+    """The exception that ends a case with the given status, reason and text of its record."""
 
     def __init__(self, status: str, reason: str, text: str) -> None:
         super().__init__(text)
@@ -101,8 +95,7 @@ class PlacedProgram(NamedTuple):
         sizes: the shape of the derivative.
         call: runs the program once and returns its result.
         collect: converts a result to an array on the host.
-        sample: takes all timing samples if a peer (another AD library) has its own timing function, otherwise
-            None.
+        sample: takes all timing samples, if a peer (another AD library) has its own timing function.
     """
 
     sizes: DerivativeShape
@@ -168,15 +161,11 @@ def prepare_case(
     known_blocks: Mapping[str, Any] | None = None,
     expected_digest: str | None = None,
 ) -> Attempt:
-    """Compile a case, run it once and check the result.
-
-    Return an `Attempt` that is ready for `take_turn`, or has ended because of an error.
+    """Compile a case, run it once and check the result. An error ends the returned attempt.
 
     Args:
         blank: the record of a case that has not started.
-        group: the processes that run the case.
-        sampling: the rule that decides when there are enough samples.
-        known_blocks: the field `blocks` of an earlier record of the case. Its chunk sizes are tried first.
+        known_blocks: the field `blocks` of an earlier record of the case, which is tried first.
         expected_digest: the hash of the workload's source when the case was requested. None accepts any.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling)
@@ -189,7 +178,9 @@ def prepare_case(
         in_use = memory.largest_statistic(local_devices, "bytes_in_use")
         attempt.note(started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"))
         # Measured first, because the first program of a process includes the start of JAX itself.
-        attempt.note(floor_seconds=_dispatch_latency(blank.case, group))
+        if blank.case.engine == JAX:
+            latency = _dispatch_latency(blank.case.api, blank.case.jit, tuple(group.devices), group.gather)
+            attempt.note(floor_seconds=latency)
         attempt.program = _compile_and_check(blank.case, group, attempt.note, known_blocks)
         # The peak of a device never decreases, and its bytes in use include the inputs of other cases.
         new_peak = memory.largest_statistic(local_devices, "peak_bytes_in_use")
@@ -198,7 +189,7 @@ def prepare_case(
 
 
 def fail_case(attempt: Attempt, reason: str, text: str) -> None:
-    """End the attempt with the status "failed" and the given reason, a key of `record.REASONS`, and text."""
+    """End the attempt with the status "failed", the given reason and text."""
     with _end_on_error(attempt):
         raise CaseEnded("failed", reason, text)
 
@@ -231,9 +222,9 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Context manager that catches an exception, writes it to the record, and ends the attempt.
+    """Context manager that ends the attempt on an exception, which it writes to the record.
 
-    The samples of the attempt are discarded. A traceback is printed unless the exception is expected.
+    The samples are discarded. A traceback is printed unless the exception is expected.
     """
     try:
         yield
@@ -252,10 +243,7 @@ def _end_on_error(attempt: Attempt) -> Iterator[None]:
 
 
 def _describe_error(error: Exception) -> tuple[str, str, str]:
-    """Return the status, the reason and the text with which a record describes an exception.
-
-    The text of an unexpected exception has at most 500 characters and no secrets or absolute paths.
-    """
+    """Return the status, the reason and the text with which a record describes an exception."""
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
     if isinstance(error, TooLarge):
@@ -292,8 +280,8 @@ def _compile_and_check(
     case: Case, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None = None
 ) -> CheckedProgram:
     with _raise_in_all_processes(group):
+        _require_one_process(case, group)
         if case.mode == AUTO:
-            _require_one_process(case, group)
             case = option_modules.load("auto_mode").choose_case(case, group)
             note(chosen={name: getattr(case, name) for name in CHOSEN_FIELDS})
         built = workload.build(case)
@@ -318,7 +306,6 @@ def _compile_jax_program(
     note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
     if sizes.coloring is not None:
         note(**coloring_fields(sizes.coloring))
-    _require_one_process(case, group)
     stages = functools.partial(_compile_stages, case, built, group)
     settings = CompileSettings(stages, describe_shortage, known_blocks)
     # chunk=auto may offload to the host, which several processes cannot do.
@@ -343,10 +330,10 @@ def _require_one_process(case: Case, group: ProcessGroup) -> None:
         "the cache": case.cache is not None,
         "mode=auto": case.mode == AUTO,
     }
-    for option, is_set in options.items():
-        if is_set and group.processes > 1:
-            text = f"{option} works in one process only, and this case has {group.processes}"
-            raise CaseEnded("skipped", "not_defined", text)
+    option = next((option for option, is_set in options.items() if is_set), None)
+    if option and group.processes > 1:
+        text = f"{option} works in one process only, and this case has {group.processes}"
+        raise CaseEnded("skipped", "not_defined", text)
 
 
 def _compile_stages(
@@ -376,7 +363,7 @@ def _describe_memory_shortage(case: Case, group: ProcessGroup, compiled: Compile
 
 
 def coloring_fields(coloring: Coloring) -> dict[str, Any]:
-    """Return the counts and seconds of a coloring as a dict of fields of `Record`."""
+    """Return the fields of a `Record` that describe a coloring."""
     return {
         "detect_seconds": coloring.detect_seconds,
         "color_seconds": coloring.color_seconds,
@@ -485,7 +472,6 @@ def _compile_again(attempt: Attempt) -> None:
 
 
 def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
-    """Return an iterator that takes the samples of one turn at each step and yields all samples so far."""
     program, group, monitor = attempt.program, attempt.group, option_modules.load("host_monitor")
     assert program is not None
     if program.sample:
@@ -527,24 +513,14 @@ def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
     }
 
 
-def _dispatch_latency(case: Case, group: ProcessGroup) -> float | None:
-    """Return the time per call, in seconds, of an empty program with the API and devices of a case.
-
-    Return None for a peer.
-    """
-    if case.engine != JAX:
-        return None
-
-    def measure() -> float:
-        sizes, points = workload.module(CEILING).SIZES, case.devices
-        empty = Case(
-            CEILING, "call", None, sizes, points, mode="value", api=case.api, devices=points, jit=case.jit
-        )
-        built = workload.build(empty)
-        program = layout.lay_out(empty, built, group.devices)
-        arguments = layout.place_inputs(empty, built, program)
-        stages = timing.compile_stages(program.function, arguments)
-        call = functools.partial(stages.call, *arguments)
-        return gather_maximum(group.gather, timing.time_floor(call, make_waiter(call())))
-
-    return process_cache.cached("dispatch_latency", (case.api, case.jit, case.devices), measure)
+@functools.cache
+def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...], gather: timing.Gather) -> float:
+    """Return the time per call, in seconds, of an empty program with the given API and devices."""
+    sizes, points = workload.module(CEILING).SIZES, len(devices)
+    empty = Case(CEILING, "call", None, sizes, points, mode="value", api=api, devices=points, jit=jit)
+    built = workload.build(empty)
+    program = layout.lay_out(empty, built, devices)
+    arguments = layout.place_inputs(empty, built, program)
+    stages = timing.compile_stages(program.function, arguments)
+    call = functools.partial(stages.call, *arguments)
+    return gather_maximum(gather, timing.time_floor(call, make_waiter(call())))
