@@ -94,10 +94,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """The memory needs for a record, as a dict from field name to bytes per device.
-
-        Without a compiled program "temp_bytes" is None, because it is unknown.
-        """
+        """The fields of a record with the memory needs, in bytes per device, or None if unknown."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
@@ -106,7 +103,7 @@ class CompiledCase:
     def bytes_while_running(self) -> int | None:
         """The bytes that the program needs on each device while it runs, or None if unknown.
 
-        With storage=host a device stores two results: one is copied to the host while the next is computed.
+        With storage=host one result is copied to the host while the next is computed.
         """
         return memory.bytes_while_running(self.needs, 1 if self.plan is None else 2)
 
@@ -117,10 +114,7 @@ class CompiledCase:
 
     @property
     def compulsory_bytes(self) -> int | None:
-        """The bytes that each device transfers to read inputs and write results once, or None if unknown.
-
-        With storage=host the per-point inputs and results of all steps count. Shared inputs count once.
-        """
+        """The bytes that each device transfers to read inputs and write results once, or None if unknown."""
         arguments = self.needs.get("argument_bytes")
         if self.plan is not None and arguments is not None:
             return arguments + self.plan.moved_bytes
@@ -155,7 +149,7 @@ class CompileSettings:
 def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> DerivativeShape:
     """Return the shape of the derivative of a case, with a coloring if its seeds are colored.
 
-    Raise `TooLarge` if the inputs do not fit into memory, before a sparsity pattern is detected.
+    Raise `TooLarge` if its inputs do not fit into memory, before a pattern is detected.
     """
     sizes = derivative_shape(case, workload)
     if case.seeds != "colored":
@@ -198,17 +192,13 @@ def compile_blocks(
     devices: Sequence[Any],
     compile_program: CompileProgram,
 ) -> CompiledCase:
-    """Return a case, compiled for its `chunk` and `block`.
-
-    If the case exceeds a limit of XLA or JAX, `program` is None and `overflow` is an error message.
-    """
+    """Return a case, compiled for its `chunk` and `block`, or with an `overflow` if it exceeds a limit of XLA."""
     bound = lower_bound(case, workload, sizes)
     if bound.overflow:
         return bound
     try:
         program = _lay_out(bound, devices)
-        has_tracing = hasattr(program.function, "trace")
-        if not has_tracing and _seed_elements(case, sizes) > _MAX_UNCHECKED_ELEMENTS:
+        if not hasattr(program.function, "trace") and _seed_elements(case, sizes) > _MAX_UNCHECKED_ELEMENTS:
             timing.require_addressable(trace_program(bound, devices))
         stages = compile_program(program)
     except OverflowError as error:
@@ -218,7 +208,6 @@ def compile_blocks(
 
 
 def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = None) -> layout.Program:
-    """Return the program of a case, or of one step if it has steps. `api` replaces the API of the case."""
     step = compiled.plan or compiled
     has_start = compiled.plan is not None and compiled.plan.seeds is not None
     case = dataclasses.replace(step.case, api=api or step.case.api)
@@ -233,10 +222,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
-    """Return an uncompiled case, whose `needs` are the bytes of its inputs and its result on each device.
-
-    If an array is too large for XLA or there are too many seeds for JAX, `overflow` is an error message.
-    """
+    """Return an uncompiled case, whose `needs` are the bytes of its inputs and its result on each device."""
     plan = None
     if case.storage == "host" and sizes.parts:
         plan = option_modules.load("host_offload").plan_offload(case, workload, sizes)
@@ -258,8 +244,10 @@ def _describe_overflow(case: Case, sizes: DerivativeShape, array_bytes: int) -> 
     if array_bytes > _MAX_ARRAY_BYTES:
         return f"an array takes {format_bytes(array_bytes)}: XLA addresses less than 2**63 bytes"
     if seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
-        limit = f"JAX counts them in int32, up to {_MAX_INT32_SEEDS:,}, and in int64 with dtype=float64 only"
-        return f"{seeds:,} seeds: {limit}"
+        return (
+            f"{seeds:,} seeds: JAX counts them in int32, up to {_MAX_INT32_SEEDS:,}, "
+            "and in int64 with dtype=float64 only"
+        )
     return None
 
 
@@ -298,7 +286,7 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
     """Place the inputs of a compiled case on its devices.
 
     Returns:
-        A function without arguments that computes a result on the devices.
+        A function without arguments that computes a result.
         A function that copies such a result to the host as one array.
     """
     assert compiled.program is not None

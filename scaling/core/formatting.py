@@ -12,11 +12,7 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/")
 
 
 def format_number(value: float) -> str:
-    """Format a number with three digits but at most two decimals, such as '12.3' or '0.07'.
-
-    Numbers below 0.01 have three digits and any number of decimals. Numbers of at least a million and very
-    small numbers have an exponent, such as '1.5e+06'.
-    """
+    """Format a number with three digits and at most two decimals, unless it is below 0.01: '12.3', '1.5e+06'."""
     if value == 0 or not 0.01 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
@@ -78,10 +74,7 @@ def innermost_location(error: BaseException) -> str:
 
 
 def format_traceback(error: BaseException) -> str:
-    """Return the traceback of an error as text with the prefix "| " on each line.
-
-    It contains only the frames of user code, or all frames if none is in user code.
-    """
+    """Return the frames of an error in user code, or else all, as text with the prefix "| " on each line."""
     frames = _user_frames(error) or traceback.extract_tb(error.__traceback__)
     text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)])
     return "\n".join(TRACEBACK_MARK + line for line in text.splitlines())

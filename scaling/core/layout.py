@@ -75,8 +75,7 @@ def lay_out(
 ) -> Program:
     """Return the program of a case, partitioned over its devices.
 
-    With `has_start`, the index of the first seed is an argument of the program, so that each call can compute
-    a different range of seeds.
+    With `has_start`, the index of the first seed is an argument of the program.
     """
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
@@ -142,7 +141,6 @@ def _device_function(
 def _wrap_jit(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the function of one device, wrapped in `jax.jit` unless jit=false, and its arguments."""
     sharding = SingleDeviceSharding(devices[0])
     structs = {
         name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in arguments.items()
@@ -154,10 +152,6 @@ def _wrap_jit(
 def _wrap_shard_map(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the function wrapped in `jax.shard_map`, and its arguments.
-
-    Results have the two axes of the device mesh as leading axes.
-    """
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
@@ -181,8 +175,6 @@ def _wrap_shard_map(
 def _wrap_pmap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the function wrapped in `jax.pmap` and its arguments, which have a leading axis of devices."""
-
     def on_axis(*arrays: Any) -> Any:
         device, seed_devices = jax.lax.axis_index(POINTS), case.axes[1]
         position = DevicePosition(device // seed_devices, device % seed_devices, 0, _sum_over_devices(case))
@@ -197,7 +189,6 @@ def _wrap_pmap(
 
 
 def _sum_over_devices(case: Case) -> Callable[[Any], Any]:
-    """Return a function that sums a pytree over all devices with split=data, or else returns it unchanged."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -210,9 +201,7 @@ def place_inputs(
     host: Mapping[str, np.ndarray] | None = None,
     names: Iterable[str] | None = None,
 ) -> list[jax.Array]:
-    """Return the arguments of a program as arrays on its devices.
-
-    Each process generates only the rows that its devices need.
+    """Return the arguments of a program as arrays on its devices, of which each process generates its rows.
 
     Args:
         host: the per-point inputs by name, if they are already on the host. None generates them.
@@ -265,30 +254,22 @@ def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result
     """
     if not case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
-        shape = result_shape(case, workload, sizes)
-        return [_gather_unseeded(case, workload, np.asarray(array), shape)]
-    parts = [
-        (part, [np.asarray(x) for x in jax.tree.leaves(arrays)])
-        for part, arrays in zip(sizes.parts, result, strict=True)
-    ]
-    if workload.reduction.sums_points:
-        gathered = [_gather_point_sums(case, workload, part, arrays) for part, arrays in parts]
-    else:
-        gathered = [_gather_part(case, workload, sizes, part, arrays) for part, arrays in parts]
-    if len(gathered) == 1:
-        return gathered[0]
+        return [_gather_unseeded(case, workload, array, result_shape(case, workload, sizes))]
+    gathered: list[np.ndarray] = []
+    for part, arrays in zip(sizes.parts, result, strict=True):
+        gathered += _gather_part(case, workload, sizes, part, jax.tree.leaves(arrays))
+    if len(sizes.parts) == 1:
+        return gathered
     if not workload.reduction.linear_in_inputs:  # each part contributes to the same elements
-        return [np.sum([array for arrays in gathered for array in arrays], axis=0)]
+        return [np.sum(gathered, axis=0)]
     names = [name for part in sizes.parts for name in part.names]
-    arrays = [array for arrays in gathered for array in arrays]
-    by_name = dict(zip(names, arrays, strict=True))
+    by_name = dict(zip(names, gathered, strict=True))
     return [by_name[name] for name in workload.names]
 
 
 def _gather_unseeded(
     case: Case, workload: Workload, x: np.ndarray, shape: tuple[int, int, int]
 ) -> np.ndarray:
-    """Return the result of an AD mode without seeds, (point devices, 1, points, ...), in the given shape."""
     if workload.reduction.sums_points:
         x = _sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
     elif case.ad_mode.is_value and shape == (1, 1, 1):
@@ -312,11 +293,7 @@ def _sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def _gather_point_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivatives of a sum over the points, one array (copies, 1, inputs) per input.
-
-    With split=data there is one copy per device, otherwise one. The inputs are those that the linear map
-    `part` differentiates.
-    """
+    """Return the derivatives of a sum over the points, one array (copies, 1, inputs) per input of the part."""
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
         x = x.reshape(x.shape[0], 1, -1)[:, :, : part.seeds]
@@ -330,10 +307,11 @@ def _gather_part(
 ) -> list[np.ndarray]:
     """Return the result of one linear map as arrays (points, ...), to be concatenated along the last axis.
 
-    If the map differentiates only some inputs, and the reduction is `linear_in_inputs`, there is one array
-    for each of these inputs, in the order of `part.names`.
+    A reduction that is `linear_in_inputs` has one array for each of `part.names`, if these are not all inputs.
     """
     reduction = workload.reduction
+    if reduction.sums_points:
+        return _gather_point_sums(case, workload, part, arrays)
     if part.along_point or is_summed_on_host(workload, part):
         return _gather_sums(case, workload, part, arrays)
     if sizes.summed:
@@ -374,8 +352,7 @@ def _join_rows(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
     """Return the reduced rows of all devices as one array (points, seeds, elements of a reduced row)."""
     point_devices, seed_devices = case.axes
     seeds = ceil_div(part.seeds, seed_devices)
-    x = x.reshape(point_devices, seed_devices, x.shape[2], seeds, -1)
-    x = np.moveaxis(x, 1, 2)  # (point devices, points, seed devices, seeds, inputs)
+    x = np.moveaxis(x.reshape(point_devices, seed_devices, x.shape[2], seeds, -1), 1, 2)
     x = _join_points(case, x)  # (points, seed devices, seeds, inputs)
     return x.reshape(case.points, seed_devices * seeds, -1)[:, : part.seeds]
 
@@ -384,8 +361,7 @@ def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
     """Return the reduced columns of all devices as one array (points, elements of a column, seeds)."""
     point_devices, seed_devices = case.axes
     seeds = ceil_div(part.seeds, seed_devices)
-    x = x.reshape(point_devices, seed_devices, x.shape[2], -1, seeds)
-    x = np.moveaxis(x, 1, 3)  # (point devices, points, outputs, seed devices, seeds)
+    x = np.moveaxis(x.reshape(point_devices, seed_devices, x.shape[2], -1, seeds), 1, 3)
     x = _join_points(case, x)  # (points, outputs, seed devices, seeds)
     return x.reshape(case.points, -1, seed_devices * seeds)[:, :, : part.seeds]
 
@@ -393,10 +369,10 @@ def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
 def _gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the sums of what the devices computed for separate seeds, as a list of arrays.
+    """Return the sums over the seeds of all devices.
 
-    If the result is linear and reverse mode computes it, there is one array (points, 1, inputs) per input.
-    Otherwise there is one array (points, elements, 1).
+    In reverse mode, a linear result is one array (points, 1, inputs) per input. Any other result is one array
+    (points, elements, 1).
     """
     if part.along_point or case.axes[1] == 1:
         arrays = [x[:, 0] for x in arrays]
@@ -422,9 +398,6 @@ def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
 def _split_inputs(
     workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1
 ) -> list[np.ndarray]:
-    """Split an array of columns along its last axis into one array per input.
-
-    Each element of an input has `points` consecutive columns.
-    """
+    """Split columns along the last axis by input. Each element of an input has `points` consecutive columns."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

@@ -150,8 +150,7 @@ def reference_spec(
     reduction, workload_key = _result_reduction(case, workload, sizes), _workload_key(workload)
     own_pattern = _own_pattern(case, workload, sizes)
     pattern = _result_pattern(case, sizes, detected or own_pattern)
-    uses_nonzeros = _uses_nonzeros(workload, sizes, reduction, pattern)
-    nonzeros_pattern = own_pattern if uses_nonzeros else None
+    nonzeros_pattern = own_pattern if _uses_nonzeros(workload, sizes, reduction, pattern) else None
     common = None
     if pattern is not None and nonzeros_pattern is not None:
         common = common_entries(pattern, nonzeros_pattern)
@@ -250,8 +249,7 @@ def caching_results_up_to(max_bytes: int) -> Iterator[None]:
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected result of the points `start` to `stop`, and the scale by which errors are divided.
 
-    Both are float64. If `spec.common` is set, they broadcast to (points, 1, nonzeros), otherwise to the shape
-    of the reduced result.
+    Both broadcast to (points, 1, nonzeros) if `spec.common` is set, otherwise to the reduced result.
     """
     case, sizes = spec.case, spec.sizes
     shape = spec.reduction.shape(sizes.outputs, max(sizes.inputs, 1))
@@ -288,20 +286,18 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values of the points `start` to `stop`, and a lower bound of their scale.
+    """Return the function values of the points `start` to `stop`, (points, outputs), and a bound of their scale.
 
-    Errors are divided by the scale, which is the magnitude of the values or the bound if that is larger. The
-    values are float64 (points, outputs). The bound is (points,), or None if there is none.
+    The scale is at least this bound, (points,) or None.
     """
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians of the points `start` to `stop`, and a lower bound of the scale of their entries.
+    """Return the Jacobians of the points `start` to `stop`, and a bound of the scale of their entries.
 
-    Errors are divided by the scale, which is the magnitude of the entries or the bound if that is larger. The
-    bound is (points,), or None if there is none.
+    The scale is at least this bound, (points,) or None.
     """
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.nonzeros_pattern is not None:
@@ -325,11 +321,7 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Return the result of a closed form at a range of points.
-
-    Raise `Refusal` for a wrong shape, NaN or infinity. `derivative_shape` is the expected shape of the
-    derivative of one point. If it is None, only the values are checked.
-    """
+    """Return the result of a closed form, after checking its values and its derivative, if a shape is given."""
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.sizes.values)}
@@ -347,11 +339,7 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, named: Arrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobian of each point, and the scale by which its error is divided, in float64.
-
-    `floor` is the smallest scale of an entry at each point, (points,). `named` is a dict from the name of an
-    input to its array.
-    """
+    """Return the reduced Jacobian of each point, and its scale, from the smallest scale of its entries."""
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
     x = flatten_inputs(spec.workload.names, spec.workload.points, named, len(J.values))
@@ -362,9 +350,6 @@ def reduce_reference(
 
 
 def flatten_inputs(names: Iterable[str], per_point: Container[str], named: Arrays, points: int) -> np.ndarray:
-    """Return the named inputs of each point, raveled and concatenated: (points, inputs).
-
-    Inputs that all points share are repeated. `per_point` contains the names of the other inputs.
-    """
+    """Return the named inputs of each point, raveled and concatenated: (points, inputs)."""
     rows = [named[name].reshape(points if name in per_point else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

@@ -3,13 +3,13 @@
 The calls, from a case to its record:
 
     prepare_case                            returns an Attempt
-      _compile_and_check                    returns a CheckedProgram
-        _compile_jax_program                returns a PlacedProgram (_prepare_peer does for other engines)
+      _compile_and_check                    returns a PlacedProgram
+        _compile_jax_program                compiles it (_prepare_peer does for other engines)
           compile_case.compile_case         searches the chunk of chunk=auto; rejects what exceeds the memory
             compile_case.compile_blocks     compiles the program for one choice of chunk and block
               _compile_stages               uses the persistent compilation cache if the case asks for it
                 timing.compile_stages       traces, lowers and compiles; times each stage
-        _make_result_check                  returns the function that compares a result: check.verdict
+        _check_result                       compares a result with the reference: check.verdict
     take_turn                               takes the samples of one turn: timing.sample_turns
     finish_case                             checks the result of one more call; returns the Record
 
@@ -85,38 +85,24 @@ class ProcessGroup(NamedTuple):
     cores: list[int] | None = None
 
 
-Note = Callable[..., None]  # sets fields of a record, given as keyword arguments
-
-
 class PlacedProgram(NamedTuple):
     """A compiled program whose inputs are on the devices.
 
     Attributes:
-        sizes: the shape of the derivative.
+        case, workload, sizes: the case, with the mode that mode=auto chose, and the shape of its derivative.
         call: runs the program once and returns its result.
         collect: converts a result to an array on the host.
         sample: takes all timing samples, if a peer (another AD library) has its own timing function.
+        wait: blocks until the result of a call is ready. None if `call` itself blocks.
     """
 
+    case: Case
+    workload: Workload
     sizes: DerivativeShape
     call: Callable[[], Any]
     collect: Callable[[Any], Any]
     sample: Callable[[Sampling], Samples] | None = None
-
-
-class CheckedProgram(NamedTuple):
-    """A program whose first result is correct.
-
-    Attributes:
-        call, sample: as in `PlacedProgram`.
-        wait: blocks until the result of a call is ready. None if `call` itself blocks.
-        check: raises `CaseEnded` if a result is wrong.
-    """
-
-    call: Callable[[], Any]
-    wait: Callable[[Any], Any] | None
-    check: Callable[[Any], None]
-    sample: Callable[[Sampling], Samples] | None = None
+    wait: Callable[[Any], Any] | None = None
 
 
 @dataclass
@@ -130,15 +116,17 @@ class Attempt:
         program: the program to time, or None after the attempt ended.
         turns: yields the samples of the current compilation after each turn, or None before the first turn.
         earlier_samples: the samples of each previous compilation.
+        correct_digests: the hashes of the results that were compared.
         ended: whether the attempt failed or was skipped.
     """
 
     record: Record
     group: ProcessGroup
     sampling: Sampling
-    program: CheckedProgram | None = None
+    program: PlacedProgram | None = None
     turns: Iterator[Samples] | None = None
     earlier_samples: list[Samples] = field(default_factory=list)
+    correct_digests: list[bytes] = field(default_factory=list)
     ended: bool = False
 
     def note(self, **fields: Any) -> None:
@@ -181,7 +169,7 @@ def prepare_case(
         if blank.case.engine == JAX:
             latency = _dispatch_latency(blank.case.api, blank.case.jit, tuple(group.devices), group.gather)
             attempt.note(floor_seconds=latency)
-        attempt.program = _compile_and_check(blank.case, group, attempt.note, known_blocks)
+        attempt.program = _compile_and_check(attempt, known_blocks)
         # The peak of a device never decreases, and its bytes in use include the inputs of other cases.
         new_peak = memory.largest_statistic(local_devices, "peak_bytes_in_use")
         attempt.note(peak_bytes=None if new_peak is None or new_peak == peak else new_peak - (in_use or 0))
@@ -217,7 +205,7 @@ def finish_case(attempt: Attempt) -> Record:
 def _check_another_call(attempt: Attempt) -> None:
     program = attempt.program
     if program is not None and program.sample is None:
-        program.check(jax.block_until_ready(program.call()))
+        _check_result(attempt, program, jax.block_until_ready(program.call()))
 
 
 @contextlib.contextmanager
@@ -276,38 +264,38 @@ def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
     raise CaseEnded(status, reason, f"process {first_failed} of {group.processes}: {text}")
 
 
-def _compile_and_check(
-    case: Case, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None = None
-) -> CheckedProgram:
+def _compile_and_check(attempt: Attempt, known_blocks: Mapping[str, Any] | None = None) -> PlacedProgram:
+    case, group = attempt.record.case, attempt.group
     with _raise_in_all_processes(group):
         _require_one_process(case, group)
         if case.mode == AUTO:
             case = option_modules.load("auto_mode").choose_case(case, group)
-            note(chosen={name: getattr(case, name) for name in CHOSEN_FIELDS})
+            attempt.note(chosen={name: getattr(case, name) for name in CHOSEN_FIELDS})
         built = workload.build(case)
         if case.engine == JAX:
-            program = _compile_jax_program(case, built, group, note, known_blocks)
+            program = _compile_jax_program(attempt, case, built, known_blocks)
         else:
-            program = _prepare_peer(case, built, group, note)
-        first_seconds, result = timing.time_once(lambda: jax.block_until_ready(program.call()))
-        note(first_seconds=first_seconds)
-        wait = make_waiter(result) if case.engine == JAX else None
-    check_result = _make_result_check(case, built, group, program, note)
-    check_result(result)
-    return CheckedProgram(program.call, wait, check_result, program.sample)
+            program = _prepare_peer(attempt, case, built)
+        call = program.call
+        first_seconds, result = timing.time_once(lambda: jax.block_until_ready(call()))
+        attempt.note(first_seconds=first_seconds)
+        if case.engine == JAX:
+            program = program._replace(wait=make_waiter(result))
+    _check_result(attempt, program, result)
+    return program
 
 
 def _compile_jax_program(
-    case: Case, built: Workload, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None
+    attempt: Attempt, case: Case, built: Workload, known_blocks: Mapping[str, Any] | None
 ) -> PlacedProgram:
-    """Compile a case with JAX and place its inputs. Raise `TooLarge` if it does not fit in memory."""
+    group, note = attempt.group, attempt.note
     describe_shortage = functools.partial(_describe_memory_shortage, case, group)
     sizes = compile_case.settle_shape(case, built, describe_shortage)
     note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
     if sizes.coloring is not None:
         note(**coloring_fields(sizes.coloring))
-    stages = functools.partial(_compile_stages, case, built, group)
-    settings = CompileSettings(stages, describe_shortage, known_blocks)
+    compile_stages = functools.partial(_compile_stages, case, built, group)
+    settings = CompileSettings(compile_stages, describe_shortage, known_blocks)
     # chunk=auto may offload to the host, which several processes cannot do.
     on_device = group.processes > 1 and case.chunk == AUTO
     to_compile = dataclasses.replace(case, storage="device") if on_device else case
@@ -315,12 +303,11 @@ def _compile_jax_program(
     if compiled.blocks is not None:
         note(blocks=compiled.blocks, passes=shape.count_passes(compiled.case, built, sizes))
     note(**{name: getattr(compiled.stages, name) for name in COMPILING_STAGES}, **compiled.needs)
-    note(compulsory_bytes=compiled.compulsory_bytes)
     work, unexpected_collectives = option_modules.load("program_stats").measure_work(compiled, group.devices)
-    note(**vars(work))
+    note(compulsory_bytes=compiled.compulsory_bytes, **vars(work))
     if unexpected_collectives:
         raise CaseEnded("failed", "collective", unexpected_collectives)
-    return PlacedProgram(sizes, *compile_case.make_runner(compiled))
+    return PlacedProgram(case, built, sizes, *compile_case.make_runner(compiled))
 
 
 def _require_one_process(case: Case, group: ProcessGroup) -> None:
@@ -372,54 +359,45 @@ def coloring_fields(coloring: Coloring) -> dict[str, Any]:
     }
 
 
-def _prepare_peer(case: Case, built: Workload, group: ProcessGroup, note: Note) -> PlacedProgram:
-    peers = option_modules.load("peers")
+def _prepare_peer(attempt: Attempt, case: Case, built: Workload) -> PlacedProgram:
+    group, peers = attempt.group, option_modules.load("peers")
     sizes = shape.derivative_shape(case, built)
     one_device = dataclasses.replace(case, devices=1)  # the threads of a peer share all arrays
-    first_device = group._replace(devices=group.devices[:1])
-    describe_shortage = functools.partial(_describe_memory_shortage, one_device, first_device)
+    describe_shortage = functools.partial(
+        _describe_memory_shortage, one_device, group._replace(devices=group.devices[:1])
+    )
     compile_case.require_room(compile_case.lower_bound(one_device, built, sizes), describe_shortage)
     expected_shape = shape.result_shape(case, built, sizes)
     arrays = inputs.input_arrays(case, built)
     prepared = peers.module(case.engine).prepare(case, built, sizes, arrays, case.devices)
-    note(compile_seconds=prepared.compile_seconds, passes=prepared.passes)
+    attempt.note(compile_seconds=prepared.compile_seconds, passes=prepared.passes)
     collect = lambda result: peers.collected(case, prepared.collect(result), expected_shape)  # noqa: E731
-    return PlacedProgram(sizes, prepared.call, collect, prepared.sample)
+    return PlacedProgram(case, built, sizes, prepared.call, collect, prepared.sample)
 
 
-def _make_result_check(
-    case: Case, built: Workload, group: ProcessGroup, program: PlacedProgram, note: Note
-) -> Callable[[Any], None]:
-    """Return a function that raises `CaseEnded` if a result is wrong.
-
-    A result that is bitwise equal to an earlier correct result is not compared again.
-    """
-    pattern = program.sizes.coloring.pattern if program.sizes.coloring else None
-    correct_digests: list[bytes] = []
-    seconds = 0.0
-
-    def check_result(result: Any) -> None:
-        nonlocal seconds
-        began = time.perf_counter()
-        if group.processes > 1:
-            result = multihost_utils.process_allgather(result, tiled=True)
-        with _raise_in_all_processes(group):
-            array = program.collect(result)
-            del result
-            digest = _digest_array(array)
-            if digest in correct_digests:
-                return
-            verdict = check.verdict(case, built, program.sizes, array, group.platform, pattern=pattern)
-            seconds += time.perf_counter() - began
-            note(error=verdict.error, tolerance=verdict.tolerance, checked=verdict.checked)
-            note(check_seconds=seconds)
-            if verdict.reason:
-                status = "skipped" if verdict.reason == "no_digits" else "failed"
-                suffix = ", in a later call" if correct_digests else ""
-                raise CaseEnded(status, verdict.reason, f"{verdict.text or ''}{suffix}")
-            correct_digests.append(digest)
-
-    return check_result
+def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None:
+    """Raise `CaseEnded` if a result is wrong. One that is bitwise equal to a correct one is not compared again."""
+    began, group, coloring = time.perf_counter(), attempt.group, program.sizes.coloring
+    if group.processes > 1:
+        result = multihost_utils.process_allgather(result, tiled=True)
+    with _raise_in_all_processes(group):
+        array = program.collect(result)
+        del result
+        digest = _digest_array(array)
+        if digest in attempt.correct_digests:
+            return
+        pattern = coloring.pattern if coloring else None
+        verdict = check.verdict(
+            program.case, program.workload, program.sizes, array, group.platform, pattern=pattern
+        )
+        seconds = (attempt.record.check_seconds or 0.0) + time.perf_counter() - began
+        attempt.note(error=verdict.error, tolerance=verdict.tolerance, checked=verdict.checked)
+        attempt.note(check_seconds=seconds)
+        if verdict.reason:
+            status = "skipped" if verdict.reason == "no_digits" else "failed"
+            suffix = ", in a later call" if attempt.correct_digests else ""
+            raise CaseEnded(status, verdict.reason, f"{verdict.text or ''}{suffix}")
+        attempt.correct_digests.append(digest)
 
 
 def _digest_array(array: np.ndarray) -> bytes:
@@ -465,8 +443,8 @@ def _compile_again(attempt: Attempt) -> None:
     attempt.program = attempt.turns = None  # frees the inputs on the devices
     jax.clear_caches()
     record = attempt.record
-    again = Attempt(record, attempt.group, attempt.sampling)  # `record` keeps the first compilation
-    attempt.program = _compile_and_check(record.case, attempt.group, again.note, record.blocks)
+    again = dataclasses.replace(attempt)  # `record` keeps the first compilation
+    attempt.program = _compile_and_check(again, record.blocks)
     stages = {name: getattr(again.record, name) for name in (*COMPILING_STAGES, "first_seconds")}
     attempt.note(compilations=[*record.compilations, stages])
 

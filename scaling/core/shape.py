@@ -163,16 +163,16 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
     value = _evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)
     if not value.size or not inputs:
-        empty = f"has nothing to differentiate: {inputs} inputs, {value.size} outputs"
-        raise Refusal(f"workload {case.workload!r} {empty}")
+        raise Refusal(
+            f"workload {case.workload!r} has nothing to differentiate: {inputs} inputs, {value.size} outputs"
+        )
     arguments, result = one_point, value
     if case.batch == "whole" and workload.whole is not None:
         points, shared = input_structs(case, workload)
         arguments, batch = {**points, **shared}, (case.points, *value.shape)
         result = _evaluate_shape(case, workload.whole, arguments)
         if result.shape not in ((), batch):
-            expected = f"must return {batch} or one number, not {result.shape}"
-            raise Refusal(f"whole of {case.workload} {expected}")
+            raise Refusal(f"whole of {case.workload} must return {batch} or one number, not {result.shape}")
     summed, outputs = case.batch == "whole" and result.shape == (), value.size
     if case.target in SECOND:
         outputs, inputs = inputs, 1 if case.target == "hvp" else inputs
@@ -215,11 +215,7 @@ def _linear_maps(
 
 
 def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the names of the inputs that mode=mixed differentiates in forward mode.
-
-    By default these are all inputs except the largest. Raise `Refusal` if the field `forward` of the case is
-    invalid.
-    """
+    """Return the inputs that mode=mixed differentiates in forward mode, by default all except the largest."""
     if case.forward is None:
         largest = max(input_sizes, key=lambda name: input_sizes[name])
         return tuple(name for name in input_sizes if name != largest)
@@ -230,8 +226,10 @@ def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ..
             raise unknown_name(f"input to take forward (forward), of wrt={case.wrt},", name, input_sizes)
         forward += leaves
     if len(set(forward)) == len(input_sizes) or len(set(forward)) < len(forward):
-        fix = "name some of these inputs, each once, and leave some to reverse mode"
-        raise Refusal(f"forward={case.forward} of wrt={case.wrt}: {fix}")
+        raise Refusal(
+            f"forward={case.forward} of wrt={case.wrt}: name some of these inputs, each once, and leave some "
+            "to reverse mode"
+        )
     return tuple(forward)
 
 
@@ -253,15 +251,14 @@ def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
 
 
 def ceil_div(count: int, divisor: int) -> int:
-    """Return count / divisor, rounded up to an integer."""
+    """Return count / divisor, rounded up."""
     return -(-count // divisor)
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the fraction of the computed (point, seed) pairs that are padding.
+    """Return the fraction of the computed (point, seed) pairs that pad the parts of all devices to equal sizes.
 
-    Points and seeds are padded so that all devices compute equally many. Return None if the case has neither
-    split=both nor seeds=colored.
+    Return None if the case has neither split=both nor seeds=colored.
     """
     if case.split != "both" and sizes.coloring is None:
         return None
@@ -298,8 +295,7 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of the result of a function.
 
-    Raise `Refusal` if the function cannot be evaluated with abstract arrays or does not return real numbers.
-    Raise `TooLarge` if one of its arrays exceeds the memory of the host.
+    Raise `Refusal` if it fails or does not return real numbers, and `TooLarge` if the host is too small for it.
     """
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))
@@ -316,25 +312,27 @@ def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> 
         first_line = (str(error).strip().splitlines() or [""])[0]
         location = innermost_location(error)
         text = f"{type(error).__name__}: {first_line}" + (f" ({location})" if location else "")
-        traced = "JAX traces it with arrays that have a shape and a dtype, but no values"
-        failure = f"fails on abstract inputs ({traced}): {text}"
-        raise Refusal(f"workload {case.workload!r} {failure}") from None
+        raise Refusal(
+            f"workload {case.workload!r} fails on abstract inputs (JAX traces it with arrays that have a shape "
+            f"and a dtype, but no values): {text}"
+        ) from None
     if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
         returned = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
-        expected = f"must return an array of real numbers, or a pytree of them, not {returned}"
-        raise Refusal(f"workload {case.workload!r} {expected}")
+        raise Refusal(
+            f"workload {case.workload!r} must return an array of real numbers, or a pytree of them, "
+            f"not {returned}"
+        )
     return out
 
 
 def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return the `Pattern` with the given entries.
-
-    Raise `Refusal` unless the entries are distinct, sorted and inside the Jacobian.
-    """
+    """Return a `Pattern`. Raise `Refusal` unless its entries are distinct, sorted and inside the Jacobian."""
     rows, cols = np.asarray(rows), np.asarray(cols)
     if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
-        shapes = f"not arrays of {rows.shape} and {cols.shape}"
-        raise Refusal(f"a pattern is the rows and the columns of its entries, {shapes}")
+        raise Refusal(
+            "a pattern is the rows and the columns of its entries, "
+            f"not arrays of {rows.shape} and {cols.shape}"
+        )
     if rows.min() < 0 or cols.min() < 0 or rows.max() >= outputs or cols.max() >= inputs:
         raise Refusal(f"a pattern has entries beyond the {outputs} x {inputs} of the Jacobian")
     pattern = Pattern(rows, cols, outputs, inputs)
@@ -350,8 +348,7 @@ def common_entries(ours: Pattern, theirs: Pattern) -> CommonEntries:
     our_indices, their_indices = _flat_indices(ours), _flat_indices(theirs)
     at = np.minimum(np.searchsorted(their_indices, our_indices), len(their_indices) - 1)
     has = their_indices[at] == our_indices
-    lacking = np.setdiff1d(np.arange(len(their_indices)), at[has], assume_unique=True)
-    return CommonEntries(at, has, lacking)
+    return CommonEntries(at, has, np.setdiff1d(np.arange(len(their_indices)), at[has], assume_unique=True))
 
 
 def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
@@ -362,5 +359,4 @@ def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
 
 
 def _flat_indices(pattern: Pattern) -> np.ndarray:
-    """Return the int64 index of each entry in the raveled Jacobian."""
     return np.asarray(pattern.rows.astype(np.int64) * pattern.inputs + pattern.cols)

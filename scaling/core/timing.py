@@ -174,16 +174,15 @@ def sample_turns(
 ) -> Iterator[Samples]:
     """Take timing samples in an endless sequence of turns, and yield all samples so far after each turn.
 
-    The caller must end the iteration when the samples have a `stop_reason`. A sample is the time of one call,
-    or of several short calls, after a barrier between the processes. Other cases may be sampled between
-    turns.
+    The caller ends it when the samples have a `stop_reason`, and may sample other cases between turns. A sample
+    is the time of one call, or of several short calls, after a barrier between the processes.
 
     Args:
         wait: blocks until the result of a call is ready, or None if `call` itself blocks.
         floor_seconds: the time of a call of an empty program, in seconds, or None if unknown. It determines
             how many short calls make up a sample.
-        start_turn: a function that is called at the start of each turn. It returns a function that is called
-            at the end of the turn and returns the names of the disturbances during the turn.
+        start_turn: is called at the start of each turn. It returns a function that is called at its end and
+            returns the names of the disturbances during the turn.
     """
     timed = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(timed, sampling.warm_up, gather), 1e-9)
@@ -203,10 +202,7 @@ def sample_turns(
 def _add_turn(
     timed: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Append the samples of one turn to `samples`, and return the duration of the turn in seconds.
-
-    All processes take equally many samples, because they decide from gathered values only.
-    """
+    """Append the samples of one turn, equally many in all processes, and return its seconds."""
     least, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
     spent = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
@@ -237,10 +233,7 @@ def _add_turn(
 
 
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call a program until its calls get no faster. Return the median time of the later half of the calls.
-
-    The warm-up takes at least `least` seconds, and ends after ten times `least` seconds in any case.
-    """
+    """Call a program until its calls get no faster. Return the median time of the later half of the calls."""
     seconds: list[float] = []
     total = 0.0
     while True:
@@ -273,9 +266,9 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 def _enclosing_rank(count: int, confidence: float) -> int:
     """Return the rank k of the samples that bound a confidence interval of the median, or 0 if none do.
 
-    k is the largest rank for which the interval from the k-th smallest to the k-th largest of `count` samples
-    contains the median of their distribution with at least the probability `confidence`, such as 0.95. The
-    number of samples below that median is binomial with probability 1/2.
+    It is the largest k for which the interval from the k-th smallest to the k-th largest of `count` samples
+    contains the median of their distribution with at least this confidence. The number of samples below that
+    median is binomial with probability 1/2.
     """
     # Each probability is computed from the previous one, because `math.comb(count, k)` does not fit in a
     # float for 1,030 or more samples.
@@ -296,9 +289,8 @@ def _enclosing_rank(count: int, confidence: float) -> int:
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
     """Return the confidence interval (low, high) of the median, or None if there are too few samples.
 
-    The confidence is 95 % by default. `low` and `high` are two of the samples. 95 % confidence needs at least
-    six samples and 97.5 % needs seven. The interval follows from the sign test, which textbooks on
-    nonparametric statistics describe.
+    `low` and `high` are two of the samples, by the sign test. A confidence of 95 % needs at least six samples,
+    97.5 % needs seven.
     """
     k = _enclosing_rank(len(samples), confidence)
     if k < 1:
@@ -310,8 +302,8 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
     """Return the ratio of the medians of two samples with its 95 % confidence interval: (ratio, low, high).
 
-    All values must be positive. Return None if there are too few. Each median has an interval with 97.5 %
-    confidence, so that both intervals are correct with a probability of at least 95 % (Bonferroni).
+    All values must be positive. Return None if there are too few. The interval of each median has a confidence
+    of 97.5 % (Bonferroni).
     """
     above, below = median_interval(top, 0.975), median_interval(bottom, 0.975)
     if above is None or below is None:

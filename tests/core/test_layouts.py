@@ -209,9 +209,8 @@ def test_every_call_recomputes_the_whole_jacobian_stored_on_the_host():
         Case(**PROBLEMS["residual by both"] | {"mode": "jacrev", "storage": "host", "block": 4, "api": "jit"})
     )
     built = workload.build(case)
-    prepared = run_case._compile_and_check(
-        case, run_case.ProcessGroup(jax.devices()[:1], "cpu"), lambda **fields: None
-    )
+    group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
+    prepared = run_case._compile_and_check(run_case.Attempt(Record(case, "ok", ENVIRONMENT), group, ONCE))
     first = prepared.call().copy()
     prepared.call()[:] = np.nan
     assert np.array_equal(prepared.call(), first) and first.shape == shape.result_shape(

@@ -82,7 +82,9 @@ def test_only_a_timer_that_waits_measures_the_time_of_the_device(monkeypatch, wa
     monkeypatch.setattr(
         run_case,
         "_compile_jax_program",
-        lambda *_: run_case.PlacedProgram(SimpleNamespace(coloring=None), call, lambda result: None),
+        lambda *_: run_case.PlacedProgram(
+            None, None, SimpleNamespace(coloring=None), call, lambda result: None
+        ),
     )
     monkeypatch.setattr(check, "verdict", lambda *_, **__: check.Verdict(0.0, 1.0, None))
     if not waits:
