@@ -40,21 +40,15 @@ _MAX_UNDECIDED = 0.01  # of all entries: more may not be undecided because of ro
 
 
 class Verdict(NamedTuple):
-    """The outcome of the comparison of a result with its reference.
+    """The outcome of the comparison of a result with its reference."""
 
-    Attributes:
-        error: the largest relative error, or None if no entry was compared.
-        tolerance: the largest relative error that was allowed.
-        reason: a key of `record.REASONS`, such as "wrong_answer", or None if the result is correct.
-        text: explains the reason, or None if the result is correct.
-        checked: the fraction of "entries" that were compared one by one, and of "points" whose entries were
-            all compared. None if there is a reason.
-    """
-
-    error: float | None
-    tolerance: float
+    error: float | None  # the largest relative error, or None if no entry was compared
+    tolerance: float  # the largest relative error that was allowed
+    # A key of `record.REASONS`, such as "wrong_answer", or None if the result is correct.
     reason: str | None = None
-    text: str | None = None
+    text: str | None = None  # explains the reason, or None if the result is correct
+    # The fraction of "entries" that were compared one by one, and of "points" whose entries were all
+    # compared. None if there is a reason.
     checked: dict[str, float] | None = None
 
 
@@ -74,47 +68,31 @@ class EntryComparison:
 
 
 class PointsComparison(NamedTuple):
-    """The comparisons for a range of points, or for all copies of a sum over points.
+    """The comparisons for a range of points, or for all copies of a sum over points."""
 
-    Attributes:
-        start: the index of the first point, or 0 for a sum over points.
-        inputs: a dict from input name to array, or None if the entries cannot be evaluated again.
-        comparisons: the entries to compare.
-        step_error: the additional relative error allowed for a finite difference, (points,).
-        note: text that is appended to the explanation of a wrong answer.
-    """
-
-    start: int
-    inputs: Arrays | None
-    comparisons: list[EntryComparison]
-    step_error: np.ndarray
-    note: str = ""
+    start: int  # the index of the first point, or 0 for a sum over points
+    inputs: Arrays | None  # a dict from input name to array, or None if the entries cannot be evaluated again
+    comparisons: list[EntryComparison]  # the entries to compare
+    step_error: np.ndarray  # the additional relative error allowed for a finite difference, (points,)
+    note: str = ""  # text that is appended to the explanation of a wrong answer
 
 
 @dataclass
 class CheckProgress:
-    """The errors of all points compared so far.
+    """The errors of all points compared so far."""
 
-    Attributes:
-        spec: how the reference is evaluated.
-        allowed: the largest tolerance so far.
-        largest_error: the largest relative error so far.
-        first_wrong, note: the index of the first wrong point, or None, and the note of its comparison.
-        entries: the number of compared entries.
-        undecided_entries: the number of entries whose rounding error is too large to compare them.
-        suspects: the comparisons with an error over the tolerance, which reevaluate.py evaluates again.
-        suspects_over_budget: further such comparisons with their errors, (points,), which are compared with
-            the tolerance that the reevaluation of the suspects determines.
-    """
-
-    spec: ReferenceSpec
-    allowed: float
-    largest_error: float = 0.0
+    spec: ReferenceSpec  # how the reference is evaluated
+    allowed: float  # the largest tolerance so far
+    largest_error: float = 0.0  # the largest relative error so far
+    # first_wrong, note: the index of the first wrong point, or None, and the note of its comparison
     first_wrong: int | None = None
     note: str = ""
-    entries: int = 0
-    undecided_entries: int = 0
+    entries: int = 0  # the number of compared entries
+    undecided_entries: int = 0  # the number of entries whose rounding error is too large to compare them
+    # The comparisons with an error over the tolerance, which reevaluate.py evaluates again.
     suspects: list[tuple[PointsComparison, EntryComparison]] = field(default_factory=list)
+    # Further such comparisons with their errors, (points,), which are compared with the tolerance that the
+    # reevaluation of the suspects determines.
     suspects_over_budget: list[tuple[PointsComparison, np.ndarray]] = field(default_factory=list)
 
     def add(self, points: PointsComparison) -> None:

@@ -42,49 +42,35 @@ _MAX_UNCHECKED_ELEMENTS = 2**31
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The steps of a case with storage=host, whose inputs and result are on the host.
+    """The steps of a case with storage=host, whose inputs and result are on the host."""
 
-    Attributes:
-        case, sizes: the case and the shape of the derivative of one step. All steps run the same program.
-        seeds: the number of seeds per step, or None if each step takes all seeds.
-        count: the number of steps.
-        host_bytes: the bytes of all per-point inputs and of the result on the host.
-        moved_bytes: the bytes of per-point inputs and results that each device copies from and to the host,
-            without the inputs of one step.
-    """
-
+    # case, sizes: the case and the shape of the derivative of one step. All steps run the same program.
     case: Case
     sizes: DerivativeShape
-    seeds: int | None
-    count: int
-    host_bytes: int
+    seeds: int | None  # the number of seeds per step, or None if each step takes all seeds
+    count: int  # the number of steps
+    host_bytes: int  # the bytes of all per-point inputs and of the result on the host
+    # The bytes of per-point inputs and results that each device copies from and to the host, without the
+    # inputs of one step.
     moved_bytes: int
 
 
 @dataclass(frozen=True)
 class CompiledCase:
-    """A case with its compiled program and the memory that the program needs.
-
-    Attributes:
-        sizes: the shape of the derivative.
-        program: the program, or None if it was not compiled.
-        stages: the compiled program as a callable, and the time of each compilation stage.
-        needs: a dict from a field of a record, such as "temp_bytes", to the bytes of the program on each
-            device. If there is no program, they are a lower bound: the bytes of the inputs and the result.
-        plan: the steps with storage=host, otherwise None.
-        overflow: an error message if the case exceeds a limit of XLA or JAX, otherwise None.
-        blocks: with chunk=auto, the `block` and `chunk` that fit and all candidates that were tried, as the
-            field `blocks` of a record. Otherwise None.
-    """
+    """A case with its compiled program and the memory that the program needs."""
 
     case: Case
     workload: Workload
-    sizes: DerivativeShape
-    program: layout.Program | None
-    stages: timing.Stages
+    sizes: DerivativeShape  # the shape of the derivative
+    program: layout.Program | None  # the program, or None if it was not compiled
+    stages: timing.Stages  # the compiled program as a callable, and the time of each compilation stage
+    # A dict from a field of a record, such as "temp_bytes", to the bytes of the program on each device. If
+    # there is no program, they are a lower bound: the bytes of the inputs and the result.
     needs: Mapping[str, int | None]
-    plan: StepPlan | None = None
-    overflow: str | None = None
+    plan: StepPlan | None = None  # the steps with storage=host, otherwise None
+    overflow: str | None = None  # an error message if the case exceeds a limit of XLA or JAX, otherwise None
+    # With chunk=auto, the `block` and `chunk` that fit and all candidates that were tried, as the field
+    # `blocks` of a record. Otherwise None.
     blocks: Mapping[str, Any] | None = None
 
     @property
@@ -131,18 +117,14 @@ def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
 
 @dataclass(frozen=True)
 class CompileSettings:
-    """The functions that compile a program and decide whether it fits into memory.
+    """The functions that compile a program and decide whether it fits into memory."""
 
-    Attributes:
-        compile_program: traces, lowers and compiles a program.
-        describe_shortage: returns an error message with the needed and the available bytes if a case does not
-            fit into memory, or None if it fits.
-        known_blocks: the field `blocks` of the record of an earlier run, whose values are tried first, or
-            None.
-    """
-
+    # Traces, lowers and compiles a program.
     compile_program: CompileProgram = _compile_with_abstract_arguments
+    # Returns an error message with the needed and the available bytes if a case does not fit into memory, or
+    # None if it fits.
     describe_shortage: DescribeShortage = lambda compiled: None
+    # The field `blocks` of the record of an earlier run, whose values are tried first, or None.
     known_blocks: Mapping[str, Any] | None = None
 
 

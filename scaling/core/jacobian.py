@@ -26,18 +26,13 @@ from scaling.core.workload import Workload
 
 
 class DevicePosition(NamedTuple):
-    """The position of a device in the device mesh.
+    """The position of a device in the device mesh."""
 
-    Attributes:
-        points, seeds: the index of the device along each axis of the mesh.
-        start: the index of the first seed, for a program that runs once per range of seeds.
-        sum_over_devices: a function that sums a pytree over all devices with split=data, and otherwise
-            returns it unchanged.
-    """
-
+    # points, seeds: the index of the device along each axis of the mesh
     points: Any = 0
     seeds: Any = 0
-    start: Any = 0
+    start: Any = 0  # the index of the first seed, for a program that runs once per range of seeds
+    # A function that sums a pytree over all devices with split=data, and otherwise returns it unchanged.
     sum_over_devices: Callable[[Any], Any] = lambda tree: tree
 
 

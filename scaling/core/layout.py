@@ -41,22 +41,17 @@ OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
 
 @dataclass(frozen=True)
 class Program:
-    """A function to compile, with its arguments.
+    """A function to compile, with its arguments."""
 
-    Attributes:
-        function: the function to compile, which runs on all devices of the case.
-        arguments: the abstract arguments by name, in the order of the parameters of `function`.
-        collect: copies a result to the host and returns it as one array of the shape `shape.result_shape`.
-        pieces: copies a result to the host and returns a list of arrays to concatenate along the last axis.
-        sizes: the shape of the derivative.
-        given: the values of those arguments that are not inputs, such as the colors of columns, by name.
-    """
-
-    function: Callable[..., Any]
+    function: Callable[..., Any]  # the function to compile, which runs on all devices of the case
+    # The abstract arguments by name, in the order of the parameters of `function`.
     arguments: Mapping[str, jax.ShapeDtypeStruct]
+    # Copies a result to the host and returns it as one array of the shape `shape.result_shape`.
     collect: Callable[[Any], np.ndarray]
+    # Copies a result to the host and returns a list of arrays to concatenate along the last axis.
     pieces: Callable[[Any], list[np.ndarray]]
-    sizes: DerivativeShape
+    sizes: DerivativeShape  # the shape of the derivative
+    # The values of those arguments that are not inputs, such as the colors of columns, by name.
     given: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 

@@ -22,71 +22,53 @@ class ReferenceTerms(NamedTuple):
     """The expected result of a reduction and its sensitivity to rounding; see tolerances.py.
 
     All arrays are float64 and broadcast to the shape of the reduced result of all points.
-
-    Attributes:
-        expected: the expected result.
-        influence: the change of the result if J is rounded, divided by the tolerance of an entry of J.
-        magnitude: the sum of the magnitudes of the terms of the result.
     """
 
-    expected: Any
-    influence: Any
-    magnitude: Any
+    expected: Any  # the expected result
+    influence: Any  # the change of the result if J is rounded, divided by the tolerance of an entry of J
+    magnitude: Any  # the sum of the magnitudes of the terms of the result
 
 
 @dataclass(frozen=True)
 class SliceStep:
-    """The operation that a device applies to its slices (columns or rows) of J.
+    """The operation that a device applies to its slices (columns or rows) of J."""
 
-    Attributes:
-        function: maps a slice to its contribution to the reduced J, such as the sum of its elements. The
-            argument is a column (..., outputs). For rows there are two arguments: a row, as a tuple of one
-            array per input, and the tuple of inputs x. None uses the slice unchanged.
-        sums_seeds: whether the contributions are summed over the seeds, on each device, then on the host.
-        products: whether the device computes the inner products of all pairs of columns of J.
-    """
-
+    # Maps a slice to its contribution to the reduced J, such as the sum of its elements. The argument is a
+    # column (..., outputs). For rows there are two arguments: a row, as a tuple of one array per input, and
+    # the tuple of inputs x. None uses the slice unchanged.
     function: Callable[..., Any] | None = None
+    # Whether the contributions are summed over the seeds, on each device, then on the host.
     sums_seeds: bool = False
-    products: bool = False
+    products: bool = False  # whether the device computes the inner products of all pairs of columns of J
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A function of the Jacobian J at a point, (outputs, inputs), such as the sum over its rows.
+    """A function of the Jacobian J at a point, (outputs, inputs), such as the sum over its rows."""
 
-    Attributes:
-        name: the value of the field `reduce` of a case.
-        axes: the two axes of the result: OUTPUTS, INPUTS, or None for an axis of length 1.
-        columns, rows: the step for each column of J in forward mode, and for each row in reverse mode.
-        of_jacobians: the JAX function (J, x) -> result for all points. J is (points, outputs, inputs), x
-            is (points, inputs).
-        entries: the entries of J whose sum is one element of the result: an "entry", the largest "column", the
-            largest "row", or "all".
-        reference: the NumPy function that computes the expected result and its sensitivity to rounding.
-        step_bound: the NumPy function (J, bound) -> change, for the error of finite differences. It returns
-            the largest change of the result, (points,), if each entry J[p, o, i] changes by at most
-            bound[p, i].
-        degree: the degree of the result as a polynomial in the entries of J.
-        sampling: what the check compares if the whole reference takes too long: a sample of the "entries" of
-            J, "products" of J and random vectors, or "columns" of J^T J. None if there is no such sample.
-        along_point: whether forward mode needs only one tangent, the point x itself.
-        sums_points: whether the result is also summed over the points.
-    """
-
-    name: str
+    name: str  # the value of the field `reduce` of a case
     _: KW_ONLY
+    # The two axes of the result: OUTPUTS, INPUTS, or None for an axis of length 1.
     axes: tuple[str | None, str | None]
+    # columns, rows: the step for each column of J in forward mode, and for each row in reverse mode
     columns: SliceStep = SliceStep()
     rows: SliceStep = SliceStep()
+    # The JAX function (J, x) -> result for all points. J is (points, outputs, inputs), x is (points, inputs).
     of_jacobians: Callable[[Any, Any], Any]
+    # The entries of J whose sum is one element of the result: an "entry", the largest "column", the largest
+    # "row", or "all".
     entries: str
+    # The NumPy function that computes the expected result and its sensitivity to rounding.
     reference: Callable[["SizedEntries"], ReferenceTerms]
+    # The NumPy function (J, bound) -> change, for the error of finite differences. It returns the largest
+    # change of the result, (points,), if each entry J[p, o, i] changes by at most bound[p, i].
     step_bound: Callable[["Jacobians", Any], Any] = lambda J, bound: bound.max(axis=1)
-    degree: int = 1
+    degree: int = 1  # the degree of the result as a polynomial in the entries of J
+    # What the check compares if the whole reference takes too long: a sample of the "entries" of J,
+    # "products" of J and random vectors, or "columns" of J^T J. None if there is no such sample.
     sampling: str | None = None
-    along_point: bool = False
-    sums_points: bool = False
+    along_point: bool = False  # whether forward mode needs only one tangent, the point x itself
+    sums_points: bool = False  # whether the result is also summed over the points
 
     def shape(self, outputs: int, inputs: int) -> tuple[int, int]:
         """Return the shape of the result of one point, such as (1, inputs) for the sum over the outputs."""

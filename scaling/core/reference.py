@@ -64,58 +64,40 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class ComputedReference:
-    """The reference of a function without a closed form, computed by automatic differentiation.
+    """The reference of a function without a closed form, computed by automatic differentiation."""
 
-    Attributes:
-        evaluation: the function as an `Evaluation` in float64, or in the dtype of the case if its values in
-            float64 differ.
-        native: the function as an `Evaluation` in the dtype of the case.
-        terms: the number of terms whose sum is one entry of the derivative.
-        inside: the unit roundoff of the narrowest dtype inside the function.
-        wrong: an error message if a custom differentiation rule of the function is wrong, otherwise None.
-        unsure: an error message if the reference cannot prove a result correct, otherwise None.
-        seconds: the estimated time to compute all entries of all points, in seconds.
-        backward: whether the function can be differentiated in reverse mode.
-    """
-
+    # The function as an `Evaluation` in float64, or in the dtype of the case if its values in float64 differ.
     evaluation: Any
-    native: Any
-    terms: int
-    inside: float
+    native: Any  # the function as an `Evaluation` in the dtype of the case
+    terms: int  # the number of terms whose sum is one entry of the derivative
+    inside: float  # the unit roundoff of the narrowest dtype inside the function
+    # An error message if a custom differentiation rule of the function is wrong, otherwise None.
     wrong: str | None = None
+    # An error message if the reference cannot prove a result correct, otherwise None.
     unsure: str | None = None
-    seconds: float = 0.0
-    backward: bool = False
+    seconds: float = 0.0  # the estimated time to compute all entries of all points, in seconds
+    backward: bool = False  # whether the function can be differentiated in reverse mode
 
 
 @dataclass(frozen=True)
 class ReferenceSpec:
-    """How the reference of a case is evaluated, and how far a result may differ from it.
+    """How the reference of a case is evaluated, and how far a result may differ from it."""
 
-    Attributes:
-        case, workload, sizes: the case, its workload and the shape of its derivative.
-        reduction: the reduction that maps the Jacobians of the reference to the result.
-        pattern: the sparsity pattern of a result with colored seeds, or None for a dense result.
-        nonzeros_pattern: the sparsity pattern of the workload's closed form `nonzeros`, or None if another
-            reference is evaluated.
-        common: the correspondence between the entries of these two patterns, or None if one is missing.
-        computed: the reference of a function without a closed form, otherwise None.
-        roundoff: the unit roundoff of the least precise operation.
-        rounding: the lengths of the sums that compute the result.
-        workload_key: a cache key that is equal for equal workloads.
-    """
-
+    # case, workload, sizes: the case, its workload and the shape of its derivative
     case: Case
     workload: Workload
     sizes: DerivativeShape
-    reduction: Reduction
-    pattern: Pattern | None
+    reduction: Reduction  # the reduction that maps the Jacobians of the reference to the result
+    pattern: Pattern | None  # the sparsity pattern of a result with colored seeds, or None for a dense result
+    # The sparsity pattern of the workload's closed form `nonzeros`, or None if another reference is
+    # evaluated.
     nonzeros_pattern: Pattern | None
+    # The correspondence between the entries of these two patterns, or None if one is missing.
     common: CommonEntries | None
-    computed: ComputedReference | None
-    roundoff: float
-    rounding: Rounding
-    workload_key: Hashable
+    computed: ComputedReference | None  # the reference of a function without a closed form, otherwise None
+    roundoff: float  # the unit roundoff of the least precise operation
+    rounding: Rounding  # the lengths of the sums that compute the result
+    workload_key: Hashable  # a cache key that is equal for equal workloads
 
     @property
     def tolerance(self) -> float:

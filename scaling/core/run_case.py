@@ -66,68 +66,45 @@ class CaseEnded(Exception):
 
 
 class ProcessGroup(NamedTuple):
-    """The processes that run a case together.
+    """The processes that run a case together."""
 
-    Attributes:
-        devices: the devices of all processes.
-        platform: the kind of the devices, such as "cpu" or "gpu".
-        gather: exchanges floats between the processes.
-        rank: the index of this process.
-        processes: the number of processes.
-        cores: the processor cores that this process is bound to, or None if it is not bound.
-    """
-
-    devices: list[Any]
-    platform: str
-    gather: timing.Gather = timing.single_process
-    rank: int = 0
-    processes: int = 1
+    devices: list[Any]  # the devices of all processes
+    platform: str  # the kind of the devices, such as "cpu" or "gpu"
+    gather: timing.Gather = timing.single_process  # exchanges floats between the processes
+    rank: int = 0  # the index of this process
+    processes: int = 1  # the number of processes
+    # The processor cores that this process is bound to, or None if it is not bound.
     cores: list[int] | None = None
 
 
 class PlacedProgram(NamedTuple):
-    """A compiled program whose inputs are on the devices.
+    """A compiled program whose inputs are on the devices."""
 
-    Attributes:
-        case, workload, sizes: the case, with the mode that mode=auto chose, and the shape of its derivative.
-        call: runs the program once and returns its result.
-        collect: converts a result to an array on the host.
-        sample: takes all timing samples, if a peer (another AD library) has its own timing function.
-        wait: blocks until the result of a call is ready. None if `call` itself blocks.
-    """
-
+    # case, workload, sizes: the case, with the mode that mode=auto chose, and the shape of its derivative
     case: Case
     workload: Workload
     sizes: DerivativeShape
-    call: Callable[[], Any]
-    collect: Callable[[Any], Any]
+    call: Callable[[], Any]  # runs the program once and returns its result
+    collect: Callable[[Any], Any]  # converts a result to an array on the host
+    # Takes all timing samples, if a peer (another AD library) has its own timing function.
     sample: Callable[[Sampling], Samples] | None = None
+    # Blocks until the result of a call is ready. None if `call` itself blocks.
     wait: Callable[[Any], Any] | None = None
 
 
 @dataclass
 class Attempt:
-    """A run of a case in progress. The status of its record is "ok" until the run fails.
+    """A run of a case in progress. The status of its record is "ok" until the run fails."""
 
-    Attributes:
-        record: the record, as far as it is known.
-        group: the processes that run the case.
-        sampling: the rule that decides when there are enough samples.
-        program: the program to time, or None after the attempt ended.
-        turns: yields the samples of the current compilation after each turn, or None before the first turn.
-        earlier_samples: the samples of each previous compilation.
-        correct_digests: the hashes of the results that were compared.
-        ended: whether the attempt failed or was skipped.
-    """
-
-    record: Record
-    group: ProcessGroup
-    sampling: Sampling
-    program: PlacedProgram | None = None
+    record: Record  # the record, as far as it is known
+    group: ProcessGroup  # the processes that run the case
+    sampling: Sampling  # the rule that decides when there are enough samples
+    program: PlacedProgram | None = None  # the program to time, or None after the attempt ended
+    # Yields the samples of the current compilation after each turn, or None before the first turn.
     turns: Iterator[Samples] | None = None
-    earlier_samples: list[Samples] = field(default_factory=list)
-    correct_digests: list[bytes] = field(default_factory=list)
-    ended: bool = False
+    earlier_samples: list[Samples] = field(default_factory=list)  # the samples of each previous compilation
+    correct_digests: list[bytes] = field(default_factory=list)  # the hashes of the results that were compared
+    ended: bool = False  # whether the attempt failed or was skipped
 
     def note(self, **fields: Any) -> None:
         """Set fields of the record."""

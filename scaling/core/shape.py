@@ -35,19 +35,13 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """One of the linear maps, in forward or reverse mode, that together compute a derivative.
+    """One of the linear maps, in forward or reverse mode, that together compute a derivative."""
 
-    Attributes:
-        mode: the name of an AD mode, a key of `MODES`.
-        names: the names of the inputs with respect to which the map differentiates.
-        seeds: the number of seeds (tangents or cotangents).
-        along_point: whether the only seed is the point x itself, which yields the product J x with the
-            Jacobian (or Hessian) J.
-    """
-
-    mode: str
-    names: tuple[str, ...]
-    seeds: int
+    mode: str  # the name of an AD mode, a key of `MODES`
+    names: tuple[str, ...]  # the names of the inputs with respect to which the map differentiates
+    seeds: int  # the number of seeds (tangents or cotangents)
+    # Whether the only seed is the point x itself, which yields the product J x with the Jacobian (or Hessian)
+    # J.
     along_point: bool = False
 
     @property
@@ -75,40 +69,31 @@ class Coloring:
 
     All columns (or rows) of one color are computed together with one seed, as their sum. The entries of the
     Jacobian are read from these sums, the compressed columns and rows.
-
-    Attributes:
-        columns: the color of each column, int32 (inputs,), with -1 for a column without a color. None if no
-            column has a color.
-        rows: the color of each row, int32 (outputs,), in the same form.
-        column_count, row_count: the numbers of colors of columns and of rows.
-        by_row: whether each entry is read from a compressed row instead of a compressed column, bool
-            (entries,).
-        detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports.
     """
 
     pattern: Pattern
+    # The color of each column, int32 (inputs,), with -1 for a column without a color. None if no column has a
+    # color.
     columns: np.ndarray | None
-    rows: np.ndarray | None
+    rows: np.ndarray | None  # the color of each row, int32 (outputs,), in the same form
+    # column_count, row_count: the numbers of colors of columns and of rows
     column_count: int
     row_count: int
+    # Whether each entry is read from a compressed row instead of a compressed column, bool (entries,).
     by_row: np.ndarray
+    # detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports
     detect_seconds: float
     color_seconds: float
 
 
 @dataclass(frozen=True)
 class CommonEntries:
-    """The entries that two patterns, `ours` and `theirs`, share. All fields are None for equal patterns.
+    """The entries that two patterns, `ours` and `theirs`, share. All fields are None for equal patterns."""
 
-    Attributes:
-        at: for each entry of `ours`, its index in `theirs`, or an arbitrary index if `theirs` lacks it.
-        has: for each entry of `ours`, whether `theirs` contains it.
-        lacking: the indices in `theirs` of the entries that `ours` does not contain.
-    """
-
+    # For each entry of `ours`, its index in `theirs`, or an arbitrary index if `theirs` lacks it.
     at: np.ndarray | None = None
-    has: np.ndarray | None = None
-    lacking: np.ndarray | None = None
+    has: np.ndarray | None = None  # for each entry of `ours`, whether `theirs` contains it
+    lacking: np.ndarray | None = None  # the indices in `theirs` of the entries that `ours` does not contain
 
 
 @dataclass(frozen=True)
@@ -116,26 +101,17 @@ class DerivativeShape:
     """The shape of a derivative, and the linear maps and seeds that compute it.
 
     A Hessian is the Jacobian of the gradient, so that `outputs` is the number of differentiated inputs.
-
-    Attributes:
-        outputs: the number of outputs per point (batch element).
-        inputs: the number of differentiated inputs per point, or 1 for the product of a Hessian and a vector.
-        seeds: the total number of seeds, or 0 for a mode without seeds or before a coloring is known.
-        passes: the total number of JVPs and VJPs that these seeds need.
-        summed: whether the function of the batch returns a scalar, the sum over the points.
-        values: the number of values that the function returns per point.
-        parts: the linear maps that compute the derivative.
-        coloring: the coloring of the Jacobian with seeds=colored, otherwise None.
     """
 
-    outputs: int
+    outputs: int  # the number of outputs per point (batch element)
+    # The number of differentiated inputs per point, or 1 for the product of a Hessian and a vector.
     inputs: int
-    seeds: int
-    passes: int
-    summed: bool
-    values: int
-    parts: tuple[LinearMapPart, ...] = ()
-    coloring: Coloring | None = None
+    seeds: int  # the total number of seeds, or 0 for a mode without seeds or before a coloring is known
+    passes: int  # the total number of JVPs and VJPs that these seeds need
+    summed: bool  # whether the function of the batch returns a scalar, the sum over the points
+    values: int  # the number of values that the function returns per point
+    parts: tuple[LinearMapPart, ...] = ()  # the linear maps that compute the derivative
+    coloring: Coloring | None = None  # the coloring of the Jacobian with seeds=colored, otherwise None
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:

@@ -27,17 +27,11 @@ _LOCK_SECONDS = 10.0  # to wait for a run that is about to end
 
 
 class Loaded(NamedTuple):
-    """The records of a results folder, in the order of its files and lines.
+    """The records of a results folder, in the order of its files and lines."""
 
-    Attributes:
-        records: the records of runs.
-        damaged: the lines that cannot be read, as "file:line: reason".
-        plans: the records of `scaling plan`, which are predictions.
-    """
-
-    records: list[Record]
-    damaged: list[str]
-    plans: list[Record]
+    records: list[Record]  # the records of runs
+    damaged: list[str]  # the lines that cannot be read, as "file:line: reason"
+    plans: list[Record]  # the records of `scaling plan`, which are predictions
 
 
 class Writer:

@@ -40,43 +40,32 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Samples:
-    """The timing samples of one compilation of a program.
+    """The timing samples of one compilation of a program."""
 
-    Attributes:
-        seconds: the time per call of each sample, in seconds. With several processes, it is the time of the
-            slowest one.
-        calls_per_sample: the number of calls in one sample.
-        stop_reason: the field of `Sampling` that ended the sampling, "width", "most" or "seconds". None as
-            long as sampling continues.
-        seconds_min, slowest: the time per call of the fastest process, in seconds, and the rank of the
-            slowest process, for each sample.
-        turns: the number of samples in each turn, a period in which other cases do not run.
-        marked: a dict from a disturbance, such as "throttled", to the indices of the disturbed turns.
-    """
-
+    # The time per call of each sample, in seconds. With several processes, it is the time of the slowest one.
     seconds: list[float]
-    calls_per_sample: int
+    calls_per_sample: int  # the number of calls in one sample
+    # The field of `Sampling` that ended the sampling, "width", "most" or "seconds". None as long as sampling
+    # continues.
     stop_reason: str | None
+    # seconds_min, slowest: the time per call of the fastest process, in seconds, and the rank of the slowest
+    # process, for each sample
     seconds_min: list[float] = field(default_factory=list)
     slowest: list[int] = field(default_factory=list)
+    # The number of samples in each turn, a period in which other cases do not run.
     turns: list[int] = field(default_factory=list)
+    # A dict from a disturbance, such as "throttled", to the indices of the disturbed turns.
     marked: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Stages:
-    """A compiled program and the time of each compilation stage, in seconds.
+    """A compiled program and the time of each compilation stage, in seconds."""
 
-    Attributes:
-        call: the function that runs the program.
-        compiled: the compiled program of JAX, or None if there is no compilation.
-        jaxpr: the traced program, or None if it is not available.
-        trace_seconds, lower_seconds, compile_seconds: the times, or None for a stage that does not exist.
-    """
-
-    call: Callable[..., Any]
-    compiled: Any
-    jaxpr: Any = None
+    call: Callable[..., Any]  # the function that runs the program
+    compiled: Any  # the compiled program of JAX, or None if there is no compilation
+    jaxpr: Any = None  # the traced program, or None if it is not available
+    # trace_seconds, lower_seconds, compile_seconds: the times, or None for a stage that does not exist
     trace_seconds: float | None = None
     lower_seconds: float | None = None
     compile_seconds: float | None = None

@@ -89,17 +89,11 @@ def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Rounding:
-    """The lengths of the sums that compute a result, which determine its tolerance.
+    """The lengths of the sums that compute a result, which determine its tolerance."""
 
-    Attributes:
-        terms: the number of terms whose sum is one entry of the Jacobian.
-        added: the number of entries of the Jacobian whose sum is one element of the result.
-        entry: the tolerance (relative error) of an entry of the Jacobian.
-    """
-
-    terms: int
-    added: int = 1
-    entry: float = 0.0
+    terms: int  # the number of terms whose sum is one entry of the Jacobian
+    added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
+    entry: float = 0.0  # the tolerance (relative error) of an entry of the Jacobian
 
     @property
     def longest_sum(self) -> int:
@@ -161,18 +155,12 @@ def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarr
 
 @dataclass(frozen=True, kw_only=True)
 class SizedEntries(Jacobians):
-    """Jacobians with the quantities that determine the tolerance of their reduction.
+    """Jacobians with the quantities that determine the tolerance of their reduction."""
 
-    Attributes:
-        size: the size of each entry, by which its error is divided, in the shape of `values`.
-        magnitude: the absolute value of each entry, in the shape of `values`.
-        rounding: the lengths of the sums that compute the result.
-        x: the points themselves, (points, inputs), if the reduction multiplies by them, otherwise None.
-    """
-
-    size: np.ndarray
-    magnitude: np.ndarray
-    rounding: Rounding
+    size: np.ndarray  # the size of each entry, by which its error is divided, in the shape of `values`
+    magnitude: np.ndarray  # the absolute value of each entry, in the shape of `values`
+    rounding: Rounding  # the lengths of the sums that compute the result
+    # The points themselves, (points, inputs), if the reduction multiplies by them, otherwise None.
     x: np.ndarray | None = None
 
     @property

@@ -28,25 +28,16 @@ _MOST_ELEMENTS = 2**22  # of the largest intermediate result of a call, for all 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A function of one point (batch element), and the dtype and AD transformation used to evaluate it.
+    """A function of one point (batch element), and the dtype and AD transformation used to evaluate it."""
 
-    Attributes:
-        function: takes every input as a keyword argument and returns an array.
-        names: the inputs to differentiate with respect to, in the order of the columns of the Jacobian.
-        per_point: the inputs that have a value for each point. The others are shared.
-        integers: the inputs with the dtype int32.
-        dtype: the dtype of the other inputs.
-        width: the number of elements of the largest intermediate result at one point.
-        transposed: whether the JVP is computed as the transpose of the VJP.
-    """
-
-    function: Callable[..., Any]
+    function: Callable[..., Any]  # takes every input as a keyword argument and returns an array
+    # The inputs to differentiate with respect to, in the order of the columns of the Jacobian.
     names: tuple[str, ...]
-    per_point: frozenset[str]
-    integers: frozenset[str]
-    dtype: str
-    width: int = 1
-    transposed: bool = False
+    per_point: frozenset[str]  # the inputs that have a value for each point. The others are shared.
+    integers: frozenset[str]  # the inputs with the dtype int32
+    dtype: str  # the dtype of the other inputs
+    width: int = 1  # the number of elements of the largest intermediate result at one point
+    transposed: bool = False  # whether the JVP is computed as the transpose of the VJP
 
 
 @contextlib.contextmanager

@@ -28,20 +28,18 @@ _LEAST_RELATIVE_SIZE = 1e-3  # of an element, relative to the root mean square o
 class Confirmation:
     """The result of comparing a derivative with finite differences.
 
-    Attributes:
-        is_wrong: (points,) bool, whether the derivative of an output of the point differs from the finite
-            difference by more than rounding and truncation errors explain.
-        confirmed_share: among the outputs with a nonzero derivative, the fraction for which a finite
-            difference has an error of at most 5 % of the size of the derivative.
-        largest_difference: the largest difference of a wrong output, divided by the size of the derivative.
-            It is 0 if no output is wrong.
-
     The size of the derivative of an output is its root mean square over the random directions, or the
     magnitude of the finite difference if that is larger.
     """
 
+    # (points,) bool, whether the derivative of an output of the point differs from the finite difference by
+    # more than rounding and truncation errors explain.
     is_wrong: np.ndarray
+    # Among the outputs with a nonzero derivative, the fraction for which a finite difference has an error of
+    # at most 5 % of the size of the derivative.
     confirmed_share: float
+    # The largest difference of a wrong output, divided by the size of the derivative. It is 0 if no output is
+    # wrong.
     largest_difference: float
 
 

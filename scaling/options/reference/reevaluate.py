@@ -27,23 +27,16 @@ Columns = np.ndarray | slice
 
 
 class Retry(NamedTuple):
-    """Entries of a block of points (batch elements) that failed the check and are reevaluated.
+    """Entries of a block of points (batch elements) that failed the check and are reevaluated."""
 
-    Attributes:
-        spec: how the reference of the case is evaluated, and its tolerance.
-        native: the function of the case, with the dtype of the case.
-        arrays: the inputs at the points that contain the entries.
-        got, want: the entries of the result and of the reference.
-        size: the magnitude of each entry, by which its error is divided.
-        measure: a function (evaluation, inputs) that evaluates the entries: an array of the shape of `want`.
-    """
-
-    spec: ReferenceSpec
-    native: Evaluation
-    arrays: Arrays
+    spec: ReferenceSpec  # how the reference of the case is evaluated, and its tolerance
+    native: Evaluation  # the function of the case, with the dtype of the case
+    arrays: Arrays  # the inputs at the points that contain the entries
+    # got, want: the entries of the result and of the reference
     got: np.ndarray
     want: np.ndarray
-    size: np.ndarray
+    size: np.ndarray  # the magnitude of each entry, by which its error is divided
+    # A function (evaluation, inputs) that evaluates the entries: an array of the shape of `want`.
     measure: Callable[[Evaluation, Arrays], np.ndarray]
 
 

@@ -30,17 +30,11 @@ _EXACT_NAMES = """argmax argmin bitcast_convert_type broadcast_in_dim concatenat
 
 @dataclass(frozen=True)
 class RoundingProperties:
-    """The properties of a function that determine its rounding error.
+    """The properties of a function that determine its rounding error."""
 
-    Attributes:
-        terms: the largest number of terms that are summed on a path from an input to an output.
-        bits: the mantissa bits of the narrowest floating-point dtype of an intermediate result.
-        width: the number of elements of the largest intermediate result.
-    """
-
-    terms: int
-    bits: int
-    width: int
+    terms: int  # the largest number of terms that are summed on a path from an input to an output
+    bits: int  # the mantissa bits of the narrowest floating-point dtype of an intermediate result
+    width: int  # the number of elements of the largest intermediate result
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:

@@ -27,12 +27,9 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 
 
 class Sample(NamedTuple):
-    """The part of the Jacobian that is compared at every point.
+    """The part of the Jacobian that is compared at every point."""
 
-    Attributes:
-        columns, rows: the indices of the compared columns and rows.
-    """
-
+    # columns, rows: the indices of the compared columns and rows
     columns: np.ndarray
     rows: np.ndarray
 
