@@ -259,8 +259,8 @@ def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
         terms, term_scales = _terms_of_sum(spec, start, stop)
         expected, scale = expected + terms.sum(axis=0), scale + term_scales.sum(axis=0)
         if spec.case.ad_mode.finite_step:
-            option = option_modules.load("finite_step")
-            bound = bound + option.input_bounds(spec, start, stop, spec.rounding.longest_sum).sum(axis=0)
+            input_bounds = option_modules.load("finite_step").input_bounds
+            bound = bound + input_bounds(spec, start, stop, spec.rounding.longest_sum).sum(axis=0)
     result = result[:, 0].astype(np.float64)
     comparison = EntryComparison(
         result, np.broadcast_to(expected, result.shape), np.full(result.shape, scale.max())
@@ -278,9 +278,8 @@ def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarra
         scale = at_least(np.abs(value), floor)
         return value.sum(axis=1, keepdims=True), scale.sum(axis=1, keepdims=True)
     if spec.sampled:
-        option = option_modules.load("sampled_reference")
-        terms: tuple[np.ndarray, np.ndarray] = option.sum_over_outputs(spec, start, stop)
-        return terms
+        terms, scales = option_modules.load("sampled_reference").sum_over_outputs(spec, start, stop)
+        return terms, scales
     J, floor = reference_jacobians(spec, start, stop)
     value, scale = reduce_jacobians(spec.reduction, J, spec.rounding, floor)
     return value[:, 0], scale[:, 0]

@@ -217,8 +217,10 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
         output = math.prod(result_shape(step, workload, step_sizes)) * itemsize // case.devices
     needs: dict[str, int | None] = {"argument_bytes": arguments, "temp_bytes": 0, "output_bytes": output}
     largest = max(arguments, output, _seed_elements(step, step_sizes) * itemsize)
-    overflow = _describe_overflow(case, sizes, largest)
-    return CompiledCase(case, workload, sizes, None, timing.Stages(_no_program, None), needs, plan, overflow)
+    return CompiledCase(
+        case, workload, sizes, None, timing.Stages(_no_program, None), needs, plan,
+        overflow=_describe_overflow(case, sizes, largest),
+    )  # fmt: skip
 
 
 def _describe_overflow(case: Case, sizes: DerivativeShape, array_bytes: int) -> str | None:
@@ -244,13 +246,13 @@ def _seed_elements(case: Case, sizes: DerivativeShape) -> int:
     if case.batch != "whole":
         points = min(ceil_div(case.points, point_devices), case.block or case.points)
     chunk = case.chunk if isinstance(case.chunk, int) else sizes.seeds
-    elements = [0]
+    largest = 0
     for part in sizes.parts:
         length = part.seeds
         if sizes.coloring is not None:
             length = sizes.inputs if part.computes_columns else sizes.outputs
-        elements.append(points * min(ceil_div(part.seeds, seed_devices), chunk) * length)
-    return max(elements)
+        largest = max(largest, points * min(ceil_div(part.seeds, seed_devices), chunk) * length)
+    return largest
 
 
 def require_room(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:

@@ -194,8 +194,8 @@ def contents(path: str) -> str | None:
 
 def last_line(text: str, otherwise: str = "no output") -> str:
     """Return the last nonblank line of a program's output, after `scrub`, or `otherwise` if there is none."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return scrub(lines[-1]) if lines else otherwise
+    lines = text.strip().splitlines()
+    return scrub(lines[-1].strip()) if lines else otherwise
 
 
 def scrub(text: str) -> str:

@@ -102,15 +102,13 @@ def lay_out(
 
 def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str, _Argument]:
     points, shared = input_structs(case, workload)
-    points_per_device = ceil_div(case.points, case.axes[0])
-    arguments = {
-        name: _Argument((points_per_device, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()
-    }
+    count = ceil_div(case.points, case.axes[0])
+    arguments = {name: _Argument((count, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()}
     arguments |= {name: _Argument(x.shape, x.dtype) for name, x in shared.items()}
     for name, x in given.items():
-        is_split = name.startswith(POSITIONS)
-        shape, spec = ((1, *x.shape[1:]), P(SEEDS)) if is_split else (x.shape, P())
-        arguments[name] = _Argument(shape, x.dtype, spec)
+        arguments[name] = _Argument(x.shape, x.dtype)
+        if name.startswith(POSITIONS):
+            arguments[name] = _Argument((1, *x.shape[1:]), x.dtype, P(SEEDS))
     return arguments
 
 

@@ -4,8 +4,8 @@ The field `reduce` of a case is a key of `REDUCTIONS`. A device applies the step
 or `rows` (in reverse mode) of a reduction to each slice (column or row) of J as soon as the slice is
 computed, so that it need not store the whole J. `of_jacobians` reduces a whole J from a workload. `reference`
 computes the expected result for the correctness check, with the two magnitudes from which tolerances.py
-computes a tolerance. To add a reduction, add one value to `REDUCTIONS`. JAX is imported only when a function
-first needs it, because modules that read records import this table and do not need JAX.
+computes a tolerance. To add a reduction, add one value to `REDUCTIONS`. This module does not import JAX,
+because modules that read records import its table.
 """
 
 from collections.abc import Callable
@@ -89,18 +89,6 @@ class Reduction:
     def products(self) -> bool:
         """Whether the result is J^T J, a matrix product of several columns or rows of J."""
         return self.columns.products or self.rows.products
-
-
-def _multiply_by_point(J: Any, x: Any) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.einsum("pok,pk->po", J, x)
-
-
-def _multiply_columns(J: Any, _: Any) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.einsum("poa,pob->pab", J, J)
 
 
 def _reference_whole(e: "SizedEntries") -> ReferenceTerms:
@@ -198,7 +186,7 @@ _TABLE = (
         "vector",
         axes=(OUTPUTS, None),
         rows=SliceStep(lambda row, x: sum((a * b).sum() for a, b in zip(row, x, strict=True))),
-        of_jacobians=_multiply_by_point,
+        of_jacobians=lambda J, x: (J @ x[:, :, None])[:, :, 0],
         entries="row",
         reference=lambda e: _reference_product(e, e.x),
         sampling="products",
@@ -220,7 +208,7 @@ _TABLE = (
         axes=(INPUTS, INPUTS),
         columns=SliceStep(products=True),
         rows=SliceStep(sums_seeds=True, products=True),
-        of_jacobians=_multiply_columns,
+        of_jacobians=lambda J, x: J.swapaxes(1, 2) @ J,
         entries="column",
         reference=_reference_gram,
         step_bound=_bound_gram,

@@ -112,8 +112,8 @@ class ReferenceSpec:
     @property
     def sampled(self) -> bool:
         """Whether only a sample of the entries is compared, because the whole reference takes too long."""
-        seconds = self.computed.seconds if self.computed is not None else 0.0
-        return seconds > BUDGET_SECONDS and self.reduction.sampling is not None
+        is_long = self.computed is not None and self.computed.seconds > BUDGET_SECONDS
+        return is_long and self.reduction.sampling is not None
 
     @property
     def repeatable(self) -> bool:
@@ -190,8 +190,8 @@ def _uses_nonzeros(
 
 def _workload_key(workload: Workload) -> Hashable:
     functions = (workload.function, workload.reference, workload.nonzeros, workload.wrt)
-    specs = [*workload.points.items(), *workload.shared.items()]
-    return fingerprint((*functions, [(name, spec.shape, spec.make) for name, spec in specs]))
+    specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
+    return fingerprint((*functions, specs))
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
@@ -211,8 +211,7 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
         numbers = 16 * (sizes.outputs + sizes.inputs) + len(spec.pattern.rows)
     elif spec.reduction.products:
         numbers = max(numbers, sizes.inputs**2)
-    input_specs = (*workload.points.values(), *workload.shared.values())
-    numbers += sum(math.prod(input_spec.shape) for input_spec in input_specs)
+    numbers += sum(math.prod(input_spec.shape) for input_spec in workload.inputs.values())
     limit = _RANGE_NUMBERS * (16 if spec.computed else 1)  # as a call of JAX takes longer than one of NumPy
     step = max(1, limit // numbers)
     return ((start, min(start + step, spec.case.points)) for start in range(0, spec.case.points, step))
