@@ -24,8 +24,8 @@ from examples import brusselator, diffusion, pages, rosenbrock, side_by_side
 from scaling.core import run_case, shape, workload
 from scaling.core.case import Case
 from scaling.core.formatting import format_duration
-from scaling.core.pattern import Coloring
 from scaling.core.record import Record
+from scaling.core.shape import Coloring
 from scaling.core.timing import Sampling
 from scaling.options.sparse import sparsity
 from scaling.study import completion

@@ -14,11 +14,10 @@ from scaling.advice.problem import Problem, make_problem, registered
 from scaling.core import memory, reference
 from scaling.core.case import AUTO, Case, Refusal, non_default_fields
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
-from scaling.core.intervals import median_interval, ratio_interval
-from scaling.core.pattern import Coloring
 from scaling.core.record import Record
 from scaling.core.run_case import ProcessGroup
-from scaling.core.shape import DerivativeShape
+from scaling.core.shape import Coloring, DerivativeShape
+from scaling.core.timing import median_interval, ratio_interval
 from scaling.plan import plan_study
 from scaling.plan.compile_worker import RecordFields
 from scaling.plan.hardware import Hardware

@@ -9,8 +9,7 @@ import jax
 
 from scaling.core import option_modules, shape, workload
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
-from scaling.core.pattern import Coloring
-from scaling.core.shape import DerivativeShape
+from scaling.core.shape import Coloring, DerivativeShape
 from scaling.core.workload import Workload
 from scaling.options.program import jaxpr_flops
 from scaling.study import applicability, completion

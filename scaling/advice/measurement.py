@@ -11,10 +11,9 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 from scaling.core import run_case
 from scaling.core.case import Case
-from scaling.core.intervals import ratio_interval
 from scaling.core.record import Record
 from scaling.core.run_case import Attempt, ProcessGroup
-from scaling.core.timing import Sampling
+from scaling.core.timing import Sampling, ratio_interval
 
 CLOSE = 1.03  # candidates whose times differ by less than this factor are equally good
 _PREPARING = 0.6  # fraction of the budget after which no further candidate is compiled and checked

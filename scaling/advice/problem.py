@@ -22,8 +22,9 @@ import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core import process_cache, user_frames
+from scaling.core import process_cache
 from scaling.core.case import DTYPES, SECOND, Case, Refusal, unknown_name
+from scaling.core.formatting import innermost_location
 from scaling.core.inputs import InputSpec, uniform
 from scaling.core.workload import Workload
 from scaling.options.pytrees import describe
@@ -292,7 +293,7 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        location = user_frames.innermost_location(error)
+        location = innermost_location(error)
         raise Refusal(f"{where} cannot be imported: {type(error).__name__}: {error} ({location})") from None
     if not callable(getattr(module, name, None)):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]

@@ -24,8 +24,8 @@ from scipy.special import bdtr, digamma, ndtri, polygamma, stdtr, stdtrit
 
 from scaling.analysis import autocorrelation
 from scaling.analysis.grouping import group_by
-from scaling.core.intervals import median_interval
 from scaling.core.record import Record
+from scaling.core.timing import median_interval
 
 LEAST_VARIANCE = 1e-18  # of a logarithm: no time is measured to a relative accuracy of 1e-9
 _LEAST_CASES = 20  # the least number of cases for which variances are moderated

@@ -50,10 +50,7 @@ class Refusal(ValueError):
 
 
 def unknown_name(what: str, value: Any, known: Iterable[str]) -> Refusal:
-    """Return a `Refusal` for a name that is not in `known`. Its message suggests the most similar name.
-
-    `what` is the kind of the name, such as "workload", for the message.
-    """
+    """Return a `Refusal` for a name of the kind `what` that is not in `known`, with the most similar name."""
     names = [str(name) for name in known]
     similar = difflib.get_close_matches(str(value), names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""
@@ -144,10 +141,7 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """The AD mode of the case as a `Mode`.
-
-        For mode=auto, a placeholder is returned: fwd_over_rev for a second-order target, otherwise jacfwd.
-        """
+        """The AD mode of the case. For mode=auto it is a placeholder of the same order."""
         if self.mode == AUTO:
             return MODES["fwd_over_rev" if self.target in SECOND else "jacfwd"]
         return MODES[self.mode]
@@ -166,10 +160,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """The hash that identifies the case: 16 hex digits, computed from its non-default fields.
-
-        The hash does not change if `Case` gets a new field with a default.
-        """
+        """The 16 hex digits that identify the case. They remain if `Case` gets a new field with a default."""
         return hashlib.sha256(json.dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -210,12 +201,10 @@ def _require_integer(name: str, value: Any, minimum: int) -> None:
 
 
 def _parse_mesh(mesh: Any) -> tuple[int, int]:
-    """Parse a mesh such as "2x4" to (devices over points, devices over seeds). Raise `Refusal` on error."""
-    match = re.fullmatch(r"0*([1-9][0-9]{0,15})x0*([1-9][0-9]{0,15})", str(mesh))
-    counts = (int(match[1]), int(match[2])) if match else (0, 0)
-    if match is None or max(counts) > LARGEST:
+    match = re.fullmatch(r"0*([1-9][0-9]{0,14})x0*([1-9][0-9]{0,14})", str(mesh))
+    if match is None:
         raise Refusal(f"mesh must be devices over points x devices over seeds, such as 2x4, not {mesh!r}")
-    return counts
+    return int(match[1]), int(match[2])
 
 
 def to_dict(case: Case) -> dict[str, Any]:
@@ -260,8 +249,7 @@ _NAMED_IN_LABEL = {
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
     """Describe a case in one line of text: 'linear p=64 points=8 jacrev split=points shard_map devices=4'.
 
-    The text contains the fields that differ from their defaults, and always mode, points, devices, api and
-    split, in the order in which `Case` declares the fields. The fields in `leave_out` are omitted.
+    Of the fields not in `leave_out`, it has those of `_ALWAYS_IN_LABEL` and those without the default value.
     """
     texts = {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),

@@ -3,10 +3,8 @@
 Each entry of a result may differ from the expected entry by tolerance * scale, where the scale is the
 magnitude of the terms whose sum is the entry (tolerances.py). Hence the error of a small output is not
 divided by the size of a large output, and the error of a sum that cancels is divided by the size of its
-terms. If the devices return several copies of a sum over points, all copies are checked. With colored seeds
-the result consists of the nonzeros of a detected sparsity pattern. Entries outside of this pattern are
-compared as zeros, so that a pattern that lacks a nonzero entry is reported as a wrong answer. If the
-reference of all entries takes too long, a sample of the entries is compared at every point.
+terms. If the devices return several copies of a sum over points, all are checked. Entries outside of the
+pattern of colored seeds are compared as zeros, so that a pattern that lacks an entry is a wrong answer.
 
 An entry whose error exceeds the tolerance is a suspect: options/reference/reevaluate.py evaluates it again at
 inputs that are perturbed by rounding errors, and decides whether rounding explains the error.
@@ -22,7 +20,6 @@ import numpy as np
 
 from scaling.core import inputs, option_modules
 from scaling.core.case import Case, Refusal
-from scaling.core.pattern import Pattern, to_dense
 from scaling.core.reference import (
     Arrays,
     ReferenceSpec,
@@ -32,7 +29,7 @@ from scaling.core.reference import (
     reference_spec,
     reference_values,
 )
-from scaling.core.shape import DerivativeShape
+from scaling.core.shape import DerivativeShape, Pattern, to_dense
 from scaling.core.tolerances import at_least, least_scale, reduce_jacobians, relative_error
 from scaling.core.workload import Workload
 
@@ -43,22 +40,15 @@ _MAX_UNDECIDED = 0.01  # of all entries: more may not be undecided because of ro
 
 
 class Verdict(NamedTuple):
-    """The outcome of the comparison of a result with its reference.
+    """The outcome of the comparison of a result with its reference."""
 
-    Attributes:
-        error: the largest relative error, or None if no entry was compared.
-        tolerance: the largest relative error that was allowed.
-        reason: a key of `record.REASONS`, such as "wrong_answer", or None if the result is correct.
-        text: explains the reason, or None if the result is correct.
-        checked: a dict with two fractions: "entries" is the fraction of entries that were compared one by
-            one, and "points" the fraction of points whose entries were all compared. None if there is a
-            reason.
-    """
-
-    error: float | None
-    tolerance: float
+    error: float | None  # the largest relative error, or None if no entry was compared
+    tolerance: float  # the largest relative error that was allowed
+    # A key of `record.REASONS`, such as "wrong_answer", or None if the result is correct.
     reason: str | None = None
-    text: str | None = None
+    text: str | None = None  # explains the reason, or None if the result is correct
+    # The fraction of "entries" that were compared one by one, and of "points" whose entries were all
+    # compared. None if there is a reason.
     checked: dict[str, float] | None = None
 
 
@@ -66,9 +56,9 @@ class Verdict(NamedTuple):
 class EntryComparison:
     """Entries of a result and the expected entries at some points, two arrays (points, ...) of equal shape.
 
-    `scale` is the number by which their difference is divided, and broadcasts to their shape. `measure` is a
-    function (evaluation, inputs, points=indices) that evaluates the same entries at other inputs. If it is
-    None, the expected result is evaluated as a whole.
+    `scale`, by which their difference is divided, broadcasts to their shape. `measure` is a function
+    (evaluation, inputs, points=indices) that evaluates the same entries at other inputs, or None if the
+    expected result is evaluated as a whole.
     """
 
     result: np.ndarray
@@ -78,56 +68,35 @@ class EntryComparison:
 
 
 class PointsComparison(NamedTuple):
-    """The comparisons for a range of points, or for all copies of a sum over points.
+    """The comparisons for a range of points, or for all copies of a sum over points."""
 
-    Attributes:
-        start: the index of the first point, or 0 for a sum over points.
-        inputs: a dict from input name to array, or None if the entries cannot be evaluated again.
-        comparisons: the entries to compare.
-        step_error: the additional relative error allowed for a finite difference, (points,).
-        note: text that is appended to the explanation of a wrong answer.
-    """
-
-    start: int
-    inputs: Arrays | None
-    comparisons: list[EntryComparison]
-    step_error: np.ndarray
-    note: str = ""
+    start: int  # the index of the first point, or 0 for a sum over points
+    inputs: Arrays | None  # a dict from input name to array, or None if the entries cannot be evaluated again
+    comparisons: list[EntryComparison]  # the entries to compare
+    step_error: np.ndarray  # the additional relative error allowed for a finite difference, (points,)
+    note: str = ""  # text that is appended to the explanation of a wrong answer
 
 
 @dataclass
 class CheckProgress:
-    """The errors of all points compared so far.
+    """The errors of all points compared so far."""
 
-    Attributes:
-        spec: how the reference is evaluated.
-        allowed: the largest tolerance so far.
-        largest_error: the largest relative error so far.
-        first_wrong: the index of the first wrong point, or None.
-        note: the note of the comparison of that point.
-        entries: the number of compared entries.
-        undecided_entries: the number of entries whose rounding error is too large to compare them.
-        suspects: the comparisons with an error over the tolerance, which reevaluate.py evaluates again.
-        suspects_over_budget: further such comparisons with their errors, (points,). Their errors are compared
-            with the tolerance that the reevaluation of the suspects determines.
-    """
-
-    spec: ReferenceSpec
-    allowed: float
-    largest_error: float = 0.0
+    spec: ReferenceSpec  # how the reference is evaluated
+    allowed: float  # the largest tolerance so far
+    largest_error: float = 0.0  # the largest relative error so far
+    # first_wrong, note: the index of the first wrong point, or None, and the note of its comparison
     first_wrong: int | None = None
     note: str = ""
-    entries: int = 0
-    undecided_entries: int = 0
+    entries: int = 0  # the number of compared entries
+    undecided_entries: int = 0  # the number of entries whose rounding error is too large to compare them
+    # The comparisons with an error over the tolerance, which reevaluate.py evaluates again.
     suspects: list[tuple[PointsComparison, EntryComparison]] = field(default_factory=list)
+    # Further such comparisons with their errors, (points,), which are compared with the tolerance that the
+    # reevaluation of the suspects determines.
     suspects_over_budget: list[tuple[PointsComparison, np.ndarray]] = field(default_factory=list)
 
     def add(self, points: PointsComparison) -> None:
-        """Compare the entries of a range of points with the expected ones, and record the errors.
-
-        If an error exceeds the tolerance and the entries can be evaluated again, these entries become
-        suspects and their errors are not recorded yet.
-        """
+        """Compare entries at a range of points, and record their errors unless they become suspects."""
         least = least_scale(self.spec.case)
         for comparison in points.comparisons:
             comparison = dataclasses.replace(comparison, scale=np.maximum(comparison.scale, least))
@@ -149,12 +118,11 @@ class CheckProgress:
             if self.first_wrong is None or first < self.first_wrong:
                 self.first_wrong, self.note = first, points.note
         self.largest_error = max(self.largest_error, float(np.max(error, initial=0.0)))
-        step_error = np.broadcast_to(points.step_error, error.shape)
-        largest_step_error = float(np.max(step_error, where=error > 0, initial=0.0))
+        largest_step_error = float(np.max(points.step_error, where=error > 0, initial=0.0))
         self.allowed = max(self.allowed, self.spec.tolerance + largest_step_error)
 
     def verdict(self) -> Verdict:
-        """Return the outcome of all comparisons: whether the result is correct, and its largest error."""
+        """Return the outcome of all comparisons."""
         spec, decided = self.spec, 1 - self.undecided_entries / max(1, self.entries)
         reason = text = checked = None
         if spec.case.ad_mode.finite_step and self.allowed > spec.max_tolerance:
@@ -217,8 +185,9 @@ def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
         expected = spec.reduction.shape(1 if sizes.summed else sizes.outputs, sizes.inputs)
     has_points = len(result) == case.points or (spec.reduction.sums_points and len(result) > 0)
     if result.shape[1:] != expected or not has_points:
-        text = f"not {expected} for each of {case.points} points"
-        raise Refusal(f"the result has the shape {result.shape}, {text}")
+        raise Refusal(
+            f"the result has the shape {result.shape}, not {expected} for each of {case.points} points"
+        )
 
 
 def _first_not_finite(result: np.ndarray) -> int | None:
@@ -233,14 +202,15 @@ def _first_not_finite(result: np.ndarray) -> int | None:
 
 def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
     if spec.tolerance > spec.max_tolerance:
-        terms = f"a result that adds up {spec.rounding.longest_sum} terms in {spec.case.dtype}"
-        limit = f"more than the {spec.max_tolerance:g} with which it proves anything"
-        return "no_digits", f"{terms} may be off by {spec.tolerance:.2g}, {limit}"
-    if spec.computed is not None and spec.computed.wrong:
+        return "no_digits", (
+            f"a result that adds up {spec.rounding.longest_sum} terms in {spec.case.dtype} may be off by "
+            f"{spec.tolerance:.2g}, more than the {spec.max_tolerance:g} with which it proves anything"
+        )
+    if spec.computed is None:
+        return None
+    if spec.computed.wrong:
         return "wrong_answer", spec.computed.wrong
-    if spec.computed is not None and spec.computed.unsure:
-        return "no_digits", spec.computed.unsure
-    return None
+    return ("no_digits", spec.computed.unsure) if spec.computed.unsure else None
 
 
 def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
@@ -274,8 +244,9 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
         bounds = option_modules.load("finite_step").result_bounds(spec, start, stop)
         scale, step_error = largest[:, None, None], relative_error(bounds, largest)
     named = inputs.exact_inputs(spec.case, spec.workload, start, stop)
-    comparisons = [EntryComparison(result, expected, scale), *lacking]
-    return PointsComparison(start, named, comparisons, step_error, note)
+    return PointsComparison(
+        start, named, [EntryComparison(result, expected, scale), *lacking], step_error, note
+    )
 
 
 def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
@@ -288,8 +259,8 @@ def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
         terms, term_scales = _terms_of_sum(spec, start, stop)
         expected, scale = expected + terms.sum(axis=0), scale + term_scales.sum(axis=0)
         if spec.case.ad_mode.finite_step:
-            option = option_modules.load("finite_step")
-            bound = bound + option.input_bounds(spec, start, stop, spec.rounding.longest_sum).sum(axis=0)
+            input_bounds = option_modules.load("finite_step").input_bounds
+            bound = bound + input_bounds(spec, start, stop, spec.rounding.longest_sum).sum(axis=0)
     result = result[:, 0].astype(np.float64)
     comparison = EntryComparison(
         result, np.broadcast_to(expected, result.shape), np.full(result.shape, scale.max())
@@ -307,9 +278,8 @@ def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarra
         scale = at_least(np.abs(value), floor)
         return value.sum(axis=1, keepdims=True), scale.sum(axis=1, keepdims=True)
     if spec.sampled:
-        option = option_modules.load("sampled_reference")
-        terms: tuple[np.ndarray, np.ndarray] = option.sum_over_outputs(spec, start, stop)
-        return terms
+        terms, scales = option_modules.load("sampled_reference").sum_over_outputs(spec, start, stop)
+        return terms, scales
     J, floor = reference_jacobians(spec, start, stop)
     value, scale = reduce_jacobians(spec.reduction, J, spec.rounding, floor)
     return value[:, 0], scale[:, 0]

@@ -42,49 +42,35 @@ _MAX_UNCHECKED_ELEMENTS = 2**31
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The steps of a case with storage=host, whose inputs and result are on the host.
+    """The steps of a case with storage=host, whose inputs and result are on the host."""
 
-    Attributes:
-        case, sizes: the case and the shape of the derivative of one step. All steps run the same program.
-        seeds: the number of seeds per step, or None if each step takes all seeds.
-        count: the number of steps.
-        host_bytes: the bytes of all per-point inputs and of the result on the host.
-        moved_bytes: the bytes of per-point inputs and results that each device copies from and to the host,
-            without the inputs of one step.
-    """
-
+    # case, sizes: the case and the shape of the derivative of one step. All steps run the same program.
     case: Case
     sizes: DerivativeShape
-    seeds: int | None
-    count: int
-    host_bytes: int
+    seeds: int | None  # the number of seeds per step, or None if each step takes all seeds
+    count: int  # the number of steps
+    host_bytes: int  # the bytes of all per-point inputs and of the result on the host
+    # The bytes of per-point inputs and results that each device copies from and to the host, without the
+    # inputs of one step.
     moved_bytes: int
 
 
 @dataclass(frozen=True)
 class CompiledCase:
-    """A case with its compiled program and the memory that the program needs.
-
-    Attributes:
-        sizes: the shape of the derivative.
-        program: the program, or None if it was not compiled.
-        stages: the compiled program as a callable, and the time of each compilation stage.
-        needs: a dict from a field of a record, such as "temp_bytes", to the bytes of the program on each
-            device. If there is no program, they are a lower bound: the bytes of the inputs and the result.
-        plan: the steps with storage=host, otherwise None.
-        overflow: an error message if the case exceeds a limit of XLA or JAX, otherwise None.
-        blocks: with chunk=auto, the `block` and `chunk` that fit and all candidates that were tried, as the
-            field `blocks` of a record. Otherwise None.
-    """
+    """A case with its compiled program and the memory that the program needs."""
 
     case: Case
     workload: Workload
-    sizes: DerivativeShape
-    program: layout.Program | None
-    stages: timing.Stages
+    sizes: DerivativeShape  # the shape of the derivative
+    program: layout.Program | None  # the program, or None if it was not compiled
+    stages: timing.Stages  # the compiled program as a callable, and the time of each compilation stage
+    # A dict from a field of a record, such as "temp_bytes", to the bytes of the program on each device. If
+    # there is no program, they are a lower bound: the bytes of the inputs and the result.
     needs: Mapping[str, int | None]
-    plan: StepPlan | None = None
-    overflow: str | None = None
+    plan: StepPlan | None = None  # the steps with storage=host, otherwise None
+    overflow: str | None = None  # an error message if the case exceeds a limit of XLA or JAX, otherwise None
+    # With chunk=auto, the `block` and `chunk` that fit and all candidates that were tried, as the field
+    # `blocks` of a record. Otherwise None.
     blocks: Mapping[str, Any] | None = None
 
     @property
@@ -94,10 +80,7 @@ class CompiledCase:
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """The memory needs for a record, as a dict from field name to bytes per device.
-
-        Without a compiled program "temp_bytes" is None, because it is unknown.
-        """
+        """The fields of a record with the memory needs, in bytes per device, or None if unknown."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
@@ -106,7 +89,7 @@ class CompiledCase:
     def bytes_while_running(self) -> int | None:
         """The bytes that the program needs on each device while it runs, or None if unknown.
 
-        With storage=host a device stores two results: one is copied to the host while the next is computed.
+        With storage=host one result is copied to the host while the next is computed.
         """
         return memory.bytes_while_running(self.needs, 1 if self.plan is None else 2)
 
@@ -117,10 +100,7 @@ class CompiledCase:
 
     @property
     def compulsory_bytes(self) -> int | None:
-        """The bytes that each device transfers to read inputs and write results once, or None if unknown.
-
-        With storage=host the per-point inputs and results of all steps count. Shared inputs count once.
-        """
+        """The bytes that each device transfers to read inputs and write results once, or None if unknown."""
         arguments = self.needs.get("argument_bytes")
         if self.plan is not None and arguments is not None:
             return arguments + self.plan.moved_bytes
@@ -137,25 +117,21 @@ def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
 
 @dataclass(frozen=True)
 class CompileSettings:
-    """The functions that compile a program and decide whether it fits into memory.
+    """The functions that compile a program and decide whether it fits into memory."""
 
-    Attributes:
-        compile_program: traces, lowers and compiles a program.
-        describe_shortage: returns an error message with the needed and the available bytes if a case does not
-            fit into memory, or None if it fits.
-        known_blocks: the field `blocks` of the record of an earlier run, whose values are tried first, or
-            None.
-    """
-
+    # Traces, lowers and compiles a program.
     compile_program: CompileProgram = _compile_with_abstract_arguments
+    # Returns an error message with the needed and the available bytes if a case does not fit into memory, or
+    # None if it fits.
     describe_shortage: DescribeShortage = lambda compiled: None
+    # The field `blocks` of the record of an earlier run, whose values are tried first, or None.
     known_blocks: Mapping[str, Any] | None = None
 
 
 def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> DerivativeShape:
     """Return the shape of the derivative of a case, with a coloring if its seeds are colored.
 
-    Raise `TooLarge` if the inputs do not fit into memory, before a sparsity pattern is detected.
+    Raise `TooLarge` if its inputs do not fit into memory, before a pattern is detected.
     """
     sizes = derivative_shape(case, workload)
     if case.seeds != "colored":
@@ -198,17 +174,13 @@ def compile_blocks(
     devices: Sequence[Any],
     compile_program: CompileProgram,
 ) -> CompiledCase:
-    """Return a case, compiled for its `chunk` and `block`.
-
-    If the case exceeds a limit of XLA or JAX, `program` is None and `overflow` is an error message.
-    """
+    """Return a case, compiled for its `chunk` and `block`, or with an `overflow` if it exceeds a limit of XLA."""
     bound = lower_bound(case, workload, sizes)
     if bound.overflow:
         return bound
     try:
         program = _lay_out(bound, devices)
-        has_tracing = hasattr(program.function, "trace")
-        if not has_tracing and _seed_elements(case, sizes) > _MAX_UNCHECKED_ELEMENTS:
+        if not hasattr(program.function, "trace") and _seed_elements(case, sizes) > _MAX_UNCHECKED_ELEMENTS:
             timing.require_addressable(trace_program(bound, devices))
         stages = compile_program(program)
     except OverflowError as error:
@@ -218,7 +190,6 @@ def compile_blocks(
 
 
 def _lay_out(compiled: CompiledCase, devices: Sequence[Any], api: str | None = None) -> layout.Program:
-    """Return the program of a case, or of one step if it has steps. `api` replaces the API of the case."""
     step = compiled.plan or compiled
     has_start = compiled.plan is not None and compiled.plan.seeds is not None
     case = dataclasses.replace(step.case, api=api or step.case.api)
@@ -233,10 +204,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
-    """Return an uncompiled case, whose `needs` are the bytes of its inputs and its result on each device.
-
-    If an array is too large for XLA or there are too many seeds for JAX, `overflow` is an error message.
-    """
+    """Return an uncompiled case, whose `needs` are the bytes of its inputs and its result on each device."""
     plan = None
     if case.storage == "host" and sizes.parts:
         plan = option_modules.load("host_offload").plan_offload(case, workload, sizes)
@@ -249,8 +217,10 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
         output = math.prod(result_shape(step, workload, step_sizes)) * itemsize // case.devices
     needs: dict[str, int | None] = {"argument_bytes": arguments, "temp_bytes": 0, "output_bytes": output}
     largest = max(arguments, output, _seed_elements(step, step_sizes) * itemsize)
-    overflow = _describe_overflow(case, sizes, largest)
-    return CompiledCase(case, workload, sizes, None, timing.Stages(_no_program, None), needs, plan, overflow)
+    return CompiledCase(
+        case, workload, sizes, None, timing.Stages(_no_program, None), needs, plan,
+        overflow=_describe_overflow(case, sizes, largest),
+    )  # fmt: skip
 
 
 def _describe_overflow(case: Case, sizes: DerivativeShape, array_bytes: int) -> str | None:
@@ -258,8 +228,10 @@ def _describe_overflow(case: Case, sizes: DerivativeShape, array_bytes: int) -> 
     if array_bytes > _MAX_ARRAY_BYTES:
         return f"an array takes {format_bytes(array_bytes)}: XLA addresses less than 2**63 bytes"
     if seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
-        limit = f"JAX counts them in int32, up to {_MAX_INT32_SEEDS:,}, and in int64 with dtype=float64 only"
-        return f"{seeds:,} seeds: {limit}"
+        return (
+            f"{seeds:,} seeds: JAX counts them in int32, up to {_MAX_INT32_SEEDS:,}, "
+            "and in int64 with dtype=float64 only"
+        )
     return None
 
 
@@ -274,13 +246,13 @@ def _seed_elements(case: Case, sizes: DerivativeShape) -> int:
     if case.batch != "whole":
         points = min(ceil_div(case.points, point_devices), case.block or case.points)
     chunk = case.chunk if isinstance(case.chunk, int) else sizes.seeds
-    elements = [0]
+    largest = 0
     for part in sizes.parts:
         length = part.seeds
         if sizes.coloring is not None:
             length = sizes.inputs if part.computes_columns else sizes.outputs
-        elements.append(points * min(ceil_div(part.seeds, seed_devices), chunk) * length)
-    return max(elements)
+        largest = max(largest, points * min(ceil_div(part.seeds, seed_devices), chunk) * length)
+    return largest
 
 
 def require_room(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
@@ -298,7 +270,7 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
     """Place the inputs of a compiled case on its devices.
 
     Returns:
-        A function without arguments that computes a result on the devices.
+        A function without arguments that computes a result.
         A function that copies such a result to the host as one array.
     """
     assert compiled.program is not None

@@ -41,10 +41,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return the variables XLA_FLAGS and GLIBC_TUNABLES for a worker process as a dict from name to value.
-
-    Values that the user has set take precedence.
-    """
+    """Return the variables XLA_FLAGS and GLIBC_TUNABLES for a worker process, where those of the user prevail."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # takes 40 ms to import, which `status` does not need
 
@@ -72,8 +69,7 @@ def describe(
     Args:
         started_with: the environment variables at the start of the process.
         bound_to: the processor cores that the process is bound to, or None if it is not bound.
-        engine: the versions of a peer (another AD library). The hash `digest` includes them, the hash
-            `setting` does not.
+        engine: the versions of a peer, which the hash `digest` includes and the hash `setting` does not.
         more: further fields of the environment, which neither hash includes.
         hardware: the machine and the compilers for which a plan predicts times, or None for a run.
     """
@@ -130,10 +126,7 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the hash of the last git commit of this package, and whether its files have changed since.
-
-    Return (None, None) if the package is not in a git repository.
-    """
+    """Return the last git commit of this package, and whether its files have changed, or (None, None)."""
     in_package = ("-C", str(_PACKAGE))
     if value := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return value.removesuffix("+dirty"), value.endswith("+dirty")
@@ -145,9 +138,9 @@ def commit() -> tuple[str | None, bool | None]:
 
 def git(*arguments: str, **variables: str) -> str | None:
     """Run git and return its output, or None if it fails or is not installed."""
-    command, env = ["git", *arguments], os.environ | variables
+    env = os.environ | variables
     try:
-        process = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+        process = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, env=env)
     except OSError:
         return None
     return process.stdout.strip() if process.returncode == 0 else None
@@ -165,10 +158,7 @@ def processor() -> str:
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the CPU frequency governor of the given cores, such as "performance", or None if unknown.
-
-    If `bound_to` is None, all cores that this process may use are read. Several governors are joined by "+".
-    """
+    """Return the frequency governors of the given cores, or of all, joined by "+", or None if unknown."""
     cores = bound_to or sorted(os.sched_getaffinity(0))
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
@@ -204,8 +194,8 @@ def contents(path: str) -> str | None:
 
 def last_line(text: str, otherwise: str = "no output") -> str:
     """Return the last nonblank line of a program's output, after `scrub`, or `otherwise` if there is none."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return scrub(lines[-1]) if lines else otherwise
+    lines = text.strip().splitlines()
+    return scrub(lines[-1].strip()) if lines else otherwise
 
 
 def scrub(text: str) -> str:
@@ -214,11 +204,10 @@ def scrub(text: str) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """Return a text without the passwords of URLs and the values of secret environment variables.
+    """Return a text without the passwords of URLs and the values of variables such as GITHUB_TOKEN.
 
-    A variable is considered secret if its name, such as GITHUB_TOKEN, matches a pattern. Variables at the
-    start of the process are included, because a user's module may remove one and raise an exception that
-    contains its value.
+    Variables at the start of the process count too, because a user's module may remove one and raise an
+    exception that contains its value.
     """
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
@@ -226,11 +215,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return a list of (secret text, variable name), with the longest text first.
-
-    A secret occurs several times: as it is, with normalized blanks, by line, and quoted for Python, JSON and
-    URLs.
-    """
+    """Return a list of (secret text, variable name), with the longest text first, in all forms of quoting."""
     names: dict[str, str] = {}
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:
         if not _SECRET.search(name) or value.strip().isdecimal():

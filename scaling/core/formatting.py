@@ -1,15 +1,18 @@
-"""Format numbers, durations, bytes and counts as text."""
+"""Format numbers, durations, bytes, counts and tracebacks as text."""
 
 import math
+import sysconfig
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
+
+TRACEBACK_MARK = "| "  # the start of each line of a traceback in the log of a worker
+_NOT_OF_USER = ("<", str(Path(__file__).resolve().parents[1]), f"{sysconfig.get_path('stdlib')}/")
+_LIBRARIES = ("/site-packages/", "/dist-packages/")
 
 
 def format_number(value: float) -> str:
-    """Format a number with three digits but at most two decimals, such as '12.3' or '0.07'.
-
-    Numbers below 0.01 have three digits and any number of decimals. Numbers of at least a million and very
-    small numbers have an exponent, such as '1.5e+06'.
-    """
+    """Format a number with three digits and at most two decimals, unless it is below 0.01: '12.3', '1.5e+06'."""
     if value == 0 or not 0.01 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
@@ -53,3 +56,25 @@ def list_first(names: Sequence[str], most: int) -> str:
     """Join the first `most` names and the number of the remaining ones: 'a, b and 3 more'."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    return [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_NOT_OF_USER)
+        and not any(name in frame.filename for name in _LIBRARIES)
+    ]
+
+
+def innermost_location(error: BaseException) -> str:
+    """Return the innermost line of user code in a traceback, such as 'model.py:12', or "" without one."""
+    frames = _user_frames(error)
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+
+
+def format_traceback(error: BaseException) -> str:
+    """Return the frames of an error in user code, or else all, as text with the prefix "| " on each line."""
+    frames = _user_frames(error) or traceback.extract_tb(error.__traceback__)
+    text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)])
+    return "\n".join(TRACEBACK_MARK + line for line in text.splitlines())

@@ -43,8 +43,9 @@ class InputSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _parse_shape("InputSpec", (self.shape,)))
         if not callable(self.make):
-            expected = f"must be a function make(generator, rows), not {self.make!r}"
-            raise Refusal(f"the second argument of InputSpec {expected}")
+            raise Refusal(
+                f"the second argument of InputSpec must be a function make(generator, rows), not {self.make!r}"
+            )
 
 
 def _parse_shape(function: str, sizes: tuple[Any, ...], hint: str = "") -> tuple[int, ...]:
@@ -77,8 +78,9 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
     The shape of one row is given as sizes, such as `uniform(2, 3)`, or as a tuple.
     """
-    hint = "; the interval is given by name, such as uniform(3, low=0.5, high=2.0)"
-    shape = _parse_shape("uniform", shape, hint)
+    shape = _parse_shape(
+        "uniform", shape, "; the interval is given by name, such as uniform(3, low=0.5, high=2.0)"
+    )
     _require_finite("uniform", low=low, high=high)
     if not np.all(np.less(low, high)):
         raise Refusal(f"low of uniform(...) must be less than high, not low={low!r} and high={high!r}")
@@ -92,8 +94,9 @@ def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
 
     The shape of one row is given as sizes, such as `normal(2, 3)`, or as a tuple.
     """
-    hint = "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
-    shape = _parse_shape("normal", shape, hint)
+    shape = _parse_shape(
+        "normal", shape, "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
+    )
     _require_finite("normal", mean=mean, deviation=deviation)
     if not np.all(np.greater_equal(deviation, 0)):
         raise Refusal(f"deviation of normal(...) must be zero or more, not {deviation!r}")
@@ -118,8 +121,9 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
         first = group * group_rows
         drawn = spec.make(generator, np.arange(first, first + group_rows))
         if np.shape(drawn)[1:] != spec.shape:
-            shapes = f"rows of shape {np.shape(drawn)[1:]}, expected {spec.shape}"
-            raise ValueError(f"the InputSpec of {name!r} draws {shapes}")
+            raise ValueError(
+                f"the InputSpec of {name!r} draws rows of shape {np.shape(drawn)[1:]}, expected {spec.shape}"
+            )
         low, high = max(start, first), min(stop, first + group_rows)
         rows[low - start : high - start] = drawn[low - first : high - first]
     return rows
@@ -149,10 +153,7 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 def input_arrays(
     case: Case, workload: "Workload", start: int = 0, stop: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Return the inputs of the points `start` to `stop` (default: all) as a dict from name to array.
-
-    The arrays are on the host and have the dtype of the case. Per-point inputs have a leading axis of points.
-    """
+    """Return the inputs of the points `start` to `stop` (default: all) on the host, in the dtype of the case."""
     stop = case.points if stop is None else stop
     points = {name: point_rows(case, workload, name, start, stop) for name in workload.points}
     return points | {name: shared_input(case, workload, name) for name in workload.shared}

@@ -26,18 +26,13 @@ from scaling.core.workload import Workload
 
 
 class DevicePosition(NamedTuple):
-    """The position of a device in the device mesh.
+    """The position of a device in the device mesh."""
 
-    Attributes:
-        points, seeds: the index of the device along each axis of the mesh.
-        start: the index of the first seed, for a program that runs once per range of seeds.
-        sum_over_devices: a function that sums a pytree over all devices with split=data, and otherwise
-            returns it unchanged.
-    """
-
+    # points, seeds: the index of the device along each axis of the mesh
     points: Any = 0
     seeds: Any = 0
-    start: Any = 0
+    start: Any = 0  # the index of the first seed, for a program that runs once per range of seeds
+    # A function that sums a pytree over all devices with split=data, and otherwise returns it unchanged.
     sum_over_devices: Callable[[Any], Any] = lambda tree: tree
 
 
@@ -96,9 +91,8 @@ def local_derivative(
 ) -> Callable[[Named, Named, Colorings, DevicePosition], Any]:
     """Return a function that computes the part of the reduced derivative that one device contributes.
 
-    The returned function takes the per-point inputs, the shared inputs, the colorings and the position of the
-    device. For a mode with seeds, it returns a tuple with one entry per linear map (forward mode, reverse
-    mode or both). With seeds=colored, an entry is the array of the nonzeros that the device reads.
+    For a mode with seeds, it returns a tuple with one entry per linear map. With seeds=colored, an entry is the
+    array of the nonzeros that the device reads.
     """
     evaluate = functools.partial(_value_or_slices, case, workload, sizes)
 
@@ -107,8 +101,8 @@ def local_derivative(
             if case.mode in workload.whole_modes:
                 return _workload_derivative(case, workload, sizes, {**points, **shared}, position)
             if workload.reduction.sums_points:
-                option = option_modules.load("data_parallel")
-                return option.sum_derivative(case, workload, sizes, points, shared, position)
+                sum_derivative = option_modules.load("data_parallel").sum_derivative
+                return sum_derivative(case, workload, sizes, points, shared, position)
             if case.batch == "whole":
                 assert workload.whole is not None
                 return evaluate(workload.whole, {**points, **shared}, colorings, position)
@@ -148,7 +142,6 @@ def _value_or_slices(
 def _workload_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape, inputs: Named, position: DevicePosition
 ) -> Any:
-    """Return the derivative computed by a function of `workload.whole_modes`, after its reduction."""
     result = workload.whole_modes[case.mode](**inputs)
     if workload.reduction.sums_points:
         return position.sum_over_devices(result)
@@ -203,8 +196,7 @@ def apply_linear_map(
 def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[Any, ...]:
     """Return one row of the seed matrix as a tuple of arrays with the shapes and dtypes of `like`.
 
-    Without `colors`, this is the row `number` of the identity matrix. With `colors`, it is the sum of all
-    rows of the identity matrix that have the color `number`. It is zero if there is no such row.
+    It is the row `number` of the identity matrix, or the sum of its rows with the color `number`.
     """
     seed, start = [], 0
     for a in like:
@@ -224,10 +216,9 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of a function over a range of seeds, computed one chunk of seeds at a time.
+    """Return the sum of a function over a range of seeds, one chunk at a time, added in float32 or float64.
 
-    `sum_of` maps an array of seed indices to the sum of the function over these seeds. The sums of several
-    chunks are added in float32 or float64.
+    `sum_of` maps an array of seed indices to the sum of the function over these seeds.
     """
     if seeds.is_one_chunk:
         return sum_of(seeds.numbers)
@@ -281,8 +272,7 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
 def _multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
     """Return the inner products of a device's columns with all columns: (columns of the device, inputs).
 
-    If the device does not compute all columns in a single chunk, it computes all columns again for each chunk
-    of its columns.
+    Unless a single chunk has all columns, they are computed again for each chunk of the device's columns.
     """
     if seeds.is_one_chunk and seeds.count >= inputs:
         C = jax.vmap(column)(seeds.numbers)
@@ -332,6 +322,6 @@ def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, output
 
 
 def _multiply_rows(rows: Any) -> Any:
-    """Return R^T R, (inputs, inputs), for rows R given as one array (seeds, ...) per input."""
+    """Return R^T R, (inputs, inputs), of rows R, one array (seeds, ...) per input."""
     R = jnp.concatenate([a.reshape(a.shape[0], -1) for a in rows], axis=1)
     return R.T @ R

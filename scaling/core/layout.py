@@ -6,6 +6,7 @@ wrapped function to compile, with the shapes and shardings of its arguments. `pl
 arguments to the devices.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -17,11 +18,11 @@ from jax.sharding import PartitionSpec as P
 
 from scaling.core import option_modules
 from scaling.core.case import Case, Refusal
-from scaling.core.gather import gather_pieces
 from scaling.core.inputs import point_rows, shared_input
 from scaling.core.jacobian import DevicePosition, PartColoring, local_derivative
 from scaling.core.shape import (
     DerivativeShape,
+    LinearMapPart,
     Named,
     ceil_div,
     derivative_shape,
@@ -40,22 +41,17 @@ OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
 
 @dataclass(frozen=True)
 class Program:
-    """A function to compile, with its arguments.
+    """A function to compile, with its arguments."""
 
-    Attributes:
-        function: the function to compile, which runs on all devices of the case.
-        arguments: the abstract arguments by name, in the order of the parameters of `function`.
-        collect: copies a result to the host and returns it as one array of the shape `shape.result_shape`.
-        pieces: copies a result to the host and returns a list of arrays to concatenate along the last axis.
-        sizes: the shape of the derivative.
-        given: the values of those arguments that are not inputs, such as the colors of columns, by name.
-    """
-
-    function: Callable[..., Any]
+    function: Callable[..., Any]  # the function to compile, which runs on all devices of the case
+    # The abstract arguments by name, in the order of the parameters of `function`.
     arguments: Mapping[str, jax.ShapeDtypeStruct]
+    # Copies a result to the host and returns it as one array of the shape `shape.result_shape`.
     collect: Callable[[Any], np.ndarray]
+    # Copies a result to the host and returns a list of arrays to concatenate along the last axis.
     pieces: Callable[[Any], list[np.ndarray]]
-    sizes: DerivativeShape
+    sizes: DerivativeShape  # the shape of the derivative
+    # The values of those arguments that are not inputs, such as the colors of columns, by name.
     given: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -74,8 +70,7 @@ def lay_out(
 ) -> Program:
     """Return the program of a case, partitioned over its devices.
 
-    With `has_start`, the index of the first seed is an argument of the program, so that each call can compute
-    a different range of seeds.
+    With `has_start`, the index of the first seed is an argument of the program.
     """
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
@@ -107,15 +102,13 @@ def lay_out(
 
 def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str, _Argument]:
     points, shared = input_structs(case, workload)
-    points_per_device = ceil_div(case.points, case.axes[0])
-    arguments = {
-        name: _Argument((points_per_device, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()
-    }
+    count = ceil_div(case.points, case.axes[0])
+    arguments = {name: _Argument((count, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()}
     arguments |= {name: _Argument(x.shape, x.dtype) for name, x in shared.items()}
     for name, x in given.items():
-        is_split = name.startswith(POSITIONS)
-        shape, spec = ((1, *x.shape[1:]), P(SEEDS)) if is_split else (x.shape, P())
-        arguments[name] = _Argument(shape, x.dtype, spec)
+        arguments[name] = _Argument(x.shape, x.dtype)
+        if name.startswith(POSITIONS):
+            arguments[name] = _Argument((1, *x.shape[1:]), x.dtype, P(SEEDS))
     return arguments
 
 
@@ -141,7 +134,6 @@ def _device_function(
 def _wrap_jit(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the function of one device, wrapped in `jax.jit` unless jit=false, and its arguments."""
     sharding = SingleDeviceSharding(devices[0])
     structs = {
         name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in arguments.items()
@@ -153,10 +145,6 @@ def _wrap_jit(
 def _wrap_shard_map(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the function wrapped in `jax.shard_map`, and its arguments.
-
-    Results have the two axes of the device mesh as leading axes.
-    """
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
@@ -180,8 +168,6 @@ def _wrap_shard_map(
 def _wrap_pmap(
     case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    """Return the function wrapped in `jax.pmap` and its arguments, which have a leading axis of devices."""
-
     def on_axis(*arrays: Any) -> Any:
         device, seed_devices = jax.lax.axis_index(POINTS), case.axes[1]
         position = DevicePosition(device // seed_devices, device % seed_devices, 0, _sum_over_devices(case))
@@ -196,7 +182,6 @@ def _wrap_pmap(
 
 
 def _sum_over_devices(case: Case) -> Callable[[Any], Any]:
-    """Return a function that sums a pytree over all devices with split=data, or else returns it unchanged."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -209,9 +194,7 @@ def place_inputs(
     host: Mapping[str, np.ndarray] | None = None,
     names: Iterable[str] | None = None,
 ) -> list[jax.Array]:
-    """Return the arguments of a program as arrays on its devices.
-
-    Each process generates only the rows that its devices need.
+    """Return the arguments of a program as arrays on its devices, of which each process generates its rows.
 
     Args:
         host: the per-point inputs by name, if they are already on the host. None generates them.
@@ -254,3 +237,160 @@ def _place_argument(
     if case.api == "jit":
         return jax.device_put(shard((slice(None),) * len(struct.shape)), struct.sharding)
     return jax.make_array_from_callback(struct.shape, struct.sharding, shard)
+
+
+def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> list[np.ndarray]:
+    """Return a result as a list of host arrays, whose concatenation along the last axis is the whole result.
+
+    `result` is the pytree of arrays that the devices return. For an AD mode with seeds it is a tuple with one
+    entry per linear map (forward mode, reverse mode or both).
+    """
+    if not case.ad_mode.has_seeds:
+        (array,) = jax.tree.leaves(result)
+        return [_gather_unseeded(case, workload, array, result_shape(case, workload, sizes))]
+    gathered: list[np.ndarray] = []
+    for part, arrays in zip(sizes.parts, result, strict=True):
+        gathered += _gather_part(case, workload, sizes, part, jax.tree.leaves(arrays))
+    if len(sizes.parts) == 1:
+        return gathered
+    if not workload.reduction.linear_in_inputs:  # each part contributes to the same elements
+        return [np.sum(gathered, axis=0)]
+    names = [name for part in sizes.parts for name in part.names]
+    by_name = dict(zip(names, gathered, strict=True))
+    return [by_name[name] for name in workload.names]
+
+
+def _gather_unseeded(
+    case: Case, workload: Workload, x: np.ndarray, shape: tuple[int, int, int]
+) -> np.ndarray:
+    if workload.reduction.sums_points:
+        x = _sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
+    elif case.ad_mode.is_value and shape == (1, 1, 1):
+        x = x.reshape(-1)[:1]
+    else:
+        x = x.reshape(x.shape[0] * x.shape[2], -1)[: shape[0]]
+    if x.size != math.prod(shape):
+        raise Refusal(f"{case.mode} of {case.workload} returns {x.shape}, where {shape} is expected")
+    return x.reshape(shape)
+
+
+def _sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
+    """Return the sum of x, (point devices, seed devices, ...), over the point devices: (1, ...).
+
+    With split=data, an all-reduce has already computed the sum, and the copies of all devices are returned.
+    """
+    x = x[:, 0]
+    return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
+
+
+def _gather_point_sums(
+    case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the derivatives of a sum over the points, one array (copies, 1, inputs) per input of the part."""
+    if part.computes_columns:
+        (x,) = arrays  # (point devices, seed devices, seeds)
+        x = x.reshape(x.shape[0], 1, -1)[:, :, : part.seeds]
+        return _split_inputs(workload, part, _sum_over_point_devices(case, x)[:, None])
+    sums = [_sum_over_point_devices(case, x) for x in arrays]
+    return [x.reshape(len(x), 1, -1) for x in sums]
+
+
+def _gather_part(
+    case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the result of one linear map as arrays (points, ...), to be concatenated along the last axis.
+
+    A reduction that is `linear_in_inputs` has one array for each of `part.names`, if these are not all inputs.
+    """
+    reduction = workload.reduction
+    if reduction.sums_points:
+        return _gather_point_sums(case, workload, part, arrays)
+    if part.along_point or is_summed_on_host(workload, part):
+        return _gather_sums(case, workload, part, arrays)
+    if sizes.summed:
+        return _gather_gradient(case, workload, part, arrays)
+    if not part.computes_columns and case.batch == "whole":
+        return [_join_batch_rows(case, sizes, part, x) for x in arrays]
+    if not part.computes_columns or reduction.columns.products:
+        return [_join_rows(case, part, x) for x in arrays]
+    columns = _join_columns(case, part, arrays[0])
+    if reduction.linear_in_inputs and part.names != workload.names:
+        return _split_inputs(workload, part, columns)
+    return [columns]
+
+
+def _gather_gradient(
+    case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the gradient of a scalar function of the batch, one array (points, 1, inputs) per input."""
+    if part.computes_columns:  # the seeds are ordered by input, then by point
+        arrays = _split_inputs(workload, part, arrays[0].reshape(-1)[: part.seeds], case.points)
+    else:  # the first device has the only seed
+        arrays = [x[:, 0] for x in arrays]
+    return [x.reshape(case.points, 1, -1) for x in arrays]
+
+
+def _join_batch_rows(case: Case, sizes: DerivativeShape, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
+    """Return the rows of all devices as one array (points, outputs, inputs).
+
+    Here the function returns the outputs of a whole batch, and the seeds number the outputs of all points.
+    """
+    seed_devices = case.axes[1]
+    seeds = ceil_div(part.seeds, seed_devices)
+    x = x.reshape(seed_devices * seeds, -1)[: part.seeds]  # (points x outputs, inputs)
+    return x.reshape(case.points, sizes.outputs, -1)
+
+
+def _join_rows(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
+    """Return the reduced rows of all devices as one array (points, seeds, elements of a reduced row)."""
+    point_devices, seed_devices = case.axes
+    seeds = ceil_div(part.seeds, seed_devices)
+    x = np.moveaxis(x.reshape(point_devices, seed_devices, x.shape[2], seeds, -1), 1, 2)
+    x = _join_points(case, x)  # (points, seed devices, seeds, inputs)
+    return x.reshape(case.points, seed_devices * seeds, -1)[:, : part.seeds]
+
+
+def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
+    """Return the reduced columns of all devices as one array (points, elements of a column, seeds)."""
+    point_devices, seed_devices = case.axes
+    seeds = ceil_div(part.seeds, seed_devices)
+    x = np.moveaxis(x.reshape(point_devices, seed_devices, x.shape[2], -1, seeds), 1, 3)
+    x = _join_points(case, x)  # (points, outputs, seed devices, seeds)
+    return x.reshape(case.points, -1, seed_devices * seeds)[:, :, : part.seeds]
+
+
+def _gather_sums(
+    case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the sums over the seeds of all devices.
+
+    In reverse mode, a linear result is one array (points, 1, inputs) per input. Any other result is one array
+    (points, elements, 1).
+    """
+    if part.along_point or case.axes[1] == 1:
+        arrays = [x[:, 0] for x in arrays]
+    else:
+        arrays = [x.astype(np.float64).sum(axis=1) for x in arrays]
+    arrays = [_join_points(case, x) for x in arrays]
+    if part.along_point or part.computes_columns or not workload.reduction.linear_in_inputs:
+        return [arrays[0].reshape(case.points, -1, 1)]
+    return [x.reshape(case.points, 1, -1) for x in arrays]
+
+
+def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
+    """Return whether a result is a sum over seeds, so that the host adds the partial sums of the devices."""
+    step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
+    return not part.along_point and step.sums_seeds
+
+
+def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
+    """Merge the first two axes, (point devices, points per device), and remove the padding."""
+    return x.reshape(-1, *x.shape[2:])[: case.points]
+
+
+def _split_inputs(
+    workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1
+) -> list[np.ndarray]:
+    """Split columns along the last axis by input. Each element of an input has `points` consecutive columns."""
+    ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
+    return np.split(columns, ends[:-1], axis=-1)

@@ -7,6 +7,8 @@ from typing import Any
 from scaling.core.environment import contents
 from scaling.core.formatting import format_bytes
 
+_KINDS = ("argument", "temp", "output")
+
 
 def available_bytes() -> int | None:
     """Return the bytes that this process can allocate on its host and in its cgroup, or None if unknown."""
@@ -25,21 +27,14 @@ def is_out_of_memory(text: str) -> bool:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return the memory needs of a compiled program in bytes per device.
-
-    The keys are "argument_bytes", "temp_bytes" and "output_bytes". A value is None if it is unknown.
-    """
+    """Return the "argument_bytes", "temp_bytes" and "output_bytes" of a program per device, None if unknown."""
     analysis = _call_if_supported(compiled, "memory_analysis")
-    names = ("argument", "temp", "output")
-    return {f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None) for name in names}
+    return {f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None) for name in _KINDS}
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes that a running program needs on each device, or None if unknown.
-
-    This is the sum of its arguments, its temporaries and `results` copies of its output.
-    """
-    arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in ("argument", "temp", "output"))
+    """Return the bytes that a running program with `results` results needs on each device, or None if unknown."""
+    arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in _KINDS)
     if arguments is None or temporaries is None or output is None:
         return None
     total: int = arguments + temporaries + results * output

@@ -27,35 +27,25 @@ TANGENT, COTANGENT, BOTH = "tangent", "cotangent", "both"
 
 @dataclass(frozen=True)
 class Mode:
-    """An AD mode, one way to compute a derivative.
+    """An AD mode, one way to compute a derivative."""
 
-    Attributes:
-        name: the name of the mode in a case, such as "jacfwd".
-        order: the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian).
-        seed: TANGENT, COTANGENT, BOTH for a combination of two modes, or None for a mode without seeds.
-        linear_map: the function (f, x) -> (seed -> slice). None for a combination, for a mode without seeds,
-            and for a mode that computes only the Laplacian.
-        parts: the names of the forward and the reverse mode of a combination, otherwise None.
-        sums_outputs: whether the mode differentiates the sum of the outputs, a scalar.
-        uses_reverse: whether the mode stores intermediate values for a reverse pass.
-        finite_step: whether the mode is a finite difference, which has a truncation error.
-        closed_form: whether the mode evaluates a formula that was derived by hand.
-        pass_per_output: whether each seed needs one JVP per output.
-        quadratic_sum: the function (f, x) -> (V -> sum of v^T H v over the seeds v in V), where H is the
-            Hessian of f at x and V is a tuple like x with a leading axis of seeds. If None, each H v is
-            computed by `linear_map` and multiplied by v.
-    """
-
-    name: str
-    order: int = 1
+    name: str  # the name of the mode in a case, such as "jacfwd"
+    order: int = 1  # the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian)
+    # TANGENT, COTANGENT, BOTH for a combination of two modes, or None for a mode without seeds.
     seed: str | None = None
+    # The function (f, x) -> (seed -> slice). None for a combination, for a mode without seeds, and for a mode
+    # that computes only the Laplacian.
     linear_map: Callable[[Callable[..., Any], tuple[Any, ...]], LinearMap] | None = None
+    # The names of the forward and the reverse mode of a combination, otherwise None.
     parts: tuple[str, str] | None = None
-    sums_outputs: bool = False
-    uses_reverse: bool = False
-    finite_step: bool = False
-    closed_form: bool = False
-    pass_per_output: bool = False
+    sums_outputs: bool = False  # whether the mode differentiates the sum of the outputs, a scalar
+    uses_reverse: bool = False  # whether the mode stores intermediate values for a reverse pass
+    finite_step: bool = False  # whether the mode is a finite difference, which has a truncation error
+    closed_form: bool = False  # whether the mode evaluates a formula that was derived by hand
+    pass_per_output: bool = False  # whether each seed needs one JVP per output
+    # The function (f, x) -> (V -> sum of v^T H v over the seeds v in V), where H is the Hessian of f at x and
+    # V is a tuple like x with a leading axis of seeds. If None, each H v is computed by `linear_map` and
+    # multiplied by v.
     quadratic_sum: Callable[[Callable[..., Any], tuple[Any, ...]], LinearMap] | None = None
 
     @property

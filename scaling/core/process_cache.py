@@ -16,16 +16,15 @@ _values: dict[str, dict[Hashable, Any]] = {}
 def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None = None) -> Value:
     """Return the cached value of a key, computed by `make` if it is missing.
 
-    For each `kind` of values, such as "coloring", the newest `most` values are kept, or all if it is None.
+    Of each `kind` of values, such as "coloring", the newest `most` are kept, or all.
     """
-    values = _values.setdefault(kind, {})
+    values: dict[Hashable, Value] = _values.setdefault(kind, {})
     if key not in values:
         value = make()
         while most is not None and len(values) >= most:
             values.pop(next(iter(values)))
         values[key] = value
-    cached_value: Value = values[key]
-    return cached_value
+    return values[key]
 
 
 def clear(kind: str | None = None) -> None:
@@ -37,8 +36,7 @@ def clear(kind: str | None = None) -> None:
 def fingerprint(value: Any) -> Hashable:
     """Return a cache key that is equal for functions with the same code and the same captured values.
 
-    Each case creates new functions for its workload, and Python compares two such functions as unequal. Other
-    values are compared by equality, or by identity if they are not hashable.
+    Each case creates new functions for its workload. Values that are not hashable are compared by identity.
     """
     if isinstance(value, tuple | list):
         return (type(value), *map(fingerprint, value))

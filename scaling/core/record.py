@@ -96,9 +96,7 @@ class Record:
     collectives: dict[str, int] | None = None  # kind -> number in the compiled program
     blocks: dict[str, Any] | None = None  # with chunk=auto: block, chunk, storage, limit_bytes, probes
     chosen: dict[str, Any] | None = None  # with mode=auto: mode, batch, chunk, block, forward
-    padding: float | None = (
-        None  # with split=both or seeds=colored: the fraction of (point, seed) pairs that are padding
-    )
+    padding: float | None = None  # of (point, seed) pairs, a fraction, with split=both or seeds=colored
     detect_seconds: float | None = None  # with seeds=colored: to detect the sparsity pattern
     color_seconds: float | None = None  # with seeds=colored: to color its columns or rows
     colors: dict[str, int | None] | None = None  # the number of colors of columns and of rows
@@ -122,7 +120,7 @@ class Record:
 
     @property
     def setting(self) -> str:
-        """The hash of the environment without the versions of a peer, equal for comparable records."""
+        """The hash of the environment without the versions of a peer."""
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
@@ -132,10 +130,7 @@ class Record:
 
     @property
     def compulsory(self) -> int | None:
-        """The minimum number of bytes that each device must transfer, or None if unknown.
-
-        For old records, which lack `compulsory_bytes`, this is the number of bytes of arguments and outputs.
-        """
+        """`compulsory_bytes`, or in old records without it the bytes of arguments and outputs."""
         if self.compulsory_bytes is not None or self.argument_bytes is None or self.output_bytes is None:
             return self.compulsory_bytes
         return self.argument_bytes + self.output_bytes
@@ -152,10 +147,7 @@ class Record:
 
     @property
     def honest(self) -> bool:
-        """Whether the times may be part of a scaling curve.
-
-        This is false for CPU devices unless the process was bound to exactly one core per device.
-        """
+        """Whether the times may be part of a scaling curve: each CPU device was bound to a core of its own."""
         cores = self.environment.get("cores")
         return self.environment.get("platform") != "cpu" or (
             isinstance(cores, list) and len(cores) == self.case.devices

@@ -19,10 +19,9 @@ _REQUIRED_FIELDS = {"kernels": (), "messages": ("kind", "bytes", "group")}
 
 
 def from_line(line: str, path: Path = Path("the file")) -> Record:
-    """Parse a record from a line of JSON.
+    """Parse a record from a line of JSON of the file `path`.
 
     Raise ValueError if the line is damaged, or `Refusal` if a newer version of this package wrote the record.
-    `path` is the file of the line, for the message.
     """
     fields = json.loads(line)
     _require(isinstance(fields, dict), "not a JSON object")
@@ -52,8 +51,10 @@ def require_known_schema(value: Any, path: Path) -> None:
     version = versions.get("ad_scaling") if isinstance(versions, dict) else None
     is_known = isinstance(version, str) and version != scaling.__version__
     needed = f"ad-scaling {version} or newer" if is_known else "the version of ad-scaling that wrote it"
-    found = f"{path} has schema {schema}, ad-scaling {scaling.__version__} reads schema {SCHEMA}"
-    raise Refusal(f"{found}: install {needed}, or give another folder; nothing was changed")
+    raise Refusal(
+        f"{path} has schema {schema}, ad-scaling {scaling.__version__} reads schema {SCHEMA}: "
+        f"install {needed}, or give another folder; nothing was changed"
+    )
 
 
 def _require(condition: bool, text: str) -> None:
@@ -89,7 +90,6 @@ _TYPE_CHECKS = {name: _type_check(hint) for name, hint in typing.get_type_hints(
 
 
 def _check_numbers(name: str, value: Any) -> None:
-    """Raise ValueError if a number anywhere in a JSON value is infinite, NaN or too large."""
     if isinstance(value, list | dict):
         for key, item in value.items() if isinstance(value, dict) else enumerate(value):
             _check_numbers(f"{name}.{key}", item)
@@ -111,8 +111,7 @@ def _check_record(record: Record) -> None:
         value = environment.get(name)
         _require(isinstance(value, str | None), f"environment.{name} is {_shorten(value)}, not a string")
     is_ceiling = {"k", "terms"} <= case.sizes.keys() and case.target in (*PEAKS, *FLOORS)
-    text = f"a ceiling without a target or a size: {case.target!r}"
-    _require(case.workload != CEILING or is_ceiling, text)
+    _require(case.workload != CEILING or is_ceiling, f"a ceiling without a target or a size: {case.target!r}")
     _require(record.status != "ok" or bool(record.seconds), "ok, but without samples")
     are_samples = _are_seconds(record.seconds, _MIN_SAMPLE_SECONDS) and _are_seconds(record.seconds_min)
     _require(are_samples, "a sample that is not a positive number of seconds")

@@ -4,17 +4,16 @@ The field `reduce` of a case is a key of `REDUCTIONS`. A device applies the step
 or `rows` (in reverse mode) of a reduction to each slice (column or row) of J as soon as the slice is
 computed, so that it need not store the whole J. `of_jacobians` reduces a whole J from a workload. `reference`
 computes the expected result for the correctness check, with the two magnitudes from which tolerances.py
-computes a tolerance. To add a reduction, add one value to `REDUCTIONS`. JAX is imported only when a function
-first needs it, because modules that read records import this table and do not need JAX.
+computes a tolerance. To add a reduction, add one value to `REDUCTIONS`. This module does not import JAX,
+because modules that read records import its table.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from scaling.core.tolerances import EntryCounts, Jacobians, SizedEntries
+    from scaling.core.tolerances import Jacobians, SizedEntries
 
 OUTPUTS, INPUTS = "outputs", "inputs"
 
@@ -23,79 +22,58 @@ class ReferenceTerms(NamedTuple):
     """The expected result of a reduction and its sensitivity to rounding; see tolerances.py.
 
     All arrays are float64 and broadcast to the shape of the reduced result of all points.
-
-    Attributes:
-        expected: the expected result.
-        influence: the change of the result if J is rounded, divided by the tolerance of an entry of J.
-        magnitude: the sum of the magnitudes of the terms of the result.
     """
 
-    expected: Any
-    influence: Any
-    magnitude: Any
+    expected: Any  # the expected result
+    influence: Any  # the change of the result if J is rounded, divided by the tolerance of an entry of J
+    magnitude: Any  # the sum of the magnitudes of the terms of the result
 
 
 @dataclass(frozen=True)
 class SliceStep:
-    """The operation that a device applies to its slices (columns or rows) of J.
+    """The operation that a device applies to its slices (columns or rows) of J."""
 
-    Attributes:
-        function: maps a slice to its contribution to the reduced J, such as the sum of its elements. The
-            argument is a column (..., outputs). For rows there are two arguments: a row, as a tuple of one
-            array per input, and the tuple of inputs x. None uses the slice unchanged.
-        sums_seeds: whether the contributions are summed over the seeds, on each device, then on the host.
-        products: whether the device computes the inner products of all pairs of columns of J.
-    """
-
+    # Maps a slice to its contribution to the reduced J, such as the sum of its elements. The argument is a
+    # column (..., outputs). For rows there are two arguments: a row, as a tuple of one array per input, and
+    # the tuple of inputs x. None uses the slice unchanged.
     function: Callable[..., Any] | None = None
+    # Whether the contributions are summed over the seeds, on each device, then on the host.
     sums_seeds: bool = False
-    products: bool = False
+    products: bool = False  # whether the device computes the inner products of all pairs of columns of J
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A function of the Jacobian J at a point, (outputs, inputs), such as the sum over its rows.
+    """A function of the Jacobian J at a point, (outputs, inputs), such as the sum over its rows."""
 
-    Attributes:
-        name: the value of the field `reduce` of a case.
-        axes: the two axes of the result: OUTPUTS, INPUTS, or None for an axis of length 1.
-        columns, rows: the step for each column of J in forward mode, and for each row in reverse mode.
-        of_jacobians: the JAX function (J, x) -> result for all points. J is (points, outputs, inputs), x
-            is (points, inputs).
-        entries: a function that returns the number of entries of J whose sum is one element of the result.
-        reference: the NumPy function that computes the expected result and its sensitivity to rounding.
-        step_bound: the NumPy function (J, bound) -> change, for the error of finite differences. It returns
-            the largest change of the result, (points,), if each entry J[p, o, i] changes by at most
-            bound[p, i].
-        degree: the degree of the result as a polynomial in the entries of J.
-        sampling: what the check compares if the whole reference takes too long: a sample of the "entries" of
-            J, "products" of J and random vectors, or "columns" of J^T J. None if there is no such sample.
-        along_point: whether forward mode needs only one tangent, the point x itself.
-        sums_points: whether the result is also summed over the points.
-    """
-
-    name: str
+    name: str  # the value of the field `reduce` of a case
     _: KW_ONLY
+    # The two axes of the result: OUTPUTS, INPUTS, or None for an axis of length 1.
     axes: tuple[str | None, str | None]
+    # columns, rows: the step for each column of J in forward mode, and for each row in reverse mode
     columns: SliceStep = SliceStep()
     rows: SliceStep = SliceStep()
+    # The JAX function (J, x) -> result for all points. J is (points, outputs, inputs), x is (points, inputs).
     of_jacobians: Callable[[Any, Any], Any]
-    entries: Callable[["EntryCounts"], int]
+    # The entries of J whose sum is one element of the result: an "entry", the largest "column", the largest
+    # "row", or "all".
+    entries: str
+    # The NumPy function that computes the expected result and its sensitivity to rounding.
     reference: Callable[["SizedEntries"], ReferenceTerms]
+    # The NumPy function (J, bound) -> change, for the error of finite differences. It returns the largest
+    # change of the result, (points,), if each entry J[p, o, i] changes by at most bound[p, i].
     step_bound: Callable[["Jacobians", Any], Any] = lambda J, bound: bound.max(axis=1)
-    degree: int = 1
+    degree: int = 1  # the degree of the result as a polynomial in the entries of J
+    # What the check compares if the whole reference takes too long: a sample of the "entries" of J,
+    # "products" of J and random vectors, or "columns" of J^T J. None if there is no such sample.
     sampling: str | None = None
-    along_point: bool = False
-    sums_points: bool = False
+    along_point: bool = False  # whether forward mode needs only one tangent, the point x itself
+    sums_points: bool = False  # whether the result is also summed over the points
 
     def shape(self, outputs: int, inputs: int) -> tuple[int, int]:
         """Return the shape of the result of one point, such as (1, inputs) for the sum over the outputs."""
         sizes = {OUTPUTS: outputs, INPUTS: inputs, None: 1}
         return sizes[self.axes[0]], sizes[self.axes[1]]
-
-    def numbers(self, outputs: int, inputs: int) -> int:
-        """Return the number of elements of the result of one point."""
-        return math.prod(self.shape(outputs, inputs))
 
     @property
     def linear_in_inputs(self) -> bool:
@@ -113,38 +91,18 @@ class Reduction:
         return self.columns.products or self.rows.products
 
 
-def _multiply_by_point(J: Any, x: Any) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.einsum("pok,pk->po", J, x)
-
-
-def _multiply_columns(J: Any, _: Any) -> Any:
-    import jax.numpy as jnp
-
-    return jnp.einsum("poa,pob->pab", J, J)
-
-
 def _reference_whole(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of J. The largest entry of a row determines the tolerance of the row."""
     scale = e.size.max(axis=2, keepdims=True)
     return ReferenceTerms(e.values, scale, scale)
 
 
 def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the sums of J over the outputs.
-
-    All sums of a point have the same tolerance, proportional to the largest of the sums of |J|.
-    """
     influence, magnitude = (e.by_input(values).max(axis=1)[:, None, None] for values in (e.size, e.magnitude))
     return ReferenceTerms(e.by_input(e.values)[:, None, :], influence, magnitude)
 
 
 def _reference_points(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the sums of J over the outputs of each point.
-
-    The caller must sum the terms over the points.
-    """
+    """Return the `ReferenceTerms` of each point, which the caller must sum over the points."""
     return ReferenceTerms(*(e.by_input(values)[:, None, :] for values in (e.values, e.size, e.magnitude)))
 
 
@@ -156,10 +114,6 @@ def _reference_product(e: "SizedEntries", x: Any) -> ReferenceTerms:
 
 
 def _reference_norm(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the squared Frobenius norm of J.
-
-    The influence of rounding includes a second-order term.
-    """
     flat, largest = e.magnitude.reshape(len(e.magnitude), 1, -1), e.largest
     norm = (flat @ flat.transpose(0, 2, 1)).reshape(largest.shape)
     second_order = e.rounding.entry * flat.shape[2] * largest**2
@@ -167,7 +121,6 @@ def _reference_norm(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_gram(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of J^T J. The influence of rounding includes a second-order term."""
     J, columns, largest = e.values, e.magnitude.sum(axis=1), e.largest
     second_order = e.rounding.entry * J.shape[1] * largest**2
     influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
@@ -175,10 +128,6 @@ def _reference_gram(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_trace(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of the trace of J.
-
-    The influence is the sum over the rows of the largest entry of each row.
-    """
     trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.values, e.magnitude))
     return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)
 
@@ -197,7 +146,7 @@ WHOLE = Reduction(
     "whole",
     axes=(OUTPUTS, INPUTS),
     of_jacobians=lambda J, x: J,
-    entries=lambda count: 1,
+    entries="entry",
     reference=_reference_whole,
     sampling="entries",
 )
@@ -207,7 +156,7 @@ TRACE = Reduction(
     axes=(None, None),
     columns=SliceStep(sums_seeds=True),
     of_jacobians=lambda J, x: J.trace(axis1=1, axis2=2),
-    entries=lambda count: count.column,
+    entries="column",
     reference=_reference_trace,
 )
 _TABLE = (
@@ -218,7 +167,7 @@ _TABLE = (
         columns=SliceStep(lambda column: column.sum(axis=-1)),
         rows=SliceStep(sums_seeds=True),
         of_jacobians=lambda J, x: J.sum(axis=1),
-        entries=lambda count: count.column,
+        entries="column",
         reference=_reference_outputs,
         sampling="entries",
     ),
@@ -228,7 +177,7 @@ _TABLE = (
         columns=SliceStep(sums_seeds=True),
         rows=SliceStep(lambda row, x: sum(a.sum() for a in row)),
         of_jacobians=lambda J, x: J.sum(axis=2),
-        entries=lambda count: count.row,
+        entries="row",
         reference=lambda e: _reference_product(e, None),
         step_bound=lambda J, bound: bound.sum(axis=1),
         sampling="products",
@@ -237,8 +186,8 @@ _TABLE = (
         "vector",
         axes=(OUTPUTS, None),
         rows=SliceStep(lambda row, x: sum((a * b).sum() for a, b in zip(row, x, strict=True))),
-        of_jacobians=_multiply_by_point,
-        entries=lambda count: count.row,
+        of_jacobians=lambda J, x: (J @ x[:, :, None])[:, :, 0],
+        entries="row",
         reference=lambda e: _reference_product(e, e.x),
         sampling="products",
         along_point=True,
@@ -249,7 +198,7 @@ _TABLE = (
         columns=SliceStep(lambda column: (column**2).sum(axis=-1), sums_seeds=True),
         rows=SliceStep(lambda row, x: sum((a**2).sum() for a in row), sums_seeds=True),
         of_jacobians=lambda J, x: (J**2).sum(axis=(1, 2)),
-        entries=lambda count: count.entries,
+        entries="all",
         reference=_reference_norm,
         step_bound=_bound_norm,
         degree=2,
@@ -259,8 +208,8 @@ _TABLE = (
         axes=(INPUTS, INPUTS),
         columns=SliceStep(products=True),
         rows=SliceStep(sums_seeds=True, products=True),
-        of_jacobians=_multiply_columns,
-        entries=lambda count: count.column,
+        of_jacobians=lambda J, x: J.swapaxes(1, 2) @ J,
+        entries="column",
         reference=_reference_gram,
         step_bound=_bound_gram,
         degree=2,
@@ -270,7 +219,7 @@ _TABLE = (
         "points",
         axes=(None, INPUTS),
         of_jacobians=lambda J, x: J.sum(axis=1),
-        entries=lambda count: count.points * count.column,
+        entries="column",
         reference=_reference_points,
         sampling="entries",
         sums_points=True,

@@ -26,16 +26,22 @@ import numpy as np
 
 from scaling.core import inputs, option_modules
 from scaling.core.case import SECOND, VIEWS, Case, Refusal, defaults
-from scaling.core.pattern import CommonEntries, Pattern, common_entries, to_dense, validated_pattern
 from scaling.core.process_cache import cached, fingerprint
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
-from scaling.core.shape import DerivativeShape
+from scaling.core.shape import (
+    CommonEntries,
+    DerivativeShape,
+    Pattern,
+    common_entries,
+    to_dense,
+    validated_pattern,
+)
 from scaling.core.tolerances import (
     ROUNDOFF,
     Jacobians,
     Rounding,
+    added_entries,
     at_least,
-    count_entries,
     reduce_jacobians,
     tolerance,
     unit_roundoff,
@@ -58,58 +64,40 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class ComputedReference:
-    """The reference of a function without a closed form, computed by automatic differentiation.
+    """The reference of a function without a closed form, computed by automatic differentiation."""
 
-    Attributes:
-        evaluation: the function as an `Evaluation` in float64, or in the dtype of the case if its values in
-            float64 differ.
-        native: the function as an `Evaluation` in the dtype of the case.
-        terms: the number of terms whose sum is one entry of the derivative.
-        inside: the unit roundoff of the narrowest dtype inside the function.
-        wrong: an error message if a custom differentiation rule of the function is wrong, otherwise None.
-        unsure: an error message if the reference cannot prove a result correct, otherwise None.
-        seconds: the estimated time to compute all entries of all points, in seconds.
-        backward: whether the function can be differentiated in reverse mode.
-    """
-
+    # The function as an `Evaluation` in float64, or in the dtype of the case if its values in float64 differ.
     evaluation: Any
-    native: Any
-    terms: int
-    inside: float
+    native: Any  # the function as an `Evaluation` in the dtype of the case
+    terms: int  # the number of terms whose sum is one entry of the derivative
+    inside: float  # the unit roundoff of the narrowest dtype inside the function
+    # An error message if a custom differentiation rule of the function is wrong, otherwise None.
     wrong: str | None = None
+    # An error message if the reference cannot prove a result correct, otherwise None.
     unsure: str | None = None
-    seconds: float = 0.0
-    backward: bool = False
+    seconds: float = 0.0  # the estimated time to compute all entries of all points, in seconds
+    backward: bool = False  # whether the function can be differentiated in reverse mode
 
 
 @dataclass(frozen=True)
 class ReferenceSpec:
-    """How the reference of a case is evaluated, and how far a result may differ from it.
+    """How the reference of a case is evaluated, and how far a result may differ from it."""
 
-    Attributes:
-        case, workload, sizes: the case, its workload and the shape of its derivative.
-        reduction: the reduction that maps the Jacobians of the reference to the result.
-        pattern: the sparsity pattern of a result with colored seeds, or None for a dense result.
-        nonzeros_pattern: the sparsity pattern of the workload's closed form `nonzeros`, or None if another
-            reference is evaluated.
-        common: the correspondence between the entries of these two patterns, or None if one is missing.
-        computed: the reference of a function without a closed form, otherwise None.
-        roundoff: the unit roundoff of the least precise operation.
-        rounding: the lengths of the sums that compute the result.
-        workload_key: a cache key that is equal for equal workloads.
-    """
-
+    # case, workload, sizes: the case, its workload and the shape of its derivative
     case: Case
     workload: Workload
     sizes: DerivativeShape
-    reduction: Reduction
-    pattern: Pattern | None
+    reduction: Reduction  # the reduction that maps the Jacobians of the reference to the result
+    pattern: Pattern | None  # the sparsity pattern of a result with colored seeds, or None for a dense result
+    # The sparsity pattern of the workload's closed form `nonzeros`, or None if another reference is
+    # evaluated.
     nonzeros_pattern: Pattern | None
+    # The correspondence between the entries of these two patterns, or None if one is missing.
     common: CommonEntries | None
-    computed: ComputedReference | None
-    roundoff: float
-    rounding: Rounding
-    workload_key: Hashable
+    computed: ComputedReference | None  # the reference of a function without a closed form, otherwise None
+    roundoff: float  # the unit roundoff of the least precise operation
+    rounding: Rounding  # the lengths of the sums that compute the result
+    workload_key: Hashable  # a cache key that is equal for equal workloads
 
     @property
     def tolerance(self) -> float:
@@ -124,8 +112,8 @@ class ReferenceSpec:
     @property
     def sampled(self) -> bool:
         """Whether only a sample of the entries is compared, because the whole reference takes too long."""
-        seconds = self.computed.seconds if self.computed is not None else 0.0
-        return seconds > BUDGET_SECONDS and self.reduction.sampling is not None
+        is_long = self.computed is not None and self.computed.seconds > BUDGET_SECONDS
+        return is_long and self.reduction.sampling is not None
 
     @property
     def repeatable(self) -> bool:
@@ -144,8 +132,7 @@ def reference_spec(
     reduction, workload_key = _result_reduction(case, workload, sizes), _workload_key(workload)
     own_pattern = _own_pattern(case, workload, sizes)
     pattern = _result_pattern(case, sizes, detected or own_pattern)
-    uses_nonzeros = _uses_nonzeros(workload, sizes, reduction, pattern)
-    nonzeros_pattern = own_pattern if uses_nonzeros else None
+    nonzeros_pattern = own_pattern if _uses_nonzeros(workload, sizes, reduction, pattern) else None
     common = None
     if pattern is not None and nonzeros_pattern is not None:
         common = common_entries(pattern, nonzeros_pattern)
@@ -163,7 +150,7 @@ def reference_spec(
     elif pattern is not None:
         added = 1
     else:
-        added = reduction.entries(count_entries(sizes.outputs, sizes.inputs, case.points, own_pattern))
+        added = added_entries(reduction, sizes.outputs, sizes.inputs, case.points, own_pattern)
     roundoff = unit_roundoff(case, platform, computed.inside if computed else 0.0)
     rounding = Rounding(workload.terms, added, tolerance(roundoff, workload.terms))
     return ReferenceSpec(
@@ -203,8 +190,8 @@ def _uses_nonzeros(
 
 def _workload_key(workload: Workload) -> Hashable:
     functions = (workload.function, workload.reference, workload.nonzeros, workload.wrt)
-    specs = [*workload.points.items(), *workload.shared.items()]
-    return fingerprint((*functions, [(name, spec.shape, spec.make) for name, spec in specs]))
+    specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
+    return fingerprint((*functions, specs))
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
@@ -224,8 +211,7 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
         numbers = 16 * (sizes.outputs + sizes.inputs) + len(spec.pattern.rows)
     elif spec.reduction.products:
         numbers = max(numbers, sizes.inputs**2)
-    input_specs = (*workload.points.values(), *workload.shared.values())
-    numbers += sum(math.prod(input_spec.shape) for input_spec in input_specs)
+    numbers += sum(math.prod(input_spec.shape) for input_spec in workload.inputs.values())
     limit = _RANGE_NUMBERS * (16 if spec.computed else 1)  # as a call of JAX takes longer than one of NumPy
     step = max(1, limit // numbers)
     return ((start, min(start + step, spec.case.points)) for start in range(0, spec.case.points, step))
@@ -244,11 +230,11 @@ def caching_results_up_to(max_bytes: int) -> Iterator[None]:
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected result of the points `start` to `stop`, and the scale by which errors are divided.
 
-    Both are float64. If `spec.common` is set, they broadcast to (points, 1, nonzeros), otherwise to the shape
-    of the reduced result.
+    Both broadcast to (points, 1, nonzeros) if `spec.common` is set, otherwise to the reduced result.
     """
     case, sizes = spec.case, spec.sizes
-    numbers = spec.reduction.degree * spec.reduction.numbers(sizes.outputs, max(sizes.inputs, 1))
+    shape = spec.reduction.shape(sizes.outputs, max(sizes.inputs, 1))
+    numbers = spec.reduction.degree * math.prod(shape)
     if spec.common is not None and spec.nonzeros_pattern is not None:
         numbers = len(spec.nonzeros_pattern.rows)
     if 8 * case.points * numbers > _max_cached_bytes.get():
@@ -281,20 +267,18 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values of the points `start` to `stop`, and a lower bound of their scale.
+    """Return the function values of the points `start` to `stop`, (points, outputs), and a bound of their scale.
 
-    Errors are divided by the scale, which is the magnitude of the values or the bound if that is larger. The
-    values are float64 (points, outputs). The bound is (points,), or None if there is none.
+    The scale is at least this bound, (points,) or None.
     """
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians of the points `start` to `stop`, and a lower bound of the scale of their entries.
+    """Return the Jacobians of the points `start` to `stop`, and a bound of the scale of their entries.
 
-    Errors are divided by the scale, which is the magnitude of the entries or the bound if that is larger. The
-    bound is (points,), or None if there is none.
+    The scale is at least this bound, (points,) or None.
     """
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.nonzeros_pattern is not None:
@@ -318,11 +302,7 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Return the result of a closed form at a range of points.
-
-    Raise `Refusal` for a wrong shape, NaN or infinity. `derivative_shape` is the expected shape of the
-    derivative of one point. If it is None, only the values are checked.
-    """
+    """Return the result of a closed form, after checking its values and its derivative, if a shape is given."""
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.sizes.values)}
@@ -340,11 +320,7 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, named: Arrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobian of each point, and the scale by which its error is divided, in float64.
-
-    `floor` is the smallest scale of an entry at each point, (points,). `named` is a dict from the name of an
-    input to its array.
-    """
+    """Return the reduced Jacobian of each point, and its scale, from the smallest scale of its entries."""
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
     x = flatten_inputs(spec.workload.names, spec.workload.points, named, len(J.values))
@@ -355,9 +331,6 @@ def reduce_reference(
 
 
 def flatten_inputs(names: Iterable[str], per_point: Container[str], named: Arrays, points: int) -> np.ndarray:
-    """Return the named inputs of each point, raveled and concatenated: (points, inputs).
-
-    Inputs that all points share are repeated. `per_point` contains the names of the other inputs.
-    """
+    """Return the named inputs of each point, raveled and concatenated: (points, inputs)."""
     rows = [named[name].reshape(points if name in per_point else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

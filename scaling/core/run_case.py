@@ -3,19 +3,17 @@
 The calls, from a case to its record:
 
     prepare_case                            returns an Attempt
-      _compile_and_check                    returns a CheckedProgram
-        _compile_jax_program                returns a PlacedProgram (_prepare_peer does for other engines)
+      _compile_and_check                    returns a PlacedProgram
+        _compile_jax_program                compiles it (_prepare_peer does for other engines)
           compile_case.compile_case         searches the chunk of chunk=auto; rejects what exceeds the memory
             compile_case.compile_blocks     compiles the program for one choice of chunk and block
               _compile_stages               uses the persistent compilation cache if the case asks for it
                 timing.compile_stages       traces, lowers and compiles; times each stage
-        _make_result_check                  returns the function that compares a result: check.verdict
+        _check_result                       compares a result with the reference: check.verdict
     take_turn                               takes the samples of one turn: timing.sample_turns
     finish_case                             checks the result of one more call; returns the Record
 
-An exception in any of them ends the attempt and becomes the status, reason and text of the record. Every
-ordinary case also uses two optional modules: `program_stats` counts the operations and collectives of the
-program, and `host_monitor` reads the state of the host. scaling/workers writes the record.
+An exception in any of them ends the attempt and becomes the status, reason and text of the record.
 """
 
 import contextlib
@@ -44,17 +42,15 @@ from scaling.core import (
     layout,
     memory,
     option_modules,
-    process_cache,
     shape,
     timing,
-    user_frames,
     workload,
 )
 from scaling.core.case import AUTO, CEILING, CHOSEN_FIELDS, JAX, Case, Refusal
 from scaling.core.compile_case import CompiledCase, CompileSettings
-from scaling.core.pattern import Coloring
+from scaling.core.formatting import TRACEBACK_MARK, format_traceback, innermost_location
 from scaling.core.record import COMPILING_STAGES, Record
-from scaling.core.shape import DerivativeShape, TooLarge
+from scaling.core.shape import Coloring, DerivativeShape, TooLarge
 from scaling.core.timing import Samples, Sampling, gather_maximum
 from scaling.core.workload import Workload
 
@@ -62,10 +58,7 @@ _MAX_GATHERED_CHARACTERS = 300  # of the text of an error that is sent to the ot
 
 
 class CaseEnded(Exception):
-    """The exception that ends a case without timing samples.
-
-    It contains the status, the reason and the text for the record of the case.
-    """
+    """The exception that ends a case with the given status, reason and text of its record."""
 
     def __init__(self, status: str, reason: str, text: str) -> None:
         super().__init__(text)
@@ -73,81 +66,45 @@ class CaseEnded(Exception):
 
 
 class ProcessGroup(NamedTuple):
-    """The processes that run a case together.
+    """The processes that run a case together."""
 
-    Attributes:
-        devices: the devices of all processes.
-        platform: the kind of the devices, such as "cpu" or "gpu".
-        gather: exchanges floats between the processes.
-        rank: the index of this process.
-        processes: the number of processes.
-        cores: the processor cores that this process is bound to, or None if it is not bound.
-    """
-
-    devices: list[Any]
-    platform: str
-    gather: timing.Gather = timing.single_process
-    rank: int = 0
-    processes: int = 1
+    devices: list[Any]  # the devices of all processes
+    platform: str  # the kind of the devices, such as "cpu" or "gpu"
+    gather: timing.Gather = timing.single_process  # exchanges floats between the processes
+    rank: int = 0  # the index of this process
+    processes: int = 1  # the number of processes
+    # The processor cores that this process is bound to, or None if it is not bound.
     cores: list[int] | None = None
 
 
-Note = Callable[..., None]  # sets fields of a record, given as keyword arguments
-
-
 class PlacedProgram(NamedTuple):
-    """A compiled program whose inputs are on the devices.
+    """A compiled program whose inputs are on the devices."""
 
-    Attributes:
-        sizes: the shape of the derivative.
-        call: runs the program once and returns its result.
-        collect: converts a result to an array on the host.
-        sample: takes all timing samples if a peer (another AD library) has its own timing function, otherwise
-            None.
-    """
-
+    # case, workload, sizes: the case, with the mode that mode=auto chose, and the shape of its derivative
+    case: Case
+    workload: Workload
     sizes: DerivativeShape
-    call: Callable[[], Any]
-    collect: Callable[[Any], Any]
+    call: Callable[[], Any]  # runs the program once and returns its result
+    collect: Callable[[Any], Any]  # converts a result to an array on the host
+    # Takes all timing samples, if a peer (another AD library) has its own timing function.
     sample: Callable[[Sampling], Samples] | None = None
-
-
-class CheckedProgram(NamedTuple):
-    """A program whose first result is correct.
-
-    Attributes:
-        call, sample: as in `PlacedProgram`.
-        wait: blocks until the result of a call is ready. None if `call` itself blocks.
-        check: raises `CaseEnded` if a result is wrong.
-    """
-
-    call: Callable[[], Any]
-    wait: Callable[[Any], Any] | None
-    check: Callable[[Any], None]
-    sample: Callable[[Sampling], Samples] | None = None
+    # Blocks until the result of a call is ready. None if `call` itself blocks.
+    wait: Callable[[Any], Any] | None = None
 
 
 @dataclass
 class Attempt:
-    """A run of a case in progress. The status of its record is "ok" until the run fails.
+    """A run of a case in progress. The status of its record is "ok" until the run fails."""
 
-    Attributes:
-        record: the record, as far as it is known.
-        group: the processes that run the case.
-        sampling: the rule that decides when there are enough samples.
-        program: the program to time, or None after the attempt ended.
-        turns: yields the samples of the current compilation after each turn, or None before the first turn.
-        earlier_samples: the samples of each previous compilation.
-        ended: whether the attempt failed or was skipped.
-    """
-
-    record: Record
-    group: ProcessGroup
-    sampling: Sampling
-    program: CheckedProgram | None = None
+    record: Record  # the record, as far as it is known
+    group: ProcessGroup  # the processes that run the case
+    sampling: Sampling  # the rule that decides when there are enough samples
+    program: PlacedProgram | None = None  # the program to time, or None after the attempt ended
+    # Yields the samples of the current compilation after each turn, or None before the first turn.
     turns: Iterator[Samples] | None = None
-    earlier_samples: list[Samples] = field(default_factory=list)
-    ended: bool = False
+    earlier_samples: list[Samples] = field(default_factory=list)  # the samples of each previous compilation
+    correct_digests: list[bytes] = field(default_factory=list)  # the hashes of the results that were compared
+    ended: bool = False  # whether the attempt failed or was skipped
 
     def note(self, **fields: Any) -> None:
         """Set fields of the record."""
@@ -169,15 +126,11 @@ def prepare_case(
     known_blocks: Mapping[str, Any] | None = None,
     expected_digest: str | None = None,
 ) -> Attempt:
-    """Compile a case, run it once and check the result.
-
-    Return an `Attempt` that is ready for `take_turn`, or has ended because of an error.
+    """Compile a case, run it once and check the result. An error ends the returned attempt.
 
     Args:
         blank: the record of a case that has not started.
-        group: the processes that run the case.
-        sampling: the rule that decides when there are enough samples.
-        known_blocks: the field `blocks` of an earlier record of the case. Its chunk sizes are tried first.
+        known_blocks: the field `blocks` of an earlier record of the case, which is tried first.
         expected_digest: the hash of the workload's source when the case was requested. None accepts any.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling)
@@ -190,8 +143,10 @@ def prepare_case(
         in_use = memory.largest_statistic(local_devices, "bytes_in_use")
         attempt.note(started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"))
         # Measured first, because the first program of a process includes the start of JAX itself.
-        attempt.note(floor_seconds=_dispatch_latency(blank.case, group))
-        attempt.program = _compile_and_check(blank.case, group, attempt.note, known_blocks)
+        if blank.case.engine == JAX:
+            latency = _dispatch_latency(blank.case.api, blank.case.jit, tuple(group.devices), group.gather)
+            attempt.note(floor_seconds=latency)
+        attempt.program = _compile_and_check(attempt, known_blocks)
         # The peak of a device never decreases, and its bytes in use include the inputs of other cases.
         new_peak = memory.largest_statistic(local_devices, "peak_bytes_in_use")
         attempt.note(peak_bytes=None if new_peak is None or new_peak == peak else new_peak - (in_use or 0))
@@ -199,7 +154,7 @@ def prepare_case(
 
 
 def fail_case(attempt: Attempt, reason: str, text: str) -> None:
-    """End the attempt with the status "failed" and the given reason, a key of `record.REASONS`, and text."""
+    """End the attempt with the status "failed", the given reason and text."""
     with _end_on_error(attempt):
         raise CaseEnded("failed", reason, text)
 
@@ -227,14 +182,14 @@ def finish_case(attempt: Attempt) -> Record:
 def _check_another_call(attempt: Attempt) -> None:
     program = attempt.program
     if program is not None and program.sample is None:
-        program.check(jax.block_until_ready(program.call()))
+        _check_result(attempt, program, jax.block_until_ready(program.call()))
 
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Context manager that catches an exception, writes it to the record, and ends the attempt.
+    """Context manager that ends the attempt on an exception, which it writes to the record.
 
-    The samples of the attempt are discarded. A traceback is printed unless the exception is expected.
+    The samples are discarded. A traceback is printed unless the exception is expected.
     """
     try:
         yield
@@ -246,24 +201,21 @@ def _end_on_error(attempt: Attempt) -> Iterator[None]:
         attempt.ended, attempt.turns, attempt.program = True, None, None
         if not isinstance(error, CaseEnded | TooLarge):
             cause = error.__context__ if isinstance(error, Refusal) and error.__context__ else error
-            frames = user_frames.format_traceback(cause)
-            print(f"{user_frames.MARK}{attempt.record.key}", frames, sep="\n", file=sys.stderr, flush=True)
+            frames = format_traceback(cause)
+            print(f"{TRACEBACK_MARK}{attempt.record.key}", frames, sep="\n", file=sys.stderr, flush=True)
     if attempt.ended:
         gc.collect()
 
 
 def _describe_error(error: Exception) -> tuple[str, str, str]:
-    """Return the status, the reason and the text with which a record describes an exception.
-
-    The text of an unexpected exception has at most 500 characters and no secrets or absolute paths.
-    """
+    """Return the status, the reason and the text with which a record describes an exception."""
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
     if isinstance(error, TooLarge):
         return "skipped", "too_large", str(error)
     text, suffix = " ".join(str(error).split()), ""
     if not isinstance(error, Refusal):  # the message of a Refusal is a complete sentence
-        location = user_frames.innermost_location(error)
+        location = innermost_location(error)
         text, suffix = f"{type(error).__name__}: {text}", f" ({location})" if location else ""
     text = environment.scrub(text)[: 500 - len(suffix)] + suffix
     return "failed", "out_of_memory" if memory.is_out_of_memory(text) else "error", text
@@ -289,39 +241,38 @@ def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
     raise CaseEnded(status, reason, f"process {first_failed} of {group.processes}: {text}")
 
 
-def _compile_and_check(
-    case: Case, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None = None
-) -> CheckedProgram:
+def _compile_and_check(attempt: Attempt, known_blocks: Mapping[str, Any] | None = None) -> PlacedProgram:
+    case, group = attempt.record.case, attempt.group
     with _raise_in_all_processes(group):
+        _require_one_process(case, group)
         if case.mode == AUTO:
-            _require_one_process(case, group)
             case = option_modules.load("auto_mode").choose_case(case, group)
-            note(chosen={name: getattr(case, name) for name in CHOSEN_FIELDS})
+            attempt.note(chosen={name: getattr(case, name) for name in CHOSEN_FIELDS})
         built = workload.build(case)
         if case.engine == JAX:
-            program = _compile_jax_program(case, built, group, note, known_blocks)
+            program = _compile_jax_program(attempt, case, built, known_blocks)
         else:
-            program = _prepare_peer(case, built, group, note)
-        first_seconds, result = timing.time_once(lambda: jax.block_until_ready(program.call()))
-        note(first_seconds=first_seconds)
-        wait = make_waiter(result) if case.engine == JAX else None
-    check_result = _make_result_check(case, built, group, program, note)
-    check_result(result)
-    return CheckedProgram(program.call, wait, check_result, program.sample)
+            program = _prepare_peer(attempt, case, built)
+        call = program.call
+        first_seconds, result = timing.time_once(lambda: jax.block_until_ready(call()))
+        attempt.note(first_seconds=first_seconds)
+        if case.engine == JAX:
+            program = program._replace(wait=make_waiter(result))
+    _check_result(attempt, program, result)
+    return program
 
 
 def _compile_jax_program(
-    case: Case, built: Workload, group: ProcessGroup, note: Note, known_blocks: Mapping[str, Any] | None
+    attempt: Attempt, case: Case, built: Workload, known_blocks: Mapping[str, Any] | None
 ) -> PlacedProgram:
-    """Compile a case with JAX and place its inputs. Raise `TooLarge` if it does not fit in memory."""
+    group, note = attempt.group, attempt.note
     describe_shortage = functools.partial(_describe_memory_shortage, case, group)
     sizes = compile_case.settle_shape(case, built, describe_shortage)
     note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
     if sizes.coloring is not None:
         note(**coloring_fields(sizes.coloring))
-    _require_one_process(case, group)
-    stages = functools.partial(_compile_stages, case, built, group)
-    settings = CompileSettings(stages, describe_shortage, known_blocks)
+    compile_stages = functools.partial(_compile_stages, case, built, group)
+    settings = CompileSettings(compile_stages, describe_shortage, known_blocks)
     # chunk=auto may offload to the host, which several processes cannot do.
     on_device = group.processes > 1 and case.chunk == AUTO
     to_compile = dataclasses.replace(case, storage="device") if on_device else case
@@ -329,12 +280,11 @@ def _compile_jax_program(
     if compiled.blocks is not None:
         note(blocks=compiled.blocks, passes=shape.count_passes(compiled.case, built, sizes))
     note(**{name: getattr(compiled.stages, name) for name in COMPILING_STAGES}, **compiled.needs)
-    note(compulsory_bytes=compiled.compulsory_bytes)
     work, unexpected_collectives = option_modules.load("program_stats").measure_work(compiled, group.devices)
-    note(**vars(work))
+    note(compulsory_bytes=compiled.compulsory_bytes, **vars(work))
     if unexpected_collectives:
         raise CaseEnded("failed", "collective", unexpected_collectives)
-    return PlacedProgram(sizes, *compile_case.make_runner(compiled))
+    return PlacedProgram(case, built, sizes, *compile_case.make_runner(compiled))
 
 
 def _require_one_process(case: Case, group: ProcessGroup) -> None:
@@ -344,10 +294,10 @@ def _require_one_process(case: Case, group: ProcessGroup) -> None:
         "the cache": case.cache is not None,
         "mode=auto": case.mode == AUTO,
     }
-    for option, is_set in options.items():
-        if is_set and group.processes > 1:
-            text = f"{option} works in one process only, and this case has {group.processes}"
-            raise CaseEnded("skipped", "not_defined", text)
+    option = next((option for option, is_set in options.items() if is_set), None)
+    if option and group.processes > 1:
+        text = f"{option} works in one process only, and this case has {group.processes}"
+        raise CaseEnded("skipped", "not_defined", text)
 
 
 def _compile_stages(
@@ -377,7 +327,7 @@ def _describe_memory_shortage(case: Case, group: ProcessGroup, compiled: Compile
 
 
 def coloring_fields(coloring: Coloring) -> dict[str, Any]:
-    """Return the counts and seconds of a coloring as a dict of fields of `Record`."""
+    """Return the fields of a `Record` that describe a coloring."""
     return {
         "detect_seconds": coloring.detect_seconds,
         "color_seconds": coloring.color_seconds,
@@ -386,54 +336,45 @@ def coloring_fields(coloring: Coloring) -> dict[str, Any]:
     }
 
 
-def _prepare_peer(case: Case, built: Workload, group: ProcessGroup, note: Note) -> PlacedProgram:
-    peers = option_modules.load("peers")
+def _prepare_peer(attempt: Attempt, case: Case, built: Workload) -> PlacedProgram:
+    group, peers = attempt.group, option_modules.load("peers")
     sizes = shape.derivative_shape(case, built)
     one_device = dataclasses.replace(case, devices=1)  # the threads of a peer share all arrays
-    first_device = group._replace(devices=group.devices[:1])
-    describe_shortage = functools.partial(_describe_memory_shortage, one_device, first_device)
+    describe_shortage = functools.partial(
+        _describe_memory_shortage, one_device, group._replace(devices=group.devices[:1])
+    )
     compile_case.require_room(compile_case.lower_bound(one_device, built, sizes), describe_shortage)
     expected_shape = shape.result_shape(case, built, sizes)
     arrays = inputs.input_arrays(case, built)
     prepared = peers.module(case.engine).prepare(case, built, sizes, arrays, case.devices)
-    note(compile_seconds=prepared.compile_seconds, passes=prepared.passes)
+    attempt.note(compile_seconds=prepared.compile_seconds, passes=prepared.passes)
     collect = lambda result: peers.collected(case, prepared.collect(result), expected_shape)  # noqa: E731
-    return PlacedProgram(sizes, prepared.call, collect, prepared.sample)
+    return PlacedProgram(case, built, sizes, prepared.call, collect, prepared.sample)
 
 
-def _make_result_check(
-    case: Case, built: Workload, group: ProcessGroup, program: PlacedProgram, note: Note
-) -> Callable[[Any], None]:
-    """Return a function that raises `CaseEnded` if a result is wrong.
-
-    A result that is bitwise equal to an earlier correct result is not compared again.
-    """
-    pattern = program.sizes.coloring.pattern if program.sizes.coloring else None
-    correct_digests: list[bytes] = []
-    seconds = 0.0
-
-    def check_result(result: Any) -> None:
-        nonlocal seconds
-        began = time.perf_counter()
-        if group.processes > 1:
-            result = multihost_utils.process_allgather(result, tiled=True)
-        with _raise_in_all_processes(group):
-            array = program.collect(result)
-            del result
-            digest = _digest_array(array)
-            if digest in correct_digests:
-                return
-            verdict = check.verdict(case, built, program.sizes, array, group.platform, pattern=pattern)
-            seconds += time.perf_counter() - began
-            note(error=verdict.error, tolerance=verdict.tolerance, checked=verdict.checked)
-            note(check_seconds=seconds)
-            if verdict.reason:
-                status = "skipped" if verdict.reason == "no_digits" else "failed"
-                suffix = ", in a later call" if correct_digests else ""
-                raise CaseEnded(status, verdict.reason, f"{verdict.text or ''}{suffix}")
-            correct_digests.append(digest)
-
-    return check_result
+def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None:
+    """Raise `CaseEnded` if a result is wrong. One that is bitwise equal to a correct one is not compared again."""
+    began, group, coloring = time.perf_counter(), attempt.group, program.sizes.coloring
+    if group.processes > 1:
+        result = multihost_utils.process_allgather(result, tiled=True)
+    with _raise_in_all_processes(group):
+        array = program.collect(result)
+        del result
+        digest = _digest_array(array)
+        if digest in attempt.correct_digests:
+            return
+        pattern = coloring.pattern if coloring else None
+        verdict = check.verdict(
+            program.case, program.workload, program.sizes, array, group.platform, pattern=pattern
+        )
+        seconds = (attempt.record.check_seconds or 0.0) + time.perf_counter() - began
+        attempt.note(error=verdict.error, tolerance=verdict.tolerance, checked=verdict.checked)
+        attempt.note(check_seconds=seconds)
+        if verdict.reason:
+            status = "skipped" if verdict.reason == "no_digits" else "failed"
+            suffix = ", in a later call" if attempt.correct_digests else ""
+            raise CaseEnded(status, verdict.reason, f"{verdict.text or ''}{suffix}")
+        attempt.correct_digests.append(digest)
 
 
 def _digest_array(array: np.ndarray) -> bytes:
@@ -479,14 +420,13 @@ def _compile_again(attempt: Attempt) -> None:
     attempt.program = attempt.turns = None  # frees the inputs on the devices
     jax.clear_caches()
     record = attempt.record
-    again = Attempt(record, attempt.group, attempt.sampling)  # `record` keeps the first compilation
-    attempt.program = _compile_and_check(record.case, attempt.group, again.note, record.blocks)
+    again = dataclasses.replace(attempt)  # `record` keeps the first compilation
+    attempt.program = _compile_and_check(again, record.blocks)
     stages = {name: getattr(again.record, name) for name in (*COMPILING_STAGES, "first_seconds")}
     attempt.note(compilations=[*record.compilations, stages])
 
 
 def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
-    """Return an iterator that takes the samples of one turn at each step and yields all samples so far."""
     program, group, monitor = attempt.program, attempt.group, option_modules.load("host_monitor")
     assert program is not None
     if program.sample:
@@ -528,24 +468,14 @@ def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
     }
 
 
-def _dispatch_latency(case: Case, group: ProcessGroup) -> float | None:
-    """Return the time per call, in seconds, of an empty program with the API and devices of a case.
-
-    Return None for a peer.
-    """
-    if case.engine != JAX:
-        return None
-
-    def measure() -> float:
-        sizes, points = workload.module(CEILING).SIZES, case.devices
-        empty = Case(
-            CEILING, "call", None, sizes, points, mode="value", api=case.api, devices=points, jit=case.jit
-        )
-        built = workload.build(empty)
-        program = layout.lay_out(empty, built, group.devices)
-        arguments = layout.place_inputs(empty, built, program)
-        stages = timing.compile_stages(program.function, arguments)
-        call = functools.partial(stages.call, *arguments)
-        return gather_maximum(group.gather, timing.time_floor(call, make_waiter(call())))
-
-    return process_cache.cached("dispatch_latency", (case.api, case.jit, case.devices), measure)
+@functools.cache
+def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...], gather: timing.Gather) -> float:
+    """Return the time per call, in seconds, of an empty program with the given API and devices."""
+    sizes, points = workload.module(CEILING).SIZES, len(devices)
+    empty = Case(CEILING, "call", None, sizes, points, mode="value", api=api, devices=points, jit=jit)
+    built = workload.build(empty)
+    program = layout.lay_out(empty, built, devices)
+    arguments = layout.place_inputs(empty, built, program)
+    stages = timing.compile_stages(program.function, arguments)
+    call = functools.partial(stages.call, *arguments)
+    return gather_maximum(gather, timing.time_floor(call, make_waiter(call())))

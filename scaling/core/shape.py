@@ -12,11 +12,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from scaling.core import user_frames
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal, unknown_name
+from scaling.core.formatting import innermost_location
 from scaling.core.modes import BOTH, MODES, TANGENT
-from scaling.core.pattern import Coloring
 from scaling.core.workload import Workload
 
 Named = Mapping[str, Any]  # arrays or abstract arrays by name
@@ -35,19 +35,13 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """One of the linear maps, in forward or reverse mode, that together compute a derivative.
+    """One of the linear maps, in forward or reverse mode, that together compute a derivative."""
 
-    Attributes:
-        mode: the name of an AD mode, a key of `MODES`.
-        names: the names of the inputs with respect to which the map differentiates.
-        seeds: the number of seeds (tangents or cotangents).
-        along_point: whether the only seed is the point x itself, which yields the product J x with the
-            Jacobian (or Hessian) J.
-    """
-
-    mode: str
-    names: tuple[str, ...]
-    seeds: int
+    mode: str  # the name of an AD mode, a key of `MODES`
+    names: tuple[str, ...]  # the names of the inputs with respect to which the map differentiates
+    seeds: int  # the number of seeds (tangents or cotangents)
+    # Whether the only seed is the point x itself, which yields the product J x with the Jacobian (or Hessian)
+    # J.
     along_point: bool = False
 
     @property
@@ -57,30 +51,67 @@ class LinearMapPart:
 
 
 @dataclass(frozen=True)
+class Pattern:
+    """The positions of the possible nonzeros of a Jacobian, a matrix (outputs, inputs).
+
+    `rows` and `cols` are int32 arrays (entries,). The entries are distinct and sorted by row, then by column.
+    """
+
+    rows: np.ndarray
+    cols: np.ndarray
+    outputs: int
+    inputs: int
+
+
+@dataclass(frozen=True)
+class Coloring:
+    """A coloring of the columns and rows of a sparsity pattern.
+
+    All columns (or rows) of one color are computed together with one seed, as their sum. The entries of the
+    Jacobian are read from these sums, the compressed columns and rows.
+    """
+
+    pattern: Pattern
+    # The color of each column, int32 (inputs,), with -1 for a column without a color. None if no column has a
+    # color.
+    columns: np.ndarray | None
+    rows: np.ndarray | None  # the color of each row, int32 (outputs,), in the same form
+    # column_count, row_count: the numbers of colors of columns and of rows
+    column_count: int
+    row_count: int
+    # Whether each entry is read from a compressed row instead of a compressed column, bool (entries,).
+    by_row: np.ndarray
+    # detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports
+    detect_seconds: float
+    color_seconds: float
+
+
+@dataclass(frozen=True)
+class CommonEntries:
+    """The entries that two patterns, `ours` and `theirs`, share. All fields are None for equal patterns."""
+
+    # For each entry of `ours`, its index in `theirs`, or an arbitrary index if `theirs` lacks it.
+    at: np.ndarray | None = None
+    has: np.ndarray | None = None  # for each entry of `ours`, whether `theirs` contains it
+    lacking: np.ndarray | None = None  # the indices in `theirs` of the entries that `ours` does not contain
+
+
+@dataclass(frozen=True)
 class DerivativeShape:
     """The shape of a derivative, and the linear maps and seeds that compute it.
 
     A Hessian is the Jacobian of the gradient, so that `outputs` is the number of differentiated inputs.
-
-    Attributes:
-        outputs: the number of outputs per point (batch element).
-        inputs: the number of differentiated inputs per point, or 1 for the product of a Hessian and a vector.
-        seeds: the total number of seeds, or 0 for a mode without seeds or before a coloring is known.
-        passes: the total number of JVPs and VJPs that these seeds need.
-        summed: whether the function of the batch returns a scalar, the sum over the points.
-        values: the number of values that the function returns per point.
-        parts: the linear maps that compute the derivative.
-        coloring: the coloring of the Jacobian with seeds=colored, otherwise None.
     """
 
-    outputs: int
+    outputs: int  # the number of outputs per point (batch element)
+    # The number of differentiated inputs per point, or 1 for the product of a Hessian and a vector.
     inputs: int
-    seeds: int
-    passes: int
-    summed: bool
-    values: int
-    parts: tuple[LinearMapPart, ...] = ()
-    coloring: Coloring | None = None
+    seeds: int  # the total number of seeds, or 0 for a mode without seeds or before a coloring is known
+    passes: int  # the total number of JVPs and VJPs that these seeds need
+    summed: bool  # whether the function of the batch returns a scalar, the sum over the points
+    values: int  # the number of values that the function returns per point
+    parts: tuple[LinearMapPart, ...] = ()  # the linear maps that compute the derivative
+    coloring: Coloring | None = None  # the coloring of the Jacobian with seeds=colored, otherwise None
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
@@ -108,16 +139,16 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
     value = _evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)
     if not value.size or not inputs:
-        empty = f"has nothing to differentiate: {inputs} inputs, {value.size} outputs"
-        raise Refusal(f"workload {case.workload!r} {empty}")
+        raise Refusal(
+            f"workload {case.workload!r} has nothing to differentiate: {inputs} inputs, {value.size} outputs"
+        )
     arguments, result = one_point, value
     if case.batch == "whole" and workload.whole is not None:
         points, shared = input_structs(case, workload)
         arguments, batch = {**points, **shared}, (case.points, *value.shape)
         result = _evaluate_shape(case, workload.whole, arguments)
         if result.shape not in ((), batch):
-            expected = f"must return {batch} or one number, not {result.shape}"
-            raise Refusal(f"whole of {case.workload} {expected}")
+            raise Refusal(f"whole of {case.workload} must return {batch} or one number, not {result.shape}")
     summed, outputs = case.batch == "whole" and result.shape == (), value.size
     if case.target in SECOND:
         outputs, inputs = inputs, 1 if case.target == "hvp" else inputs
@@ -160,11 +191,7 @@ def _linear_maps(
 
 
 def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the names of the inputs that mode=mixed differentiates in forward mode.
-
-    By default these are all inputs except the largest. Raise `Refusal` if the field `forward` of the case is
-    invalid.
-    """
+    """Return the inputs that mode=mixed differentiates in forward mode, by default all except the largest."""
     if case.forward is None:
         largest = max(input_sizes, key=lambda name: input_sizes[name])
         return tuple(name for name in input_sizes if name != largest)
@@ -175,8 +202,10 @@ def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ..
             raise unknown_name(f"input to take forward (forward), of wrt={case.wrt},", name, input_sizes)
         forward += leaves
     if len(set(forward)) == len(input_sizes) or len(set(forward)) < len(forward):
-        fix = "name some of these inputs, each once, and leave some to reverse mode"
-        raise Refusal(f"forward={case.forward} of wrt={case.wrt}: {fix}")
+        raise Refusal(
+            f"forward={case.forward} of wrt={case.wrt}: name some of these inputs, each once, and leave some "
+            "to reverse mode"
+        )
     return tuple(forward)
 
 
@@ -198,15 +227,14 @@ def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
 
 
 def ceil_div(count: int, divisor: int) -> int:
-    """Return count / divisor, rounded up to an integer."""
+    """Return count / divisor, rounded up."""
     return -(-count // divisor)
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the fraction of the computed (point, seed) pairs that are padding.
+    """Return the fraction of the computed (point, seed) pairs that pad the parts of all devices to equal sizes.
 
-    Points and seeds are padded so that all devices compute equally many. Return None if the case has neither
-    split=both nor seeds=colored.
+    Return None if the case has neither split=both nor seeds=colored.
     """
     if case.split != "both" and sizes.coloring is None:
         return None
@@ -243,8 +271,7 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of the result of a function.
 
-    Raise `Refusal` if the function cannot be evaluated with abstract arrays or does not return real numbers.
-    Raise `TooLarge` if one of its arrays exceeds the memory of the host.
+    Raise `Refusal` if it fails or does not return real numbers, and `TooLarge` if the host is too small for it.
     """
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))
@@ -259,13 +286,53 @@ def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> 
         raise TooLarge(f"the function of {case.workload} cannot be evaluated: {text}") from None
     except Exception as error:
         first_line = (str(error).strip().splitlines() or [""])[0]
-        location = user_frames.innermost_location(error)
+        location = innermost_location(error)
         text = f"{type(error).__name__}: {first_line}" + (f" ({location})" if location else "")
-        traced = "JAX traces it with arrays that have a shape and a dtype, but no values"
-        failure = f"fails on abstract inputs ({traced}): {text}"
-        raise Refusal(f"workload {case.workload!r} {failure}") from None
+        raise Refusal(
+            f"workload {case.workload!r} fails on abstract inputs (JAX traces it with arrays that have a shape "
+            f"and a dtype, but no values): {text}"
+        ) from None
     if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
         returned = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)
-        expected = f"must return an array of real numbers, or a pytree of them, not {returned}"
-        raise Refusal(f"workload {case.workload!r} {expected}")
+        raise Refusal(
+            f"workload {case.workload!r} must return an array of real numbers, or a pytree of them, "
+            f"not {returned}"
+        )
     return out
+
+
+def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
+    """Return a `Pattern`. Raise `Refusal` unless its entries are distinct, sorted and inside the Jacobian."""
+    rows, cols = np.asarray(rows), np.asarray(cols)
+    if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
+        raise Refusal(
+            "a pattern is the rows and the columns of its entries, "
+            f"not arrays of {rows.shape} and {cols.shape}"
+        )
+    if rows.min() < 0 or cols.min() < 0 or rows.max() >= outputs or cols.max() >= inputs:
+        raise Refusal(f"a pattern has entries beyond the {outputs} x {inputs} of the Jacobian")
+    pattern = Pattern(rows, cols, outputs, inputs)
+    if not np.all(np.diff(_flat_indices(pattern)) > 0):
+        raise Refusal("a pattern must name each of its entries once, row by row")
+    return pattern
+
+
+def common_entries(ours: Pattern, theirs: Pattern) -> CommonEntries:
+    """Return which entries two sparsity patterns of Jacobians of the same shape have in common."""
+    if np.array_equal(ours.rows, theirs.rows) and np.array_equal(ours.cols, theirs.cols):
+        return CommonEntries()
+    our_indices, their_indices = _flat_indices(ours), _flat_indices(theirs)
+    at = np.minimum(np.searchsorted(their_indices, our_indices), len(their_indices) - 1)
+    has = their_indices[at] == our_indices
+    return CommonEntries(at, has, np.setdiff1d(np.arange(len(their_indices)), at[has], assume_unique=True))
+
+
+def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
+    """Return dense Jacobians (points, outputs, inputs) with the given nonzeros, (points, entries)."""
+    dense: np.ndarray = np.zeros((len(entries), pattern.outputs, pattern.inputs))
+    dense[:, pattern.rows, pattern.cols] = entries
+    return dense
+
+
+def _flat_indices(pattern: Pattern) -> np.ndarray:
+    return np.asarray(pattern.rows.astype(np.int64) * pattern.inputs + pattern.cols)

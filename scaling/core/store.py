@@ -27,17 +27,11 @@ _LOCK_SECONDS = 10.0  # to wait for a run that is about to end
 
 
 class Loaded(NamedTuple):
-    """The records of a results folder, in the order of its files and lines.
+    """The records of a results folder, in the order of its files and lines."""
 
-    Attributes:
-        records: the records of runs.
-        damaged: the lines that cannot be read, as "file:line: reason".
-        plans: the records of `scaling plan`, which are predictions.
-    """
-
-    records: list[Record]
-    damaged: list[str]
-    plans: list[Record]
+    records: list[Record]  # the records of runs
+    damaged: list[str]  # the lines that cannot be read, as "file:line: reason"
+    plans: list[Record]  # the records of `scaling plan`, which are predictions
 
 
 class Writer:
@@ -76,8 +70,7 @@ def _sync_folder(folder: Path) -> None:
 def load(folder: Path) -> Loaded:
     """Return all records of a results folder, and its damaged lines, whose cases will run again.
 
-    Raise `Refusal` if a newer version of this package wrote the study or a record. Otherwise the case of an
-    unreadable new record would run again.
+    Raise `Refusal` if a newer version of this package wrote the study or a record, so that none runs again.
     """
     from scaling.core.record_reading import from_line  # a worker does not need it
 
@@ -104,12 +97,11 @@ def load(folder: Path) -> Loaded:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return the one record that counts for each combination of case, environment and replicate.
+    """Return the one record that counts for each combination of case, `setting` and replicate.
 
-    Of several attempts, the last with the best status counts: ok (or planned), then skipped, then failed. The
-    environment is the `setting` of a record, without the version of a peer (another AD library). If a peer
-    ran in several versions, the record of the version that ran last counts. A record that a peer is not
-    installed counts only if the peer was never installed.
+    Of several attempts, the last with the best status counts: ok (or planned), then skipped, then failed. If a
+    peer (another AD library) ran in several versions, the version that ran last counts. A record that a peer
+    is not installed counts only if the peer was never installed.
     """
     kept: dict[tuple[str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
@@ -125,10 +117,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
-    """Return a dict from (case key, replicate) to the status, such as "failed".
-
-    If a case ran in several environments, the status is from the environment in which it ran last.
-    """
+    """Return a dict from (case key, replicate) to the status in the environment in which it ran last."""
     by_start = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
     return {(record.key, record.replicate): record.status for record in by_start}
 
@@ -141,17 +130,15 @@ def replicates_of(cell: Mapping[str, Any]) -> int:
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
-    """Context manager that locks a folder for one run and yields the file descriptor of the lock.
-
-    Raise `Refusal` if another run still holds the lock after `seconds`.
-    """
+    """Context manager that locks a folder for one run and yields the file descriptor of the lock."""
     descriptor = os.open(folder / name, os.O_CREAT | os.O_RDWR, 0o644)
     deadline = time.monotonic() + seconds
     try:
         while not _try_lock(descriptor):
             if time.monotonic() > deadline:
-                fix = "wait for it, or give another folder with results=PATH"
-                raise Refusal(f"another run is working in {folder}; {fix}")
+                raise Refusal(
+                    f"another run is working in {folder}; wait for it, or give another folder with results=PATH"
+                )
             time.sleep(0.2)
         yield descriptor
     finally:
@@ -167,10 +154,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def folder_of(path: str) -> Path:
-    """Return the path of a results folder.
-
-    Raise `Refusal` if the folder has no results. The message lists the existing results folders.
-    """
+    """Return the path of a results folder. Raise `Refusal` if it has no results, with the folders that have."""
     folder, has_results = Path(path), False
     with contextlib.suppress(OSError, ValueError):  # not a valid path
         has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
@@ -209,13 +193,9 @@ def stamp() -> dict[str, Any]:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file.
-
-    Raise OSError for any other kind of file, because reading from a pipe may never end.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        mode = os.fstat(descriptor).st_mode
+    """Return the content of a regular file. Raise OSError for any other, as a pipe may never end."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
         if not stat.S_ISREG(mode):
             text = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "Not a regular file"
             raise OSError(errno.EINVAL, text, str(path))

@@ -11,16 +11,16 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from scaling.core.intervals import median_interval
 
 _DEFAULT_DISPATCH_SECONDS = 10e-6  # of an empty call that could not be timed
 _DISPATCHES_PER_SAMPLE = 50  # a sample shorter than this many empty calls consists of several calls
 _CACHE_REFILL_SECONDS = 0.1  # a call this long refills the processor caches by itself
 _LONGEST_TURN = 0.1  # of `Sampling.seconds`, after which a turn ends if it has its samples
+# Ranks at least 6 sqrt(count), 12 standard deviations, below the middle have a probability below 1e-30.
+_TAIL = 6
 
 Gather = Callable[[list[float]], list[list[float]]]  # floats of this process -> floats of each, by rank
 
@@ -40,43 +40,32 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Samples:
-    """The timing samples of one compilation of a program.
+    """The timing samples of one compilation of a program."""
 
-    Attributes:
-        seconds: the time per call of each sample, in seconds. With several processes, it is the time of the
-            slowest one.
-        calls_per_sample: the number of calls in one sample.
-        stop_reason: the field of `Sampling` that ended the sampling, "width", "most" or "seconds". None as
-            long as sampling continues.
-        seconds_min, slowest: the time per call of the fastest process, in seconds, and the rank of the
-            slowest process, for each sample.
-        turns: the number of samples in each turn, a period in which other cases do not run.
-        marked: a dict from a disturbance, such as "throttled", to the indices of the disturbed turns.
-    """
-
+    # The time per call of each sample, in seconds. With several processes, it is the time of the slowest one.
     seconds: list[float]
-    calls_per_sample: int
+    calls_per_sample: int  # the number of calls in one sample
+    # The field of `Sampling` that ended the sampling, "width", "most" or "seconds". None as long as sampling
+    # continues.
     stop_reason: str | None
+    # seconds_min, slowest: the time per call of the fastest process, in seconds, and the rank of the slowest
+    # process, for each sample
     seconds_min: list[float] = field(default_factory=list)
     slowest: list[int] = field(default_factory=list)
+    # The number of samples in each turn, a period in which other cases do not run.
     turns: list[int] = field(default_factory=list)
+    # A dict from a disturbance, such as "throttled", to the indices of the disturbed turns.
     marked: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Stages:
-    """A compiled program and the time of each compilation stage, in seconds.
+    """A compiled program and the time of each compilation stage, in seconds."""
 
-    Attributes:
-        call: the function that runs the program.
-        compiled: the compiled program of JAX, or None if there is no compilation.
-        jaxpr: the traced program, or None if it is not available.
-        trace_seconds, lower_seconds, compile_seconds: the times, or None for a stage that does not exist.
-    """
-
-    call: Callable[..., Any]
-    compiled: Any
-    jaxpr: Any = None
+    call: Callable[..., Any]  # the function that runs the program
+    compiled: Any  # the compiled program of JAX, or None if there is no compilation
+    jaxpr: Any = None  # the traced program, or None if it is not available
+    # trace_seconds, lower_seconds, compile_seconds: the times, or None for a stage that does not exist
     trace_seconds: float | None = None
     lower_seconds: float | None = None
     compile_seconds: float | None = None
@@ -174,16 +163,15 @@ def sample_turns(
 ) -> Iterator[Samples]:
     """Take timing samples in an endless sequence of turns, and yield all samples so far after each turn.
 
-    The caller must end the iteration when the samples have a `stop_reason`. A sample is the time of one call,
-    or of several short calls, after a barrier between the processes. Other cases may be sampled between
-    turns.
+    The caller ends it when the samples have a `stop_reason`, and may sample other cases between turns. A sample
+    is the time of one call, or of several short calls, after a barrier between the processes.
 
     Args:
         wait: blocks until the result of a call is ready, or None if `call` itself blocks.
         floor_seconds: the time of a call of an empty program, in seconds, or None if unknown. It determines
             how many short calls make up a sample.
-        start_turn: a function that is called at the start of each turn. It returns a function that is called
-            at the end of the turn and returns the names of the disturbances during the turn.
+        start_turn: is called at the start of each turn. It returns a function that is called at its end and
+            returns the names of the disturbances during the turn.
     """
     timed = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(timed, sampling.warm_up, gather), 1e-9)
@@ -203,10 +191,7 @@ def sample_turns(
 def _add_turn(
     timed: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Append the samples of one turn to `samples`, and return the duration of the turn in seconds.
-
-    All processes take equally many samples, because they decide from gathered values only.
-    """
+    """Append the samples of one turn, equally many in all processes, and return its seconds."""
     least, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
     spent = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
@@ -237,10 +222,7 @@ def _add_turn(
 
 
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call a program until its calls get no faster. Return the median time of the later half of the calls.
-
-    The warm-up takes at least `least` seconds, and ends after ten times `least` seconds in any case.
-    """
+    """Call a program until its calls get no faster. Return the median time of the later half of the calls."""
     seconds: list[float] = []
     total = 0.0
     while True:
@@ -267,3 +249,52 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
         if max(interval[1] - median, median - interval[0]) <= sampling.width * median:
             return "width"
     return "seconds" if elapsed >= sampling.seconds else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _enclosing_rank(count: int, confidence: float) -> int:
+    """Return the rank k of the samples that bound a confidence interval of the median, or 0 if none do.
+
+    It is the largest k for which the interval from the k-th smallest to the k-th largest of `count` samples
+    contains the median of their distribution with at least this confidence. The number of samples below that
+    median is binomial with probability 1/2.
+    """
+    # Each probability is computed from the previous one, because `math.comb(count, k)` does not fit in a
+    # float for 1,030 or more samples.
+    allowed = (1 - confidence) / 2 * (1 + 1e-9)  # allows for rounding
+    first = max(0, count // 2 - _TAIL * math.isqrt(count))
+    probability = math.exp(
+        math.lgamma(count + 1) - math.lgamma(first + 1) - math.lgamma(count - first + 1) - count * math.log(2)
+    )
+    cumulative = 0.0
+    for k in range(first, count // 2 + 1):
+        cumulative += probability
+        if cumulative > allowed:
+            return k
+        probability *= (count - k) / (k + 1)
+    return 0
+
+
+def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """Return the confidence interval (low, high) of the median, or None if there are too few samples.
+
+    `low` and `high` are two of the samples, by the sign test. A confidence of 95 % needs at least six samples,
+    97.5 % needs seven.
+    """
+    k = _enclosing_rank(len(samples), confidence)
+    if k < 1:
+        return None
+    ordered = sorted(samples)
+    return ordered[k - 1], ordered[-k]
+
+
+def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
+    """Return the ratio of the medians of two samples with its 95 % confidence interval: (ratio, low, high).
+
+    All values must be positive. Return None if there are too few. The interval of each median has a confidence
+    of 97.5 % (Bonferroni).
+    """
+    above, below = median_interval(top, 0.975), median_interval(bottom, 0.975)
+    if above is None or below is None:
+        return None
+    return statistics.median(top) / statistics.median(bottom), above[0] / below[1], above[1] / below[0]

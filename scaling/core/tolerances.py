@@ -36,8 +36,8 @@ import jax
 import numpy as np
 
 from scaling.core.case import Case
-from scaling.core.pattern import Pattern
 from scaling.core.reductions import Reduction
+from scaling.core.shape import Pattern
 
 ROUNDOFF = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8}  # unit roundoff of one operation
 # Unit roundoff of a float32 product on an accelerator, by (platform, precision).
@@ -54,7 +54,7 @@ _UNDERFLOW_MARGIN = 2.0**10  # times the smallest normal number, below which a p
 def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
     """Return the unit roundoff of the least precise operation of a case.
 
-    `inner_roundoff` is the unit roundoff of the narrowest dtype inside the function, or 0 if it is unknown.
+    `inner_roundoff` is that of the narrowest dtype inside the function, or 0 if it is unknown.
     """
     roundoff = ROUNDOFF[case.dtype]
     if case.dtype == "float32":
@@ -89,17 +89,11 @@ def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Rounding:
-    """The lengths of the sums that compute a result, which determine its tolerance.
+    """The lengths of the sums that compute a result, which determine its tolerance."""
 
-    Attributes:
-        terms: the number of terms whose sum is one entry of the Jacobian.
-        added: the number of entries of the Jacobian whose sum is one element of the result.
-        entry: the tolerance (relative error) of an entry of the Jacobian.
-    """
-
-    terms: int
-    added: int = 1
-    entry: float = 0.0
+    terms: int  # the number of terms whose sum is one entry of the Jacobian
+    added: int = 1  # the number of entries of the Jacobian whose sum is one element of the result
+    entry: float = 0.0  # the tolerance (relative error) of an entry of the Jacobian
 
     @property
     def longest_sum(self) -> int:
@@ -109,8 +103,7 @@ class Rounding:
     def scale(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
         """Return the scale of a result, by which its error is divided to obtain a relative error.
 
-        The scale covers the rounding of the entries (`influence`) and of their sum (`magnitude`), which are
-        defined at the top of this file.
+        The top of this file defines `influence` and `magnitude`.
         """
         of_entries = influence * np.sqrt(self.terms / self.longest_sum)
         of_sum = magnitude * np.sqrt(self.added / self.longest_sum)
@@ -129,16 +122,13 @@ class Jacobians:
     pattern: Pattern | None = None
 
     def by_input(self, values: np.ndarray) -> np.ndarray:
-        """Return the sums over the outputs, (points, inputs), of an array with the shape of `self.values`."""
+        """Return the sums over the outputs, (points, inputs), of an array like `values`."""
         if self.pattern is None:
             return np.asarray(values.sum(axis=1))
         return _sum_by_index(self.pattern.cols, self.pattern.inputs, values)
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Return the sums over the inputs, (points, outputs), of an array with the shape of `self.values`.
-
-        If x, (points, inputs), is given, it weights the inputs.
-        """
+        """Return the sums over the inputs, (points, outputs), of an array like `values`, weighted by x."""
         if self.pattern is None:
             return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
         weighted = values if x is None else values * x[:, self.pattern.cols]
@@ -160,24 +150,17 @@ class Jacobians:
 
 
 def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    """Return the sums of the nonzeros that have the same index: (points, nonzeros) -> (points, count)."""
     return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])
 
 
 @dataclass(frozen=True, kw_only=True)
 class SizedEntries(Jacobians):
-    """Jacobians with the quantities that determine the tolerance of their reduction.
+    """Jacobians with the quantities that determine the tolerance of their reduction."""
 
-    Attributes:
-        size: the size of each entry, by which its error is divided, in the shape of `values`.
-        magnitude: the absolute value of each entry, in the shape of `values`.
-        rounding: the lengths of the sums that compute the result.
-        x: the points themselves, (points, inputs), if the reduction multiplies by them, otherwise None.
-    """
-
-    size: np.ndarray
-    magnitude: np.ndarray
-    rounding: Rounding
+    size: np.ndarray  # the size of each entry, by which its error is divided, in the shape of `values`
+    magnitude: np.ndarray  # the absolute value of each entry, in the shape of `values`
+    rounding: Rounding  # the lengths of the sums that compute the result
+    # The points themselves, (points, inputs), if the reduction multiplies by them, otherwise None.
     x: np.ndarray | None = None
 
     @property
@@ -186,28 +169,16 @@ class SizedEntries(Jacobians):
         return np.asarray(self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None])
 
 
-@dataclass(frozen=True)
-class EntryCounts:
-    """The numbers of nonzeros of a Jacobian.
-
-    Attributes:
-        column, row: the largest number of nonzeros in a column, and in a row.
-        entries: the number of nonzeros of the whole Jacobian.
-        points: the number of points, each with such a Jacobian.
-    """
-
-    column: int
-    row: int
-    entries: int
-    points: int
-
-
-def count_entries(outputs: int, inputs: int, points: int, pattern: Pattern | None = None) -> EntryCounts:
-    """Return the numbers of entries of a Jacobian, or of its nonzeros if a sparsity pattern is given."""
-    if pattern is None:
-        return EntryCounts(outputs, inputs, outputs * inputs, points)
-    column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
-    return EntryCounts(column, row, len(pattern.rows), points)
+def added_entries(
+    reduction: Reduction, outputs: int, inputs: int, points: int, pattern: Pattern | None = None
+) -> int:
+    """Return the largest number of entries of Jacobians, or of nonzeros, whose sum is one element of a result."""
+    column, row, total = outputs, inputs, outputs * inputs
+    if pattern is not None:
+        column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
+        total = len(pattern.rows)
+    count = {"entry": 1, "column": column, "row": row, "all": total}[reduction.entries]
+    return count * (points if reduction.sums_points else 1)
 
 
 def reduce_jacobians(
@@ -217,11 +188,10 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobian of each point, and the scale by which its error is divided, in float64.
+    """Return the reduced Jacobian of each point, (points, outputs', inputs'), and its scale, in float64.
 
-    The reduced Jacobians are (points, outputs', inputs'), where outputs' and inputs' are the axes that the
-    reduction keeps. The scale broadcasts to this shape. For a sum over points, the caller must add up the
-    points. WHOLE and J^T J need dense Jacobians.
+    The axes outputs' and inputs' are those that the reduction keeps, and the scale broadcasts to them. For a
+    sum over points, the caller must add up the points. WHOLE and J^T J need dense Jacobians.
 
     Args:
         floor: the smallest scale of an entry at each point, (points,), or None.

@@ -124,16 +124,12 @@ class Workload:
 
 
 def _float_leaves(name: str, inputs: Mapping[str, InputSpec]) -> list[str]:
-    """Return the names of the floating-point inputs that `name` selects: one input, or leaves of a pytree."""
     leaves = [name] if name in inputs else [leaf for leaf in inputs if leaf.startswith(f"{name}.")]
     return [leaf for leaf in leaves if not inputs[leaf].integer]
 
 
 def module(name: str) -> ModuleType:
-    """Import and return the module of a workload, given the name of a built-in workload or an import path.
-
-    Raise `Refusal` if the module cannot be imported or has no function `workload`.
-    """
+    """Import and return the module of a workload, given the name of a built-in workload or an import path."""
     known = sorted(built_in("workloads"))
     path = f"scaling.workloads.{name}" if name in known else name
     try:
@@ -143,13 +139,16 @@ def module(name: str) -> ModuleType:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and (path == missing or path.startswith(f"{missing}.")):
-            unknown = unknown_name("workload", name, known)
-            raise Refusal(f"{unknown}, or give the import path of a module of your own") from None
+            raise Refusal(
+                f"{unknown_name('workload', name, known)}, or give the import path of a module of your own"
+            ) from None
         kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
         raise Refusal(f"workload {name!r} cannot be imported: {kind}{error}") from None
     if not callable(getattr(imported, "workload", None)):
-        hint = "see README.md, 'A function of your own'"
-        raise Refusal(f"workload {name!r} has no function workload(case) -> Workload; {hint}")
+        raise Refusal(
+            f"workload {name!r} has no function workload(case) -> Workload; "
+            "see README.md, 'A function of your own'"
+        )
     return imported
 
 
@@ -172,8 +171,7 @@ def make_user_workload(case: Case) -> Any:
 def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workload:
     """Return the workload of a case, with `wrt` and `reduce` set as the case requires.
 
-    Each leaf of a pytree of inputs becomes a separate input, and each function returns one array. The
-    function `make_workload` creates the workload to convert.
+    Each leaf of a pytree of inputs becomes a separate input, and each function returns one array.
     """
     of_peer = case.engine != JAX and case.formulation in option_modules.load("peers").formulations(case)
     workload = make_workload(dataclasses.replace(case, formulation=None) if of_peer else case)
@@ -233,7 +231,6 @@ def _is_flat(inputs: Any) -> bool:
 
 
 def _top_level_names(names: Iterable[str]) -> list[str]:
-    """Return the distinct first parts of dotted names, such as `params` for `params.w`, in their order."""
     return list(dict.fromkeys(name.partition(".")[0] for name in names))
 
 
@@ -253,7 +250,6 @@ def _settle_wrt(case: Case, workload: Workload) -> str:
 
 
 def _select_leaves(case: Case, wrt: str, inputs: Mapping[str, InputSpec]) -> set[str]:
-    """Return the names of the inputs that `wrt` selects. Raise `Refusal` for an unknown or repeated name."""
     leaves: list[str] = []
     for name in wrt.split("+"):
         leaves += (selected := _float_leaves(name, inputs))

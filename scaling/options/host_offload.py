@@ -18,8 +18,8 @@ import numpy as np
 from scaling.core import layout
 from scaling.core.case import Case
 from scaling.core.compile_case import CompiledCase, StepPlan, count_bytes
-from scaling.core.gather import is_summed_on_host
 from scaling.core.inputs import point_rows
+from scaling.core.layout import is_summed_on_host
 from scaling.core.shape import DerivativeShape, ceil_div, input_structs, result_shape
 from scaling.core.workload import Workload
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scaling.core import environment, user_frames
+from scaling.core import environment
+from scaling.core.formatting import TRACEBACK_MARK
 from scaling.workers import child_process
 from scaling.workers.child_process import ChildProcess, Event
 from scaling.workers.machine import AllocationLost, ProcessShape
@@ -121,7 +122,7 @@ class WorkerGroup:
 
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
         process = self.processes[rank]
-        lines = [line for line in process.stderr_lines() if not line.startswith(user_frames.MARK)]
+        lines = [line for line in process.stderr_lines() if not line.startswith(TRACEBACK_MARK)]
         # srun exits with 128 plus the signal number; subprocess reports minus the signal number.
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         process_exit = process.explain_exit(status, _filter_worker_lines(lines))

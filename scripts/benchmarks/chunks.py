@@ -11,7 +11,7 @@ import sys
 
 from side_by_side import complete_case, measure_in_turns
 
-from scaling.core.intervals import ratio_interval
+from scaling.core.timing import ratio_interval
 
 ENOUGH = 0.8
 PROBLEMS = {

@@ -21,8 +21,7 @@ import jax
 import jax.numpy as jnp
 
 from scaling.core import run_case, timing
-from scaling.core.intervals import median_interval
-from scaling.core.timing import Sampling
+from scaling.core.timing import Sampling, median_interval
 
 BLOCKS, WIDTH = 200, 0.05
 WRONG, INCONCLUSIVE = 1, 3

@@ -26,8 +26,8 @@ from scaling.analysis.estimate_text import format_ratio
 from scaling.core import layout, timing, workload
 from scaling.core.case import Case
 from scaling.core.formatting import format_duration
-from scaling.core.intervals import ratio_interval
 from scaling.core.modes import MODES
+from scaling.core.timing import ratio_interval
 from scaling.study import completion
 
 ROUNDS = 15

@@ -14,8 +14,8 @@ from scaling.analysis.compare import (
     format_markdown,
 )
 from scaling.core.case import Refusal
-from scaling.core.intervals import ratio_interval
 from scaling.core.record import to_line
+from scaling.core.timing import ratio_interval
 
 CASES = 200
 

@@ -7,8 +7,8 @@ import pytest
 
 from scaling.analysis import ratios
 from scaling.core.case import Case
-from scaling.core.intervals import ratio_interval
 from scaling.core.record import Record
+from scaling.core.timing import ratio_interval
 
 pytestmark = pytest.mark.thin(4, "contract")
 

@@ -10,8 +10,8 @@ from scipy.special import polygamma
 
 from scaling.analysis import ratios
 from scaling.core.case import Case
-from scaling.core.intervals import median_interval
 from scaling.core.record import Record
+from scaling.core.timing import median_interval
 
 pytestmark = pytest.mark.thin(3, "contract")
 

@@ -13,9 +13,8 @@ from scaling.core import check, inputs, layout, process_cache, run_case, workloa
 from scaling.core import reference as reference_of_case
 from scaling.core.case import Case, Refusal
 from scaling.core.inputs import InputSpec
-from scaling.core.pattern import Pattern
 from scaling.core.record import Record
-from scaling.core.shape import derivative_shape
+from scaling.core.shape import Pattern, derivative_shape
 from scaling.core.workload import Reference, Workload, normal, uniform
 from scaling.study import completion
 from tests.support.devices import HERE, ONCE

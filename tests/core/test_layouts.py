@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from scaling.core import compile_case, layout, process_cache, run_case, shape, workload
+from scaling.core import compile_case, layout, run_case, shape, workload
 from scaling.core.case import AUTO, REDUCTIONS, REMATS, Case, Refusal
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
@@ -209,9 +209,8 @@ def test_every_call_recomputes_the_whole_jacobian_stored_on_the_host():
         Case(**PROBLEMS["residual by both"] | {"mode": "jacrev", "storage": "host", "block": 4, "api": "jit"})
     )
     built = workload.build(case)
-    prepared = run_case._compile_and_check(
-        case, run_case.ProcessGroup(jax.devices()[:1], "cpu"), lambda **fields: None
-    )
+    group = run_case.ProcessGroup(jax.devices()[:1], "cpu")
+    prepared = run_case._compile_and_check(run_case.Attempt(Record(case, "ok", ENVIRONMENT), group, ONCE))
     first = prepared.call().copy()
     prepared.call()[:] = np.nan
     assert np.array_equal(prepared.call(), first) and first.shape == shape.result_shape(
@@ -371,11 +370,10 @@ def test_known_blocks_are_tried_first():
 @pytest.mark.parametrize("fields", [{"chunk": AUTO}, {"chunk": None}, {"chunk": 1, "block": 1}])
 def test_a_case_that_fits_in_no_block_is_skipped_before_inputs_are_placed(fields, monkeypatch):
     monkeypatch.setattr(layout, "place_inputs", lambda *_: pytest.fail("something was placed"))
-    process_cache.cached("dispatch_latency", ("jit", True, 1), lambda: 1e-6)
+    monkeypatch.setattr(run_case, "_dispatch_latency", lambda *_: 1e-6)
     record = run(PROBLEMS["rbf"] | {"mode": "jacrev", "api": "jit", "memory_limit": 64} | fields)
     assert (record.status, record.reason) == ("skipped", "too_large")
     assert "may have 64.0 B" in record.text
-    process_cache.clear()
 
 
 SCRIPT = """

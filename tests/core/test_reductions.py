@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from scaling.core import pattern as patterns
+from scaling.core import shape as patterns
 from scaling.core import tolerances
-from scaling.core.pattern import Pattern
 from scaling.core.reductions import REDUCTIONS as REDUCTION_VALUES
-from scaling.core.tolerances import Jacobians, Rounding, count_entries
+from scaling.core.shape import Pattern
+from scaling.core.tolerances import Jacobians, Rounding, added_entries
 
 pytestmark = pytest.mark.thin(2, "contract")
 
@@ -22,7 +22,7 @@ def reduce(reduction, *arguments, **keywords):
 
 def summed_entries(reduction, *arguments):
     """Return the number of entries that are summed into one element of a result."""
-    return REDUCTION_VALUES[reduction or "whole"].entries(count_entries(*arguments))
+    return added_entries(REDUCTION_VALUES[reduction or "whole"], *arguments)
 
 
 def reduce_by_definition(reduction, J, x):

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from scaling.core import check, layout, process_cache, run_case, workload
+from scaling.core import check, layout, run_case, workload
 from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
@@ -82,15 +82,16 @@ def test_only_a_timer_that_waits_measures_the_time_of_the_device(monkeypatch, wa
     monkeypatch.setattr(
         run_case,
         "_compile_jax_program",
-        lambda *_: run_case.PlacedProgram(SimpleNamespace(coloring=None), call, lambda result: None),
+        lambda *_: run_case.PlacedProgram(
+            None, None, SimpleNamespace(coloring=None), call, lambda result: None
+        ),
     )
     monkeypatch.setattr(check, "verdict", lambda *_, **__: check.Verdict(0.0, 1.0, None))
     if not waits:
         monkeypatch.setattr(
             run_case, "make_waiter", lambda example: lambda result: clock.__setitem__(0, clock[0] + 1e-5)
         )
-    process_cache.clear()
-    process_cache.cached("dispatch_latency", ("jit", True, 1), lambda: 1e-5)
+    monkeypatch.setattr(run_case, "_dispatch_latency", lambda *_: 1e-5)
     record = run(case_of("poisson"))
     assert record.status == "ok", record.text
     assert (record.seconds == pytest.approx([0.010001] * len(record.seconds))) == waits
@@ -175,8 +176,7 @@ def test_a_case_that_needs_more_memory_than_available_is_skipped_before_allocati
 
     monkeypatch.setattr(memory, "available_bytes", lambda: 100)
     monkeypatch.setattr(layout, "place_inputs", lambda *_: 1 / 0)
-    process_cache.clear()
-    process_cache.cached("dispatch_latency", ("jit", True, 1), lambda: 1e-5)
+    monkeypatch.setattr(run_case, "_dispatch_latency", lambda *_: 1e-5)
     record = run(case_of("poisson"))
     assert (record.status, record.reason) == ("skipped", "too_large")
     assert record.text.startswith("needs ") and record.text.endswith("has 100 B") and record.output_bytes

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from scaling.core import pattern as common_pattern
+from scaling.core import shape as common_pattern
 from scaling.core.case import Refusal
 
 

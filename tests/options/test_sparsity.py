@@ -10,7 +10,7 @@ import pytest
 
 from scaling.core import inputs, process_cache, workload
 from scaling.core.case import Case, Refusal
-from scaling.core.pattern import Coloring, Pattern
+from scaling.core.shape import Coloring, Pattern
 from scaling.options.sparse import color_graph, sparsity
 from scaling.options.sparse.color_graph import Matrix
 

@@ -32,10 +32,7 @@ _MOST_RELATIVE_TO_ROUNDING = 2.0  # a larger difference between dtypes is not ex
 
 
 class LazyReference:
-    """The reference values and Jacobians for a block of points (batch elements), computed on first access.
-
-    It can be used as a `scaling.core.workload.Reference`, because it has the same attributes.
-    """
+    """A `scaling.core.workload.Reference` at a block of points, computed on first access."""
 
     value_terms = None
     derivative_terms = None
@@ -87,19 +84,14 @@ def examine(case: Case, workload: Workload) -> ComputedReference:
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluation:
-    """Return an `Evaluation` of the function of a case in the dtype of the case.
-
-    It is for workloads with a closed form, which have no `ComputedReference` and thus no `native` evaluation.
-    """
+    """Return an `Evaluation` in the dtype of a case whose workload has a closed form."""
     with evaluations.evaluation_context(case.dtype):
-        evaluation: Evaluation = _make_unverified_reference(
-            _make_evaluation(case, workload, case.dtype), case, arrays
-        ).evaluation
-        return evaluation
+        evaluation = _make_evaluation(case, workload, case.dtype)
+        native: Evaluation = _make_unverified_reference(evaluation, case, arrays).native
+        return native
 
 
 def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
-    """Return the inputs at up to 16 evenly spaced points of a case, a dict from input name to array."""
     points = np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
     by_point = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
     return {
@@ -118,10 +110,7 @@ def _make_evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
 def _values_and_noise(
     evaluation: Evaluation, arrays: Arrays, roundoff: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values of the function, and the largest change of each value if the inputs are perturbed.
-
-    The inputs are perturbed by four unit roundoffs. Both arrays have the shape (points, outputs).
-    """
+    """Return the values, (points, outputs), and their change if the inputs change by four unit roundoffs."""
     center, generator = evaluations.values(evaluation, arrays), np.random.default_rng(0)
     perturbed = [
         evaluations.values(evaluation, fd_check.perturb(evaluation, arrays, 4 * roundoff, generator))
@@ -148,8 +137,7 @@ def _make_unverified_reference(evaluation: Evaluation, case: Case, arrays: Array
 def _rounding_properties_with_jvp(evaluation: Evaluation, arrays: Arrays) -> RoundingProperties:
     """Return the rounding properties of the Jacobian-vector product of the function at one point.
 
-    If the function cannot be differentiated in forward mode, they are estimated from the function, with twice
-    as many terms.
+    Without a forward mode, they are those of the function with twice as many terms.
     """
     structs = {}
     for name, array in arrays.items():
@@ -177,14 +165,10 @@ def _make_float64_reference(
     native_values: np.ndarray,
     noise: np.ndarray,
 ) -> tuple[ComputedReference | None, str | None]:
-    """Return (reference, None), or (None, reason) if a reference in float64 cannot be used.
+    """Return (unverified reference, None), or (None, reason) if a reference in float64 cannot be used.
 
-    The reference is not verified yet. It cannot be used if the function fails in float64, or if the values
-    differ from the values in the dtype of the case by more than rounding explains.
-
-    Args:
-        native: the reference in the dtype of the case.
-        native_values, noise: the values in this dtype, and estimates of the rounding errors.
+    The reason is that the function fails in float64, or that its values differ from `native_values`, those in
+    the dtype of the case, by more than rounding and `noise` explain.
     """
     try:
         exact = _make_unverified_reference(_make_evaluation(case, workload, "float64"), case, arrays)
@@ -206,13 +190,9 @@ def _make_float64_reference(
 def _verify(
     computed: ComputedReference, case: Case, workload: Workload, arrays: Arrays, obstacle: str | None = None
 ) -> ComputedReference:
-    """Verify a reference by finite differences, and return a copy with the outcome.
+    """Verify a reference by finite differences, and return a copy with `seconds`, `wrong` or `unsure`.
 
-    If the derivative is correct, `seconds` is set. If it is wrong, `wrong` is set to an error message, and if
-    the differences are too inaccurate to decide, `unsure` is set to one.
-
-    Args:
-        obstacle: the reason why the reference could not be computed in float64, or None.
+    `obstacle` is the reason why the reference could not be computed in float64, or None.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed
@@ -225,22 +205,23 @@ def _verify(
         result = fd_check.confirm(level, arrays, roundoff, np.random.default_rng(case.data_seed))
         is_unsure = result.confirmed_share < _LEAST_CONFIRMED_SHARE
         if result.is_wrong.any() and not (is_unsure and obstacle):
-            difference = "the function's own derivative differs from finite differences of its values by "
-            rule = "a rule of its own (custom_jvp, custom_vjp, stop_gradient) is wrong"
-            return dataclasses.replace(computed, wrong=f"{difference}{result.largest_difference:.3g}: {rule}")
+            wrong = (
+                "the function's own derivative differs from finite differences of its values by "
+                f"{result.largest_difference:.3g}: a rule of its own (custom_jvp, custom_vjp, stop_gradient) "
+                "is wrong"
+            )
+            return dataclasses.replace(computed, wrong=wrong)
         if is_unsure or result.is_wrong.any():
-            share = f"{result.confirmed_share:.0%} of its outputs"
-            share = f"finite differences in {evaluation.dtype} confirm {share}"
+            confirmed = f"{result.confirmed_share:.0%} of its outputs"
+            share = f"finite differences in {evaluation.dtype} confirm {confirmed}"
             reason = f"{obstacle}, and {share}" if obstacle else f"{share}; add a reference to the workload"
             return dataclasses.replace(computed, unsure=reason)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
 
 
 def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: Arrays) -> float:
-    columns, points = (
-        evaluations.count_inputs(evaluation, arrays),
-        len(arrays[next(iter(evaluation.per_point))]),
-    )
+    columns = evaluations.count_inputs(evaluation, arrays)
+    points = len(arrays[next(iter(evaluation.per_point))])
     block = np.arange(min(columns, evaluations.seeds_per_call(evaluation, points)))
     evaluations.jacobian_columns(evaluation, arrays, block)  # compiles
     start = time.perf_counter()

@@ -28,25 +28,16 @@ _MOST_ELEMENTS = 2**22  # of the largest intermediate result of a call, for all 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A function of one point (batch element), and the dtype and AD transformation used to evaluate it.
+    """A function of one point (batch element), and the dtype and AD transformation used to evaluate it."""
 
-    Attributes:
-        function: takes every input as a keyword argument and returns an array.
-        names: the inputs to differentiate with respect to, in the order of the columns of the Jacobian.
-        per_point: the inputs that have a value for each point. The others are shared.
-        integers: the inputs with the dtype int32.
-        dtype: the dtype of the other inputs.
-        width: the number of elements of the largest intermediate result at one point.
-        transposed: whether the JVP is computed as the transpose of the VJP.
-    """
-
-    function: Callable[..., Any]
+    function: Callable[..., Any]  # takes every input as a keyword argument and returns an array
+    # The inputs to differentiate with respect to, in the order of the columns of the Jacobian.
     names: tuple[str, ...]
-    per_point: frozenset[str]
-    integers: frozenset[str]
-    dtype: str
-    width: int = 1
-    transposed: bool = False
+    per_point: frozenset[str]  # the inputs that have a value for each point. The others are shared.
+    integers: frozenset[str]  # the inputs with the dtype int32
+    dtype: str  # the dtype of the other inputs
+    width: int = 1  # the number of elements of the largest intermediate result at one point
+    transposed: bool = False  # whether the JVP is computed as the transpose of the VJP
 
 
 @contextlib.contextmanager
@@ -76,44 +67,29 @@ def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
 
 
 def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
-    """Return the derivative of every output along a direction: (points, outputs).
-
-    `direction` maps the name of each differentiated input to a tangent of the same shape.
-    """
+    """Return the derivative of every output along a direction, a dict of tangents by name: (points, outputs)."""
     tangents = {name: direction[name] for name in evaluation.names}
     jvp = _jitted(evaluation, "jvp")
     return np.asarray(jvp(*_cast(evaluation, arrays), *_cast(evaluation, tangents)), np.float64)
 
 
 def jacobian_columns(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
-    """Return some columns of the Jacobian at each point: (points, outputs, columns).
-
-    `indices` are the indices of these columns.
-    """
+    """Return the columns of the Jacobian with the given indices at each point: (points, outputs, columns)."""
     return _evaluate_in_blocks(evaluation, arrays, indices, "columns", 2)
 
 
 def jacobian_rows(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
-    """Return some rows of the Jacobian at each point: (points, rows, inputs).
-
-    `indices` are the indices of these rows.
-    """
+    """Return the rows of the Jacobian with the given indices at each point: (points, rows, inputs)."""
     return _evaluate_in_blocks(evaluation, arrays, indices, "rows", 1)
 
 
 def gram_columns(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
-    """Return some columns of J^T J at each point, with J the Jacobian: (points, inputs, columns).
-
-    `indices` are the indices of these columns.
-    """
+    """Return the columns of J^T J with the given indices at each point: (points, inputs, columns)."""
     return _evaluate_in_blocks(evaluation, arrays, indices, "gram_columns", 2)
 
 
 def gram_times_vector(evaluation: Evaluation, arrays: Arrays, vector: np.ndarray) -> np.ndarray:
-    """Return the product J^T J v at each point, with J the Jacobian: (points, inputs).
-
-    `vector` is v, (inputs,), which is the same for all points.
-    """
+    """Return the product J^T J v at each point, (points, inputs), with the vector v, (inputs,)."""
     flat = vector.astype(jnp.dtype(evaluation.dtype))
     return np.asarray(_jitted(evaluation, "gram_times")(*_cast(evaluation, arrays), flat), np.float64)
 
@@ -124,7 +100,7 @@ def jacobian(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
 
 
 def count_inputs(evaluation: Evaluation, arrays: Arrays) -> int:
-    """Return the total number of elements, at one point, of the inputs to differentiate with respect to."""
+    """Return the number of elements of the differentiated inputs at one point."""
     shapes = (np.shape(arrays[name])[1 if name in evaluation.per_point else 0 :] for name in evaluation.names)
     return sum(int(np.prod(shape)) for shape in shapes)
 
@@ -145,10 +121,7 @@ def seeds_per_call(evaluation: Evaluation, points: int) -> int:
 
 
 def is_defined(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
-    """Return whether JAX can differentiate the function in forward or reverse mode.
-
-    `kernel` is "columns" for forward mode or "rows" for reverse mode.
-    """
+    """Return whether JAX can differentiate the function, by the kernel "columns" or "rows"."""
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
     try:
         jax.eval_shape(_jitted(evaluation, kernel), *_cast(evaluation, first_point), np.zeros(1, np.int32))
@@ -158,10 +131,7 @@ def is_defined(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
 
 
 def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | None:
-    """Return an evaluation whose JVP can be computed, or None if JAX cannot differentiate the function.
-
-    `transposed` is set in the result if JAX has a rule for reverse mode only.
-    """
+    """Return an evaluation whose JVP can be computed, or None if JAX cannot differentiate the function."""
     for candidate in (evaluation, dataclasses.replace(evaluation, transposed=True)):
         if is_defined(candidate, arrays, "columns"):
             return candidate
@@ -171,14 +141,7 @@ def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | Non
 def _evaluate_in_blocks(
     evaluation: Evaluation, arrays: Arrays, indices: np.ndarray, kernel: str, axis: int
 ) -> np.ndarray:
-    """Evaluate a kernel in blocks of indices, and concatenate the results along `axis`.
-
-    The last block is padded, so that all blocks have the same size and the kernel is compiled once.
-
-    Args:
-        indices: the indices of the columns or rows.
-        kernel: a key of `_KERNELS`.
-    """
+    """Evaluate a kernel in blocks of indices of equal size, and concatenate the results along `axis`."""
     per_point, shared = _cast(evaluation, arrays)
     size = min(len(indices), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
     parts = []
@@ -191,7 +154,6 @@ def _evaluate_in_blocks(
 
 
 def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """Return the per-point inputs and the shared inputs, cast to the dtypes of the evaluation."""
     cast = {
         name: np.asarray(x).astype(np.int32 if name in evaluation.integers else jnp.dtype(evaluation.dtype))
         for name, x in arrays.items()
@@ -202,11 +164,7 @@ def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray]
 
 @functools.lru_cache(maxsize=64)
 def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
-    """Return a jitted function that evaluates a kernel at a batch of points.
-
-    It maps (per-point inputs, shared inputs, *seeds) to an array (points, ...). `kernel` is a key of
-    `_KERNELS`.
-    """
+    """Return a jitted function: (per-point inputs, shared inputs, *seeds) -> array (points, ...)."""
     compute, seed_axes = _KERNELS[kernel]
 
     def at_point(per_point: dict[str, Any], shared: dict[str, Any], *seeds: Any) -> jax.Array:
@@ -225,22 +183,17 @@ def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
 def _jvp(
     evaluation: Evaluation, f: ArrayFunction, x: jax.Array, per_point: dict[str, Any], shared: dict[str, Any]
 ) -> jax.Array:
-    """Return the product of the Jacobian and a tangent: (outputs,).
-
-    The tangent is given as two dicts from name to array, for the per-point and the shared inputs.
-    """
+    """Return the product of the Jacobian and a tangent, given by the dicts of its per-point and shared parts."""
     tangents = {**per_point, **shared}
     tangent = ravel_pytree([tangents[name] for name in evaluation.names])[0]
     return _pushforward(evaluation, f, x)(tangent)
 
 
 def _columns(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Return the columns of the Jacobian with the given indices: (outputs, columns)."""
     return jax.vmap(lambda i: _pushforward(evaluation, f, x)(_one_hot(i, x)), out_axes=1)(indices)
 
 
 def _rows(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
-    """Return the rows of the Jacobian with the given indices: (rows, inputs)."""
     y, pullback = jax.vjp(f, x)
     return jax.vmap(lambda i: pullback(_one_hot(i, y))[0])(indices)
 
@@ -265,7 +218,6 @@ _KERNELS: dict[str, tuple[Callable[..., jax.Array], tuple[int | None, ...]]] = {
 
 
 def _pushforward(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFunction:
-    """Return the linear map from a tangent of x to a tangent of f(x)."""
     if not evaluation.transposed:
         return lambda v: jax.jvp(f, (x,), (v,))[1]
     y, pullback = jax.vjp(f, x)

@@ -28,20 +28,18 @@ _LEAST_RELATIVE_SIZE = 1e-3  # of an element, relative to the root mean square o
 class Confirmation:
     """The result of comparing a derivative with finite differences.
 
-    Attributes:
-        is_wrong: (points,) bool, whether the derivative of an output of the point differs from the finite
-            difference by more than rounding and truncation errors explain.
-        confirmed_share: among the outputs with a nonzero derivative, the fraction for which a finite
-            difference has an error of at most 5 % of the size of the derivative.
-        largest_difference: the largest difference of a wrong output, divided by the size of the derivative.
-            It is 0 if no output is wrong.
-
     The size of the derivative of an output is its root mean square over the random directions, or the
     magnitude of the finite difference if that is larger.
     """
 
+    # (points,) bool, whether the derivative of an output of the point differs from the finite difference by
+    # more than rounding and truncation errors explain.
     is_wrong: np.ndarray
+    # Among the outputs with a nonzero derivative, the fraction for which a finite difference has an error of
+    # at most 5 % of the size of the derivative.
     confirmed_share: float
+    # The largest difference of a wrong output, divided by the size of the derivative. It is 0 if no output is
+    # wrong.
     largest_difference: float
 
 
@@ -90,10 +88,10 @@ def confirm(
 def random_direction(
     evaluation: Evaluation, arrays: Arrays, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Return a random direction: a dict from the name of each differentiated input x to an array.
+    """Return a random direction: a dict from the name of each differentiated input x to an array like x.
 
-    The array has the shape of x. Its elements are ±u max(|x|, 0.001 r), with a random sign, u uniform in
-    [0.5, 1), and r the root mean square of x. If r is 0, they are ±u.
+    Its elements are ±u max(|x|, 0.001 r), with u uniform in [0.5, 1) and r the root mean square of x. If r is
+    0, they are ±u.
     """
     direction = {}
     for name in evaluation.names:
@@ -107,10 +105,7 @@ def random_direction(
 def perturb(
     evaluation: Evaluation, arrays: Arrays, relative: float, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Return a copy of the inputs in which each floating-point element is perturbed by a relative amount.
-
-    Each element is multiplied by 1 + relative or 1 - relative, at random.
-    """
+    """Return the inputs with each floating-point element multiplied by 1 + relative or 1 - relative."""
     perturbed = dict(arrays)
     for name, x in arrays.items():
         if name not in evaluation.integers:
@@ -127,10 +122,9 @@ def _value_noise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return two estimates of the rounding error of the values: (points, outputs) each.
 
-    The first estimate is the unit roundoff of the values plus the change of the values if the inputs are
-    perturbed. It can be too small: if a function adds 1 to a small element, perturbing the element has no
-    effect. The second estimate is therefore the larger of the first and the fourth differences of the values
-    at short steps, which consist of rounding errors only.
+    The first is the unit roundoff of the values plus their change if the inputs are perturbed. It can be too
+    small: if a function adds 1 to a small element, perturbing the element has no effect. The second is the
+    larger of the first and the fourth differences at short steps, which consist of rounding errors only.
     """
     center = values(evaluation, arrays)
     perturbed = [values(evaluation, perturb(evaluation, arrays, 2 * roundoff, generator)) for _ in range(3)]
@@ -150,13 +144,11 @@ def _value_noise(
 
 
 def _values_at(evaluation: Evaluation, arrays: Arrays, direction: Arrays, step: float) -> np.ndarray:
-    """Return the values of the function at x + step * direction: (points, outputs)."""
     moved = {name: arrays[name] + step * direction[name] for name in evaluation.names}
     return values(evaluation, {**arrays, **moved})
 
 
 def _central_differences(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> list[np.ndarray]:
-    """Return a list of fourth-order central differences along a direction, one (points, outputs) per step."""
     differences = []
     for step in _STEPS:
         near, far = (
@@ -171,12 +163,8 @@ def _central_differences(evaluation: Evaluation, arrays: Arrays, direction: Arra
 def _select_difference(differences: Sequence[np.ndarray], noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the most accurate finite difference and its estimated error: (points, outputs) each.
 
-    For each output, the step with the smallest estimated error is selected. The error is estimated as the
-    change of the difference from this step to the next shorter one, plus the effect of rounding errors.
-
-    Args:
-        differences: the finite difference for each step.
-        noise: the rounding error of the values.
+    For each output, the step with the smallest estimated error is selected: the change of the difference from
+    this step to the next shorter one, plus the effect of `noise`, the rounding error of the values.
     """
     best, least_error = np.zeros_like(noise), np.full_like(noise, np.inf)
     for step, difference, shorter in zip(_STEPS[:-1], differences[:-1], differences[1:], strict=True):
@@ -189,17 +177,11 @@ def _select_difference(differences: Sequence[np.ndarray], noise: np.ndarray) -> 
 def _agrees_at_several_steps(
     differences: Sequence[np.ndarray], exact: np.ndarray, allowed: np.ndarray, noise: np.ndarray
 ) -> np.ndarray:
-    """Return whether a derivative agrees with the differences of consecutive steps: (points, outputs) bool.
+    """Return whether a derivative agrees with the differences of two consecutive steps: (points, outputs) bool.
 
-    Two consecutive steps must agree. A step whose rounding error exceeds the allowed error does not count.
-    This accepts correct derivatives near kinks, where `_select_difference` fails: the fourth differences
-    overestimate the rounding error of short steps, and two long steps can agree by chance.
-
-    Args:
-        differences: the finite difference for each step.
-        exact: the derivative.
-        allowed: the largest allowed difference between the derivative and a finite difference.
-        noise: the rounding error of the values.
+    A step whose rounding error exceeds the allowed error does not count. This accepts correct derivatives near
+    kinks, where `_select_difference` fails: the fourth differences overestimate the rounding error of short
+    steps, and two long steps can agree by chance.
     """
     agreeing, most = np.zeros(exact.shape, int), np.zeros(exact.shape, int)
     for step, difference in zip(_STEPS, differences, strict=True):
@@ -217,16 +199,7 @@ def _is_between_one_sided(
     exact: np.ndarray,
     allowed: np.ndarray,
 ) -> np.ndarray:
-    """Return whether an output has a kink and its derivative is between the one-sided derivatives.
-
-    The result has the shape (points, outputs) and the dtype bool. At a kink, such as of `abs` at zero, any
-    value between the one-sided derivatives is accepted.
-
-    Args:
-        noise: the rounding error of the values.
-        exact: the derivative.
-        allowed: the largest allowed error of the derivative.
-    """
+    """Return whether an output has a kink, such as of `abs` at zero, and its derivative is between its slopes."""
     center, is_between = values(evaluation, arrays), np.zeros(exact.shape, bool)
     for step in _KINK_STEPS:
         slopes = []

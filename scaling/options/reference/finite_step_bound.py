@@ -29,8 +29,6 @@ def gradient(workload: Workload) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=8)
 def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """Return the gradient of a function as a function. It is cached so that JAX does not trace it again."""
-
     def gradient(**named: Any) -> Any:
         f = lambda *z: jax.numpy.sum(function(**{**named, **dict(zip(names, z, strict=True))}))  # noqa: E731
         return ravel(jax.grad(f, argnums=tuple(range(len(names))))(*[named[name] for name in names]))
@@ -39,10 +37,7 @@ def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
-    """Return a bound on the error of the reduced result of forward differences at each point: (points,).
-
-    `start` and `stop` delimit the range of points.
-    """
+    """Return a bound on the error of the reduced result of forward differences at each point: (points,)."""
     bounds = input_bounds(spec, start, stop, spec.rounding.terms)
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
@@ -54,14 +49,10 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     """Return a bound on the error of the forward difference for each input element: (points, inputs).
 
     The bound is the sum of two parts, times a safety factor. The truncation error is half the step h times
-    the curvature, the larger of its values at both ends of the step. The rounding error of the two values and
-    of the sum x + h is divided by h. If the result is a sum over outputs or points, the bound is for the sum.
-    For a product J x, which is a single difference along x, the bound has the shape (points, 1). If there are
-    many inputs, only a sample of them is evaluated, and the largest bound is returned for all.
-
-    Args:
-        start, stop: the range of points.
-        terms: the number of terms that are summed to compute a value.
+    the curvature, the larger of its values at both ends of the step. The rounding error of the two values,
+    sums of `terms` terms, and of the sum x + h is divided by h. If the result is a sum over outputs or points,
+    the bound is for the sum. For a product J x, a single difference along x, it is (points, 1). Of many inputs
+    only a sample is evaluated, and the largest bound is returned for all.
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -94,7 +85,6 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
 
 
 def _input_elements(workload: Workload, arrays: Arrays, points: int) -> list[tuple[str, int]]:
-    """Return a list of (name, flat index) for all elements of the differentiated inputs at one point."""
     sizes = {name: arrays[name].size // (points if name in workload.points else 1) for name in workload.names}
     return [(name, i) for name, size in sizes.items() for i in range(size)]
 
@@ -121,10 +111,7 @@ def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
-    """Return the largest |output| of each point, or the sum over |output| if the outputs are summed.
-
-    The result has the shape (points,).
-    """
+    """Return the largest |output| of each point, or the sum over |output| if the outputs are summed."""
     is_summed = spec.workload.reduction.sums_outputs or spec.sizes.summed
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 
@@ -132,15 +119,7 @@ def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
 def _shifted_element(
     spec: ReferenceSpec, arrays: Arrays, name: str, index: int
 ) -> tuple[np.ndarray, ValuesAtShift]:
-    """Return an element of an input, and a function of a shift that evaluates the values after shifting it.
-
-    The element is an array (points,), or a scalar array if the input is shared.
-
-    Args:
-        arrays: the inputs by name.
-        name: the input that contains the element.
-        index: the flat index of the element in the input at one point.
-    """
+    """Return an element of an input at each point, and a function of a shift of it that returns the values."""
     shape = (-1,) if name in spec.workload.shared else (len(arrays[name]), -1)
 
     def values_at(shift: Any) -> np.ndarray:
@@ -156,14 +135,8 @@ def _largest_slope_and_curvature(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the slope and the curvature of the function with respect to a shift: (points,) each.
 
-    They are the magnitudes of the first and second derivatives, estimated by central differences in float64.
-    The maximum over both ends of the step is returned. Of several outputs, the maximum is returned too, or
-    the sum if the result is summed over the outputs.
-
-    Args:
-        x: the input element that is shifted, which scales the step of these differences.
-        values_at: maps a shift to the values of the function.
-        step: the finite-difference step of the case.
+    They are the magnitudes of the first and second derivatives by central differences in float64 with steps
+    relative to x, the larger of those at both ends of the step of the case.
     """
     slope = curvature = np.zeros(())
     for end in (0.0, step):

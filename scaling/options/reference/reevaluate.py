@@ -27,23 +27,16 @@ Columns = np.ndarray | slice
 
 
 class Retry(NamedTuple):
-    """Entries of a block of points (batch elements) that failed the check and are reevaluated.
+    """Entries of a block of points (batch elements) that failed the check and are reevaluated."""
 
-    Attributes:
-        spec: how the reference of the case is evaluated, and its tolerance.
-        native: the function of the case, with the dtype of the case.
-        arrays: the inputs at the points that contain the entries.
-        got, want: the entries of the result and of the reference.
-        size: the magnitude of each entry, by which its error is divided.
-        measure: a function (evaluation, inputs) that evaluates the entries: an array of the shape of `want`.
-    """
-
-    spec: ReferenceSpec
-    native: Evaluation
-    arrays: Arrays
+    spec: ReferenceSpec  # how the reference of the case is evaluated, and its tolerance
+    native: Evaluation  # the function of the case, with the dtype of the case
+    arrays: Arrays  # the inputs at the points that contain the entries
+    # got, want: the entries of the result and of the reference
     got: np.ndarray
     want: np.ndarray
-    size: np.ndarray
+    size: np.ndarray  # the magnitude of each entry, by which its error is divided
+    # A function (evaluation, inputs) that evaluates the entries: an array of the shape of `want`.
     measure: Callable[[Evaluation, Arrays], np.ndarray]
 
 
@@ -52,7 +45,6 @@ def reevaluate_failures(comparisons: CheckProgress) -> None:
 
     The estimated rounding error is added to the tolerance of an entry. Entries whose tolerance then exceeds
     `spec.max_tolerance` are excluded from the check, unless their error is larger than rounding explains.
-    Once a wrong entry is found, the remaining blocks are not reevaluated.
     """
     spec, first = comparisons.spec, comparisons.suspects[0][0]
     assert first.inputs is not None
@@ -105,10 +97,7 @@ def _reevaluate_block(
 def _choose_entries(
     spec: ReferenceSpec, comparison: EntryComparison, errors: np.ndarray
 ) -> tuple[np.ndarray, Columns]:
-    """Return the indices of the points and of the columns to reevaluate.
-
-    If single columns cannot be evaluated, the columns are `slice(None)`, which selects all of them.
-    """
+    """Return the indices of the points and of the columns to reevaluate, or all columns as `slice(None)`."""
     failed = errors > spec.tolerance
     by_point = failed.reshape(len(failed), -1)
     points = _choose_failed(by_point.max(axis=1), errors.reshape(by_point.shape).max(axis=1), _MOST_POINTS)
@@ -121,10 +110,7 @@ def _choose_entries(
 
 
 def _choose_failed(failed: np.ndarray, errors: np.ndarray, most: int) -> np.ndarray:
-    """Return the indices of up to `most` failed elements, in increasing order.
-
-    Half of them have the largest errors. The other half is evenly spaced among the remaining failed elements.
-    """
+    """Return the sorted indices of up to `most` failed elements: half with the largest errors, half spaced."""
     indices = np.flatnonzero(failed)
     order = indices[np.argsort(-errors[indices], kind="stable")]
     worst, rest = order[: most // 2], np.sort(order[most // 2 :])
@@ -216,13 +202,10 @@ def _native_noise(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
-    """Estimate the magnitude of each entry from the values f(x) and the inputs x of the function.
+    """Estimate the magnitude of each entry from the values |f(x)|, (points, outputs), and the inputs x.
 
     It is |f(x)| / |x| for a derivative, its power for a reduction of higher degree, and |f(x)| for a value or
     the product of a derivative and x. The result broadcasts to the shape of the entries.
-
-    Args:
-        value: |f(x)| at each point, (points, outputs).
     """
     spec, shape = retry.spec, retry.want.shape
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
@@ -238,10 +221,9 @@ def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
 
 
 def _reference_noise(retry: Retry) -> np.ndarray:
-    """Return the rounding error of a computed reference, estimated from its change at perturbed inputs.
+    """Return the largest change of a computed reference at perturbed inputs, for each point.
 
-    The estimate for a point is the largest change of any of its entries. It is zero for a closed form. The
-    returned array, (points, 1, ...) or (1,), broadcasts to the shape of the entries.
+    The result, (points, 1, ...) or (1,), broadcasts to the shape of the entries. It is zero for a closed form.
     """
     computed = retry.spec.computed
     if computed is None:
@@ -254,10 +236,7 @@ def _reference_noise(retry: Retry) -> np.ndarray:
 
 
 def _evaluate_perturbed(retry: Retry, evaluation: Evaluation, roundoff: float) -> np.ndarray:
-    """Return the entries evaluated at several perturbed inputs: (perturbations, *shape of the entries).
-
-    The inputs are perturbed by two unit roundoffs.
-    """
+    """Return the entries evaluated at several perturbed inputs: (perturbations, *shape of the entries)."""
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * roundoff
     perturbed = [
         fd_check.perturb(evaluation, retry.arrays, relative, generator) for _ in range(_PERTURBATIONS)
@@ -285,10 +264,9 @@ def _expected_result(
 
 
 def _expected_sum(spec: ReferenceSpec, evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
-    """Return the derivative, summed over the k given points and multiplied by sqrt(n / k): (1, inputs).
+    """Return the derivative, summed over k of the n points and multiplied by sqrt(n / k): (1, inputs).
 
-    n is the number of points of the case. The rounding error of a sum grows with the square root of its
-    number of terms. The factor therefore scales the rounding error to that of a sum over all n points.
+    The factor scales the rounding error, which grows with the square root of the number of terms.
     """
     summed = evaluations.with_summed_outputs(evaluation)
     by_point = evaluations.jacobian_columns(summed, arrays, np.arange(spec.sizes.inputs))[:, 0]

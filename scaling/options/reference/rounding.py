@@ -30,17 +30,11 @@ _EXACT_NAMES = """argmax argmin bitcast_convert_type broadcast_in_dim concatenat
 
 @dataclass(frozen=True)
 class RoundingProperties:
-    """The properties of a function that determine its rounding error.
+    """The properties of a function that determine its rounding error."""
 
-    Attributes:
-        terms: the largest number of terms that are summed on a path from an input to an output.
-        bits: the mantissa bits of the narrowest floating-point dtype of an intermediate result.
-        width: the number of elements of the largest intermediate result.
-    """
-
-    terms: int
-    bits: int
-    width: int
+    terms: int  # the largest number of terms that are summed on a path from an input to an output
+    bits: int  # the mantissa bits of the narrowest floating-point dtype of an intermediate result
+    width: int  # the number of elements of the largest intermediate result
 
 
 def rounding_properties(function: Callable[..., Any], *arguments: Any) -> RoundingProperties:
@@ -52,12 +46,7 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 
 
 class _Extremes:
-    """The extremes of the intermediate results that have been visited.
-
-    Attributes:
-        bits: the fewest mantissa bits, including the implicit one.
-        width: the largest number of elements.
-    """
+    """The fewest mantissa bits, with the implicit one, and the most elements of the results visited so far."""
 
     def __init__(self) -> None:
         self.bits, self.width = 53, 1
@@ -73,12 +62,9 @@ class _Extremes:
 
 
 def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes: _Extremes) -> list[float]:
-    """Return the number of summed terms on the longest path to each output of a jaxpr.
+    """Return the number of summed terms on the longest path to each output of a jaxpr, and update `extremes`.
 
-    Args:
-        input_terms: the number of terms on the path to each input of the jaxpr, or None if the input is a
-            constant.
-        extremes: is updated with the intermediate results of the jaxpr.
+    `input_terms` are those on the path to each input of the jaxpr, or None for a constant.
     """
     terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
 
@@ -129,10 +115,7 @@ def _known_or_assumed_trips(equation: Any) -> int:
 
 
 def _terms_of_operation(equation: Any) -> float:
-    """Return the number of terms of the sum that one operation computes for each element of its result.
-
-    An elementwise operation counts as a fraction of a term, and an operation without rounding as zero.
-    """
+    """Return the number of terms of the sum that one operation computes for each element of its result."""
     name, params = equation.primitive.name, equation.params
     shapes = [tuple(getattr(atom.aval, "shape", ())) for atom in equation.invars]
     result_size = int(getattr(equation.outvars[0].aval, "size", 1)) if equation.outvars else 1

@@ -27,21 +27,15 @@ _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude 
 
 
 class Sample(NamedTuple):
-    """The part of the Jacobian that is compared at every point.
+    """The part of the Jacobian that is compared at every point."""
 
-    Attributes:
-        columns, rows: the indices of the compared columns and rows.
-    """
-
+    # columns, rows: the indices of the compared columns and rows
     columns: np.ndarray
     rows: np.ndarray
 
 
 def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons of a result with its reference: a sample of every point, and all of some points.
-
-    `got` is the whole result, with a leading axis of points.
-    """
+    """Yield comparisons of a whole result with its reference: a sample of every point, and all of some points."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     for start, stop in point_ranges(spec):
@@ -51,10 +45,7 @@ def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComp
 
 
 def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the gradient of the sum over the outputs, and its absolute value: (points, inputs) each.
-
-    `start` and `stop` delimit the range of points.
-    """
+    """Return the gradient of the sum over the outputs, and its absolute value: (points, inputs) each."""
     assert spec.computed is not None
     evaluation = evaluations.with_summed_outputs(spec.computed.evaluation)
     arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
@@ -66,23 +57,15 @@ def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def compared_shares(spec: ReferenceSpec, kept: float) -> dict[str, float]:
-    """Return two fractions as a dict, which describe how much of a result is compared.
+    """Return the fractions of "entries" that are compared and of "points" whose entries are all compared.
 
-    "entries" is the fraction of the entries that are compared. "points" is the fraction of the points whose
-    entries are all compared.
-
-    Args:
-        kept: the fraction of the compared entries that are not excluded because of rounding errors.
+    `kept` is the fraction of the compared entries that are not excluded because of rounding errors.
     """
     if _is_matrix_vector_product(spec):
         return {"entries": kept, "points": 1.0}
-    sample, outputs = (
-        _sample_columns_and_rows(spec),
-        spec.reduction.shape(spec.sizes.outputs, spec.sizes.inputs)[0],
-    )
-    complete = 0.0
-    if not spec.reduction.sums_points:
-        complete = _count_complete_points(spec) / spec.case.points
+    sample = _sample_columns_and_rows(spec)
+    outputs = spec.reduction.shape(spec.sizes.outputs, spec.sizes.inputs)[0]
+    complete = 0.0 if spec.reduction.sums_points else _count_complete_points(spec) / spec.case.points
     columns, rows = len(sample.columns) / spec.sizes.inputs, len(sample.rows) / outputs
     sampled = columns if spec.reduction.sampling == "columns" else rows + columns - rows * columns
     entries = kept * (sampled + (1 - sampled) * complete)
@@ -94,15 +77,11 @@ def _is_matrix_vector_product(spec: ReferenceSpec) -> bool:
 
 
 def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np.ndarray:
-    """Return up to `count` distinct random indices less than `size`, in increasing order."""
     return np.sort(generator.choice(size, min(count, size), replace=False))
 
 
 def _count_complete_points(spec: ReferenceSpec) -> int:
-    """Return the number of points whose entries are all compared, limited by half of the time budget.
-
-    It is 0 for matrix-vector products and finite differences.
-    """
+    """Return the number of points whose entries are all compared, in half of the time budget."""
     assert spec.computed is not None
     if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
         return 0
@@ -143,14 +122,10 @@ def _compare_jacobians(
     got: np.ndarray,
     generator: np.random.Generator,
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of products, columns and rows of Jacobians with the reference.
+    """Yield comparisons of random products, columns and rows of Jacobians with the reference.
 
-    The products are those with random directions. If the result is summed over the outputs, the reference is
-    too. With colored seeds, entries outside of the sparsity pattern of the result are compared as zeros.
-
-    Args:
-        got: the result for a range of points: (points, outputs, inputs), or (points, 1, nonzeros) with
-            colored seeds.
+    `got` is (points, outputs, inputs), or with colored seeds (points, 1, nonzeros), where entries outside of
+    the sparsity pattern are compared as zeros.
     """
     is_summed, sample = spec.reduction.sums_outputs, _sample_columns_and_rows(spec)
     if spec.pattern is None:
@@ -181,13 +156,10 @@ def _compare_products(
     got: np.ndarray,
     generator: np.random.Generator,
 ) -> EntryComparison:
-    """Compare the products J v of Jacobians and vectors with the reference.
+    """Compare the products J v, (points, outputs), with the reference.
 
     v is the point itself, or for a sum over the inputs a vector of ones. The magnitude of the summed terms is
     estimated from products with vectors whose signs are random.
-
-    Args:
-        got: the products, (points, outputs).
     """
     is_along_point = spec.case.target == "hvp" or spec.reduction.along_point
     direction = {
@@ -205,13 +177,7 @@ def _compare_products(
 def _compare_gram(
     evaluation: Evaluation, arrays: Arrays, got: np.ndarray, sample: Sample, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of the matrix J^T J with the reference.
-
-    The products of the matrix with random vectors of signs, and some of its columns, are compared.
-
-    Args:
-        got: the matrices, (points, inputs, inputs).
-    """
+    """Yield comparisons of random products and some columns of J^T J, (points, inputs, inputs)."""
     for _ in range(_DIRECTIONS):
         vector = generator.choice([-1.0, 1.0], got.shape[2])
         measure = functools.partial(_evaluate_slices, evaluations.gram_times_vector, vector, False)

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 
 from scaling.core.case import Case
 from scaling.core.modes import BOTH, TANGENT, ravel
-from scaling.core.pattern import Coloring
-from scaling.core.shape import point_structs
+from scaling.core.shape import Coloring, point_structs
 from scaling.core.workload import Workload
 from scaling.options.sparse import sparsity
 from scaling.options.sparse.nonzero_gather import gather_entries, gather_indices, read_entries

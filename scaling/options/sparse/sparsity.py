@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from scaling.core.case import Refusal, unknown_name
-from scaling.core.pattern import Coloring, Pattern
 from scaling.core.process_cache import cached
+from scaling.core.shape import Coloring, Pattern
 from scaling.options.sparse import color_graph
 from scaling.options.sparse.color_graph import Matrix
 
