@@ -41,7 +41,7 @@ _MODULES = {
     "pytrees": "scaling.options.pytrees",
     "sampled_reference": "scaling.options.reference.sampled_reference",
     "reevaluate": "scaling.options.reference.reevaluate",
-    "sparse": "scaling.options.sparse.case_coloring",
+    "sparse": "scaling.options.sparse.sparsity",
 }
 
 

@@ -46,8 +46,8 @@ class Coloring:
     column_count: int
     row_count: int
     by_row: np.ndarray
-    detect_seconds: float
-    color_seconds: float
+    detect_seconds: float = 0.0
+    color_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
