@@ -69,12 +69,13 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
     cores, or None without `bound_to`), "governor" (of the CPU frequency) and, on the platform "gpu", "gpus"
     (a list with a dict for each GPU).
     """
-    host = {
+    gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
+    return {
         "load": round(os.getloadavg()[0], 2),
         "core_mhz": _core_mhz(bound_to) if bound_to else None,
         "governor": environment.governor(bound_to),
+        **gpus,
     }
-    return host | ({"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {})
 
 
 def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
