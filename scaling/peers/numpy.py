@@ -50,10 +50,7 @@ def _finite_differences(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _analytic(case: Case, workload: Any, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the handwritten derivative of a case.
-
-    Its elements are in the order (points, outputs, inputs), but axes of length one may be omitted.
-    """
+    # The elements are in the order (points, outputs, inputs), but axes of length one may be omitted.
     if case.workload == "rbf":
         return _rbf(case.variant, workload.reduce is not None, **inputs)
     if case.workload == "poisson":
