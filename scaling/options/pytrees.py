@@ -50,7 +50,6 @@ def flatten_inputs(name: str, workload: Workload) -> Workload:
 
 
 def _unflatten(trees: Trees, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs by name, given the leaves of pytrees and the other inputs by name."""
     inputs = dict(named)
     for name, (structure, leaves) in trees.items():
         inputs[name] = jax.tree.unflatten(structure, [inputs.pop(leaf) for leaf in leaves])

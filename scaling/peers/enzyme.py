@@ -25,7 +25,6 @@ _UNROLLED_ROWS = 8  # rows per loop iteration, so that the compiler sums them wi
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why Enzyme cannot run a case (a configuration of a study), or None if it can."""
     return _seeds.why_unsupported(case, workload, sizes, MODES)
 
 

@@ -44,10 +44,6 @@ def _rbf_product(np, x, support):
 
 
 def _rbf_rowwise(np, x, support):
-    """Return exp(-(x + y - 2xy) / 2) without a matrix product: x (..., 1), support (m, 1) -> (..., m).
-
-    See `_rbf_product`.
-    """
     y = support[:, 0]
     return np.exp(-0.5 * ((-2 * x * y) + (x + y)))
 
@@ -90,7 +86,6 @@ def _grid(np, like):
 
 
 def _residual_scalar(np, dot, d, m):
-    """Return the sum of the squares of `_residual`: d (..., 21), m (...) -> (...)."""
     return np.sum(_residual(np, dot, d, m) ** 2, -1)
 
 

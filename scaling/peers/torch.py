@@ -41,7 +41,6 @@ LinearMap = Callable[[Arrays], Arrays]
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why PyTorch cannot run a case (a configuration of a study), or None if it can."""
     functions = f"torch implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
     has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
@@ -255,7 +254,6 @@ def _rows(
 
 
 def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> LinearMap:
-    """Return the linear map from cotangents of f(x) to cotangents of x."""
     if case.jit:
         return torch.func.vjp(f, *x)[1]
     y = f(*x)

@@ -168,7 +168,6 @@ def _count_taps(
 
 
 def _is_transposing(line: HloLine, operand: HloLine) -> bool:
-    """Return whether a copy or a transpose changes which axis of its operand is the minor-most."""
     if line.fastest is None or operand.fastest is None:
         return False
     order = re.search(r"dimensions=\{([\d,]*)\}", line.rest) if line.opcode == "transpose" else None

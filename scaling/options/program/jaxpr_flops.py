@@ -53,8 +53,7 @@ ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 def _count_integer_pow(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Return the number of operations that compute x**n by repeated squaring for all elements of an array."""
-    y = params["y"]
+    y = params["y"]  # the powers are computed by repeated squaring
     return outputs[0].size * (abs(y).bit_length() + y.bit_count() - 2 + (y < 0))
 
 

@@ -115,7 +115,6 @@ def _color_owners(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int]
 
 
 def _conflict_graph(pattern: Pattern, owned: np.ndarray, columns: np.ndarray) -> ConflictGraph:
-    """Return the conflict graph of a pattern, given the owned entries and the columns to color."""
     by_column = np.argsort(pattern.cols, kind="stable")
     by_row = np.argsort(2 * pattern.rows.astype(np.int64) + ~owned, kind="stable")
     column_start = _first_entries(pattern.cols, pattern.inputs)

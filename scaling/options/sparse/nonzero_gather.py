@@ -15,6 +15,7 @@ import numpy as np
 
 from scaling.core.jacobian import Slices, map_seeds
 from scaling.core.layout import COLORS, POSITIONS
+from scaling.core.pattern import Coloring
 from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
 
 
@@ -40,7 +41,7 @@ def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
     """
     coloring = sizes.coloring
     assert coloring is not None
-    indices = [_indices_of_part(sizes, part, devices) for part in sizes.parts]
+    indices = [_indices_of_part(coloring, part, devices) for part in sizes.parts]
     colors = [coloring.columns if part.computes_columns else coloring.rows for part in sizes.parts]
     arguments = {f"{COLORS} {number}": np.asarray(x, np.int32) for number, x in enumerate(colors)}
     arguments |= {f"{POSITIONS} {number}": positions for number, (positions, _) in enumerate(indices)}
@@ -48,7 +49,7 @@ def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
 
 
 def _indices_of_part(
-    sizes: DerivativeShape, part: LinearMapPart, devices: int
+    coloring: Coloring, part: LinearMapPart, devices: int
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """Return the indices with which each device reads nonzeros from the slices of one linear map.
 
@@ -58,8 +59,6 @@ def _indices_of_part(
             the shape (seeds, outputs) in forward mode and (seeds, inputs) in reverse mode.
         For each device, an array of the indices of these nonzeros in the pattern.
     """
-    coloring = sizes.coloring
-    assert coloring is not None
     pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
     entries = np.flatnonzero(coloring.by_row != part.computes_columns)
     rows, cols = pattern.rows[entries], pattern.cols[entries]
