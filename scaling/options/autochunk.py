@@ -24,10 +24,8 @@ DEVICE, HOST = "device", "host"
 class BlockSizes:
     """The numbers of points and seeds that a device computes at a time, and where its arrays are stored.
 
-    Attributes:
-        block: the number of points (batch elements), or None for all points of the device.
-        chunk: the number of seeds (tangents or cotangents), or None for all seeds of the device.
-        storage: the memory of the inputs and the result, "device" or "host".
+    `block` is the number of points and `chunk` the number of seeds, or None for all of the device. `storage`
+    is the memory of the inputs and the result, "device" or "host".
     """
 
     block: int | None = None
@@ -60,12 +58,8 @@ def compile_largest(
 ) -> CompiledCase:
     """Return a case compiled with the largest block sizes that fit into memory.
 
-    Raise `TooLarge` if no block sizes fit.
-
-    Args:
-        sizes: the shape of the derivative.
-        compile_blocks: compiles a case with the given `block`, `chunk` and `storage`.
-        settings: decides whether a program fits, and may contain block sizes of an earlier run.
+    Raise `TooLarge` if no block sizes fit. `compile_blocks` compiles a case with given `block`, `chunk` and
+    `storage`.
     """
     fitting: dict[BlockSizes, CompiledCase] = {}
     compiled: CompiledCase | None = None
@@ -115,14 +109,12 @@ def find_blocks(
     and no block sizes fit on the device.
 
     Args:
-        sizes: the shape of the derivative.
         measure: returns the memory that a program with given block sizes needs.
-        known: block sizes that fitted in an earlier run. They are tried first, and returned if they still
-            fit.
+        known: block sizes that fitted in an earlier run, which are tried first.
 
     Returns:
         The largest block sizes that fit into memory, or None if no candidate fits.
-        A dict from each candidate whose memory was measured to this memory, in the order of measurement.
+        The memory of each candidate that was measured, in the order of measurement.
     """
     needs: dict[BlockSizes, MemoryNeed] = {}
     can_offload = case.batch == "vmap" and not workload.reduction.sums_points

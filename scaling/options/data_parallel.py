@@ -38,14 +38,8 @@ def sum_derivative(
 
     The gradient is a tuple with one element for each linear map in `sizes.parts`. In forward mode, the
     element is an array with one derivative for each tangent. In reverse mode, it is a sequence with one array
-    for each shared input that the map differentiates with respect to.
-
-    Args:
-        sizes: the shape of the derivative, which contains its linear maps.
-        points: a dict from the name of a per-point input to its array for the points (batch elements) of this
-            device.
-        shared: a dict from the name of a shared input to its array.
-        position: the position of this device in the device mesh.
+    for each shared input that the map differentiates with respect to. `points` and `shared` are the inputs of
+    this device by name.
     """
     count = ceil_div(case.points, case.axes[0])
     has_padding = count * case.axes[0] != case.points

@@ -72,8 +72,8 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     axis of directions. The returned function raises `NotImplementedError` if `jax.experimental.jet` has no
     rule for an operation of f. Custom derivative rules of f are ignored.
     """
-    # The library fails for most functions with custom derivatives, and for a call whose operands are batched by
-    # `jax.vmap` but do not depend on the direction.
+    # The library fails for most functions with custom derivatives, and for a call whose operands are batched
+    # by `jax.vmap` but do not depend on the direction.
     closed, calls = jax.make_jaxpr(f)(*x), (*_CALLS, *_CUSTOM_CALLS)
 
     def inlined(*z: Any) -> Any:
@@ -114,11 +114,8 @@ def _evaluate(
 ) -> list[Any]:
     """Evaluate a jaxpr equation by equation, and return its outputs.
 
-    Args:
-        constants, inputs: the values of the constants and of the inputs of the jaxpr.
-        calls: the names of the primitives that call a function. The jaxpr of that function is evaluated
-            recursively, so that the call is inlined.
-        apply: evaluates any other equation: (jaxpr, equation, operands) -> list of results.
+    The primitives named `calls` call a function, whose jaxpr is evaluated recursively. `apply` evaluates any
+    other equation: (jaxpr, equation, operands) -> list of results.
     """
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
     read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]  # noqa: E731

@@ -20,11 +20,10 @@ Trees = dict[str, tuple[Any, tuple[str, ...]]]
 
 
 def flatten_inputs(name: str, workload: Workload) -> Workload:
-    """Return a workload whose inputs are the leaves of the inputs of the given workload.
+    """Return the workload `name` with the leaves of its inputs as inputs.
 
-    The functions of the new workload take the leaves as keyword arguments, or in a dict for a reference.
-    Raise `Refusal` if an input is neither an `InputSpec` nor a pytree of `InputSpec`. The name of the
-    workload is used in error messages.
+    Its functions take the leaves as keyword arguments, or in a dict for a reference. Raise `Refusal` if an
+    input is neither an `InputSpec` nor a pytree of `InputSpec`.
     """
     points, point_trees = _flatten_group(name, "points", workload.points)
     shared, shared_trees = _flatten_group(name, "shared", workload.shared)
@@ -57,7 +56,7 @@ def _unflatten(trees: Trees, named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flatten_group(workload: str, group: str, inputs: Any) -> tuple[dict[str, InputSpec], Trees]:
-    """Return the leaves of the inputs in the field `group` of a workload by name, and the trees among them."""
+    """Return the leaves of the inputs in a field of a workload by name, and the trees among them."""
     if not isinstance(inputs, Mapping):
         example = f'{group}={{"x": normal(3)}}'
         words = f"must be a mapping from input names, such as {example}, not {describe(inputs)}"
@@ -133,13 +132,9 @@ def describe(value: Any) -> str:
 def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
     """Return the leaves of a function's result, which may be a pytree, as one array.
 
-    A single leaf is returned unchanged. Of several leaves, all axes after the leading ones are raveled, and
+    A single leaf is returned unchanged. Of several leaves, all axes after the `leading` ones are raveled, and
     the leaves are concatenated: (*leading axes, elements). Raise `Refusal` if a leaf is not an array of real
-    numbers, or if the lengths of the leading axes differ.
-
-    Args:
-        what: the name of the function in error messages.
-        leading: the number of leading axes, such as 1 if every leaf has an axis of points.
+    numbers, or if the lengths of the leading axes differ. `what` names the function in error messages.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
@@ -172,8 +167,7 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
         result: the blocks, a pytree like the output in which each leaf is a pytree like the inputs.
         what: the name of the function in error messages.
         columns: the number of elements of each input leaf.
-        per_point: whether the array is a Jacobian for each point, (points, outputs, inputs). Otherwise it is
-            the derivative of a sum over points, (1, inputs).
+        per_point: whether the result is (points, outputs, inputs), not (1, inputs) for a sum over points.
     """
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(result)]
     if len(leaves) == 1:

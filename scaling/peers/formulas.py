@@ -17,10 +17,8 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
     """Return the function of a case, which takes the inputs of the workload as keyword arguments.
 
-    Args:
-        np: the array library.
-        log_gamma: the logarithm of the gamma function in this library. It is needed only for the value of
-            `poisson`, because the gradient does not depend on it.
+    `np` is the array library, and `log_gamma` its logarithm of the gamma function, which only the value of
+    `poisson` needs.
     """
     if case.workload == "rbf":
         functions = {

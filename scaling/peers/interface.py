@@ -70,12 +70,9 @@ def built_in() -> list[str]:
 
 
 def module(engine: str) -> ModuleType:
-    """Import and return the module of a peer.
+    """Import and return the module of a peer, such as "torch", "julia/ForwardDiff" or an import path.
 
     Raise `Refusal` if the module cannot be imported or does not define a peer.
-
-    Args:
-        engine: the name of a peer in this package, such as "torch" or "julia/ForwardDiff", or an import path.
     """
     name, _, system = engine.partition("/")
     path = f"scaling.peers.{name}" if name in built_in() else name

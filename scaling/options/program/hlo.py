@@ -98,14 +98,9 @@ def _parse_instruction(match: re.Match[str], lines: Instructions) -> HloLine:
 
 
 def _without_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the bytes of the result of an instruction, minus the bytes of the operands that it contains.
+    """Return the bytes of a result without the `operands` bytes that an asynchronous start repeats in it.
 
-    If the operands are not contained, as for some asynchronous all-reduces, `size` is returned unchanged.
-
-    Args:
-        size: the bytes of the result.
-        operands: the bytes of the operands of an asynchronous start, or 0 for another instruction.
-        is_copy: whether the instruction is a copy-start, whose result always contains its operand.
+    A copy-start always contains its operand, but some asynchronous all-reduces do not.
     """
     return max(0, size - operands) if size > operands or is_copy else size
 

@@ -70,13 +70,9 @@ class Message:
 
 @dataclass(frozen=True)
 class ProgramCost:
-    """The estimated cost of a compiled program on one device.
+    """The kernels and the collective operations of a compiled program on one device.
 
-    Attributes:
-        kernels: the kernels of the program.
-        messages: the collective operations of the program.
-        collectives: a dict from the opcode of a collective, such as "all-reduce", to the number of such
-            instructions in the program.
+    `collectives` is the number of instructions of each collective opcode, such as "all-reduce".
     """
 
     kernels: tuple[Kernel, ...]
@@ -85,18 +81,12 @@ class ProgramCost:
 
     @property
     def hbm_bytes(self) -> int | None:
-        """Return the bytes that all kernels read and write on one device, or None if they are unknown.
-
-        They are unknown if the number of executions of a kernel is.
-        """
+        """Return the bytes that all kernels read and write, or None if a trip count is unknown."""
         return _known_bytes(self.kernels)
 
     @property
     def collective_bytes(self) -> int | None:
-        """Return the bytes of all collectives on one device, or None if they are unknown.
-
-        They are unknown if the number of executions of a collective is.
-        """
+        """Return the bytes of all collectives, or None if a trip count is unknown."""
         return _known_bytes(self.messages)
 
 
@@ -169,10 +159,7 @@ def _collectives(
 ) -> Iterator[Message]:
     """Yield the collectives of a kernel: the instruction itself, or instructions in its fused computation.
 
-    Args:
-        fused: the instructions of the fused computation, empty if the kernel is not a fusion.
-        line, operands: the instruction of the kernel, and its operands by name.
-        devices: the number of devices of the program, for a collective without `replica_groups`.
+    `devices` is the number of devices of the program, for a collective without `replica_groups`.
     """
     candidates = [(line, operands)]
     candidates += [(inner, {x: fused[x] for x in inner.operands}) for inner in fused.values()]

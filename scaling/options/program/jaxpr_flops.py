@@ -18,12 +18,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 @dataclass(frozen=True)
 class OperationCounts:
-    """The numbers of operations that one device performs. Both are None if they are unknown.
-
-    Attributes:
-        flops: the number of floating-point operations without transcendental evaluations.
-        transcendentals: the number of evaluations of transcendental functions.
-    """
+    """The floating-point operations and transcendental evaluations of one device, or None if unknown."""
 
     flops: int | None
     transcendentals: int | None

@@ -44,11 +44,10 @@ def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[Progra
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], cost: hlo_cost.ProgramCost | None
 ) -> ProgramWork:
-    """Return the work of a compiled case.
+    """Return the work of a compiled case on one device.
 
-    Args:
-        devices: the devices for which the case is traced, if its jaxpr is not available.
-        cost: the cost of the HLO module. If it is None, memory traffic and collectives are unknown.
+    If `cost` is None, memory traffic and collectives are unknown. `devices` are used for tracing if the case
+    has no jaxpr.
     """
     operations = jaxpr_flops.count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, float | None] = dict(vars(operations))

@@ -25,8 +25,8 @@ from scaling.core.workload import Workload
 from scaling.options.sparse.nonzero_gather import gather_entries, gather_indices, read_entries
 
 __all__ = [
-    "detect_coloring", "find_coloring", "gather_entries", "gather_indices", "read_entries", "validate_coloring",
-    "why_unavailable",
+    "detect_coloring", "find_coloring", "gather_entries", "gather_indices", "read_entries",
+    "validate_coloring", "why_unavailable",
 ]  # fmt: skip
 
 COMPRESSIONS = ("columns", "rows", "both")
@@ -165,13 +165,11 @@ def _validate_side(
     """Raise `ValueError` if an entry cannot be read from its compressed column (or row).
 
     This is the case if its column has no color, or if another column of the same color has an entry in the
-    same row. A color outside the range -1 to count - 1 is also invalid. For rows, exchange columns and rows.
+    same row. For rows, exchange columns and rows.
 
     Args:
-        name: "column" or "row".
-        colors: the color of each column (or row), -1 without a color. None if none has a color.
-        lines, positions: the column and the row of each entry (for rows, the row and the column).
-        read: whether each entry is read from its compressed column (or row).
+        lines, positions: the column and the row of each entry.
+        read: whether each entry is read from its compressed column.
     """
     of_entry = np.full(len(lines), -1) if colors is None else colors[lines]
     is_in_range = count == 0 if colors is None else -1 <= colors.min() <= colors.max() < count
