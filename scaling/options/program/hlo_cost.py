@@ -161,14 +161,13 @@ def _collectives(
 
     `devices` is the number of devices of the program, for a collective without `replica_groups`.
     """
-    candidates = [(line, operands)]
-    candidates += [(inner, {x: fused[x] for x in inner.operands}) for inner in fused.values()]
-    for candidate, inputs in candidates:
+    for candidate, lines in [(line, operands), *((inner, fused) for inner in fused.values())]:
         kind = candidate.opcode.removesuffix("-start")
         if kind in hlo_ops.COLLECTIVES:
             match = _GROUPS.search(candidate.rest)
             group = devices if match is None else int(match[1]) if match[1] else len(match[2].split(","))
-            yield Message(kind, max(candidate.anywhere, sum(x.anywhere for x in inputs.values())), group)
+            inputs = sum(lines[name].anywhere for name in set(candidate.operands))
+            yield Message(kind, max(candidate.anywhere, inputs), group)
 
 
 def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bool) -> Kernel:
