@@ -35,11 +35,11 @@ class Experiment:
 
     Attributes:
         name: the name of the file without its suffix.
-        title: a text that names the differentiated function and the environment (hardware and software).
-        constants: a dict from the name of a size to its value, for sizes that are equal in all timings.
-        parameters: a dict from the name of a parameter in the file to its description.
+        title: the differentiated function and the environment (hardware and software).
+        constants: the sizes that are equal in all timings, by name.
+        parameters: the description of each parameter in the file, by name.
         coordinates: the parameter values of each measurement.
-        regions: a dict from the name of a method to its timing at each coordinate.
+        regions: the timing of each method at each coordinate, by the name of the method.
     """
 
     name: str
@@ -51,13 +51,7 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing with the sizes that are candidates for parameters.
-
-    Attributes:
-        timing: the timing.
-        kind: "strong" or "weak", the kind of scaling with the number of devices.
-        sizes: the device count, the point count and the sizes of the workload, as a dict by name.
-    """
+    """A timing, its kind of scaling ("strong" or "weak"), and the sizes that may be parameters."""
 
     timing: Timing
     kind: str
@@ -110,10 +104,7 @@ def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
 
 
 def _sizes_by_name(case: Case, points: Mapping[str, int]) -> dict[str, int]:
-    """Return a dict from name to value of the device count, the point count and the sizes of a workload.
-
-    A size with the name of a count gets the prefix "sizes.". `points` is a dict with the point count.
-    """
+    """Return the device count, the point count and the sizes of a workload, under distinct names."""
     reserved = ("devices", *points)
     sizes = {f"sizes.{name}" if name in reserved else name: size for name, size in case.sizes.items()}
     return {"devices": case.devices, **points, **sizes}
@@ -152,10 +143,7 @@ def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experimen
 
 
 def _make_experiment(regions: Mapping[str, Sequence[_SizedTiming]]) -> Experiment | None:
-    """Return the content of one file without its name, or None if no size varies.
-
-    `regions` is a dict from the name of a method to its timings.
-    """
+    """Return the content of one file, still without its name, or None if no size varies."""
     timings = [sized for region in regions.values() for sized in region]
     rows = [sized.sizes for sized in timings]
     names = _varying_names(rows)
@@ -180,12 +168,7 @@ def _make_experiment(regions: Mapping[str, Sequence[_SizedTiming]]) -> Experimen
 
 
 def _describe_parameter(name: str, rows: Sequence[Mapping[str, int]], constants: Mapping[str, int]) -> str:
-    """Return a text with the name of a size, and the sizes that vary with it, such as "n (points with it)".
-
-    Args:
-        rows: the sizes of each timing.
-        constants: the sizes that are equal in all timings.
-    """
+    """Return the name of a size with those that vary with it, such as "n (points with it)"."""
     dependent = [
         other
         for other in rows[0]
@@ -205,9 +188,6 @@ def _varying_names(rows: Sequence[Mapping[str, int]]) -> list[str]:
     """Return the names of the sizes that vary independently of each other.
 
     The device count is first. The others are in decreasing order of their number of values.
-
-    Args:
-        rows: the sizes of each timing.
     """
     names: list[str] = []
     for name in rows[0]:

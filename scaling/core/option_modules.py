@@ -22,7 +22,7 @@ _MODULES = {
     "pytrees": "scaling.options.pytrees",  # pytrees of arrays
     "sampled_reference": "scaling.options.reference.sampled_reference",  # a long reference
     "reevaluate": "scaling.options.reference.reevaluate",  # errors over their tolerance
-    "sparse": "scaling.options.sparse.case_coloring",  # seeds=colored
+    "sparse": "scaling.options.sparse.sparsity",  # seeds=colored
 }
 
 

@@ -82,8 +82,8 @@ class Coloring:
     # Whether each entry is read from a compressed row instead of a compressed column, bool (entries,).
     by_row: np.ndarray
     # detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports
-    detect_seconds: float
-    color_seconds: float
+    detect_seconds: float = 0.0
+    color_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

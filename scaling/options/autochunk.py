@@ -10,7 +10,6 @@ once, by half, if the larger program also fits.
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from scaling.core.case import Case
 from scaling.core.compile_case import CompiledCase, CompileSettings
@@ -25,10 +24,8 @@ DEVICE, HOST = "device", "host"
 class BlockSizes:
     """The numbers of points and seeds that a device computes at a time, and where its arrays are stored.
 
-    Attributes:
-        block: the number of points (batch elements), or None for all points of the device.
-        chunk: the number of seeds (tangents or cotangents), or None for all seeds of the device.
-        storage: the memory of the inputs and the result, "device" or "host".
+    `block` is the number of points and `chunk` the number of seeds, or None for all of the device. `storage`
+    is the memory of the inputs and the result, "device" or "host".
     """
 
     block: int | None = None
@@ -52,30 +49,6 @@ class MemoryNeed:
     hopeless: bool = False
 
 
-@dataclass(frozen=True)
-class BlockSearch:
-    """The result of a search for the largest block sizes.
-
-    Attributes:
-        blocks: the largest block sizes that fit into memory, or None if no candidate fits.
-        probes: a pair (candidate, bytes per device) for each compiled candidate, in the order of compilation.
-            The number of bytes is None if it is unknown.
-    """
-
-    blocks: BlockSizes | None
-    probes: tuple[tuple[BlockSizes, int | None], ...]
-
-    @property
-    def least_bytes(self) -> int | None:
-        """Return the bytes per device of the candidate that needs the fewest, or None if all are unknown."""
-        return min((needed for _, needed in self.probes if needed is not None), default=None)
-
-    def as_record(self, limit: int | None) -> dict[str, Any]:
-        """Return the block sizes, the memory limit in bytes and all candidates as a JSON-compatible dict."""
-        probes = [dataclasses.asdict(blocks) | {"bytes": needed} for blocks, needed in self.probes]
-        return dataclasses.asdict(self.blocks or BlockSizes()) | {"limit_bytes": limit, "probes": probes}
-
-
 def compile_largest(
     case: Case,
     workload: Workload,
@@ -85,12 +58,8 @@ def compile_largest(
 ) -> CompiledCase:
     """Return a case compiled with the largest block sizes that fit into memory.
 
-    Raise `TooLarge` if no block sizes fit.
-
-    Args:
-        sizes: the shape of the derivative.
-        compile_blocks: compiles a case with the given `block`, `chunk` and `storage`.
-        settings: decides whether a program fits, and may contain block sizes of an earlier run.
+    Raise `TooLarge` if no block sizes fit. `compile_blocks` compiles a case with given `block`, `chunk` and
+    `storage`.
     """
     fitting: dict[BlockSizes, CompiledCase] = {}
     compiled: CompiledCase | None = None
@@ -115,10 +84,13 @@ def compile_largest(
 
     recorded = settings.known_blocks
     known = BlockSizes(recorded["block"], recorded["chunk"], recorded["storage"]) if recorded else None
-    search = find_blocks(case, workload, sizes, compile_and_measure, known)
-    if search.blocks is not None:
-        return dataclasses.replace(fitting[search.blocks], blocks=search.as_record(case.memory_limit))
-    tried, least = count_of(len(search.probes), "program"), search.least_bytes
+    blocks, needs = find_blocks(case, workload, sizes, compile_and_measure, known)
+    if blocks is not None:
+        probes = [dataclasses.asdict(probed) | {"bytes": need.bytes} for probed, need in needs.items()]
+        record = dataclasses.asdict(blocks) | {"limit_bytes": case.memory_limit, "probes": probes}
+        return dataclasses.replace(fitting[blocks], blocks=record)
+    least = min((need.bytes for need in needs.values() if need.bytes is not None), default=None)
+    tried = count_of(len(needs), "program")
     smallest = f"; the smallest of {tried} needs {format_bytes(least)}" if least else ""
     message = f"no block size fits: {shortage}{smallest}"
     raise TooLarge(message, compiled.recorded_needs if compiled else None)
@@ -130,40 +102,63 @@ def find_blocks(
     sizes: DerivativeShape,
     measure: Callable[[BlockSizes], MemoryNeed],
     known: BlockSizes | None = None,
-) -> BlockSearch:
+) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
     """Search for the largest numbers of points and seeds at a time that fit into memory.
 
     The inputs and the result are stored on the host if `case.storage` is "host", or if `case.storage` is None
     and no block sizes fit on the device.
 
     Args:
-        sizes: the shape of the derivative.
         measure: returns the memory that a program with given block sizes needs.
-        known: block sizes that fitted in an earlier run. They are tried first, and returned if they still
-            fit.
+        known: block sizes that fitted in an earlier run, which are tried first.
+
+    Returns:
+        The largest block sizes that fit into memory, or None if no candidate fits.
+        The memory of each candidate that was measured, in the order of measurement.
     """
-    probes: dict[BlockSizes, MemoryNeed] = {}
+    needs: dict[BlockSizes, MemoryNeed] = {}
+    can_offload = case.batch == "vmap" and not workload.reduction.sums_points
 
     def probe(blocks: BlockSizes) -> MemoryNeed:
-        if blocks not in probes:
-            probes[blocks] = measure(blocks)
-        return probes[blocks]
+        if blocks not in needs:
+            needs[blocks] = measure(blocks)
+        return needs[blocks]
 
-    def search() -> BlockSizes | None:
-        if known is not None and probe(known).fits:
-            return known
-        for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
-            if storage == HOST and not _can_offload(case, workload):
-                continue
-            first = [_first_fitting(series, probe) for series in _candidates(case, workload, sizes, storage)]
-            if not any(first) and not (storage == DEVICE and probe(BlockSizes()).hopeless):
-                first = [_first_fitting(_single_point_candidates(case, workload, sizes, storage), probe)]
-            if fitting := [blocks for blocks in first if blocks is not None]:
-                return max(fitting, key=lambda blocks: _candidate_sort_key(case, sizes, blocks))
-        return None
+    if known is not None and probe(known).fits:
+        return known, needs
+    for storage in (DEVICE, HOST) if case.storage is None else (case.storage,):
+        if storage == DEVICE or can_offload:
+            largest = _find_in_storage(storage, case, workload, sizes, probe)
+            if largest is not None:
+                return largest, needs
+    return None, needs
 
-    largest = search()
-    return BlockSearch(largest, tuple((blocks, need.bytes) for blocks, need in probes.items()))
+
+def _find_in_storage(
+    storage: str,
+    case: Case,
+    workload: Workload,
+    sizes: DerivativeShape,
+    probe: Callable[[BlockSizes], MemoryNeed],
+) -> BlockSizes | None:
+    """Return the largest block sizes that fit with this storage of inputs and result, or None if none fit."""
+    points = ceil_div(case.points, case.axes[0])
+    seeds = max(ceil_div(part.seeds, case.axes[1]) for part in sizes.parts)
+    can_divide_points = case.batch == "vmap" or workload.reduction.sums_points
+    undivided = [BlockSizes()] if storage == DEVICE else []
+    fewer_points = [BlockSizes(block, None, storage) for block in _halves(points)]
+    fewer_seeds = [BlockSizes(None, chunk, storage) for chunk in _halves(seeds)]
+    series = [undivided + fewer_points] if can_divide_points else []
+    first = [_first_fitting(candidates, probe) for candidates in [*series, undivided + fewer_seeds]]
+    is_hopeless = storage == DEVICE and probe(BlockSizes()).hopeless
+    if not any(first) and can_divide_points and points > 1 and not is_hopeless:
+        first = [_first_fitting([BlockSizes(1, chunk, storage) for chunk in _halves(seeds)], probe)]
+
+    def work_per_step(blocks: BlockSizes) -> tuple[int, bool]:
+        # Candidates with all seeds win a tie, because their results are contiguous.
+        return min(points, blocks.block or points) * min(seeds, blocks.chunk or seeds), blocks.chunk is None
+
+    return max((blocks for blocks in first if blocks is not None), key=work_per_step, default=None)
 
 
 def _first_fitting(
@@ -183,48 +178,6 @@ def _first_fitting(
             return None
         too_large = blocks
     return None
-
-
-def _candidates(
-    case: Case, workload: Workload, sizes: DerivativeShape, storage: str
-) -> Iterator[list[BlockSizes]]:
-    """Yield two lists of candidates: fewer points with all seeds, and all points with fewer seeds.
-
-    Each list is in decreasing order of size. The first list is omitted if the points of the case cannot be
-    divided into blocks.
-    """
-    points, seeds = _points_and_seeds_per_device(case, sizes)
-    start = [BlockSizes()] if storage == DEVICE else []
-    if _can_divide_points(case, workload):
-        yield start + [BlockSizes(block, None, storage) for block in _halves(points)]
-    yield start + [BlockSizes(None, chunk, storage) for chunk in _halves(seeds)]
-
-
-def _single_point_candidates(
-    case: Case, workload: Workload, sizes: DerivativeShape, storage: str
-) -> Iterator[BlockSizes]:
-    points, seeds = _points_and_seeds_per_device(case, sizes)
-    if points > 1 and _can_divide_points(case, workload):
-        yield from (BlockSizes(1, chunk, storage) for chunk in _halves(seeds))
-
-
-def _can_divide_points(case: Case, workload: Workload) -> bool:
-    return case.batch == "vmap" or workload.reduction.sums_points
-
-
-def _can_offload(case: Case, workload: Workload) -> bool:
-    return case.batch == "vmap" and not workload.reduction.sums_points
-
-
-def _points_and_seeds_per_device(case: Case, sizes: DerivativeShape) -> tuple[int, int]:
-    a, b = case.axes
-    return ceil_div(case.points, a), max(ceil_div(part.seeds, b) for part in sizes.parts)
-
-
-def _candidate_sort_key(case: Case, sizes: DerivativeShape, blocks: BlockSizes) -> tuple[int, bool]:
-    points, seeds = _points_and_seeds_per_device(case, sizes)
-    # Candidates with all seeds win a tie, because their results are contiguous.
-    return min(points, blocks.block or points) * min(seeds, blocks.chunk or seeds), blocks.chunk is None
 
 
 def _halves(count: int) -> Iterator[int]:

@@ -1,13 +1,17 @@
 """Enable JAX's persistent compilation cache, empty or filled, to measure compile times with it."""
 
 import contextlib
-import functools
 import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
+
+_hits: list[str] = []  # the events of all hits of the compilation cache
+jax.monitoring.register_event_listener(
+    lambda event, **_: _hits.append(event) if event.endswith("/cache_hits") else None
+)
 
 
 class CacheUnavailable(Exception):
@@ -25,8 +29,7 @@ def persistent_cache(state: str, compile_once: Callable[[], Any]) -> Iterator[No
         state: "cold" for an empty cache, or "warm" for a cache that contains the program to be compiled.
         compile_once: compiles the program. It is called to fill a warm cache.
     """
-    hits = _record_hits()
-    hits.clear()
+    _hits.clear()
     with tempfile.TemporaryDirectory() as folder:
         settings = {
             "jax_enable_compilation_cache": True,
@@ -47,18 +50,5 @@ def persistent_cache(state: str, compile_once: Callable[[], Any]) -> Iterator[No
             for name, value in previous.items():
                 jax.config.update(name, value)
             compilation_cache.reset_cache()
-    if bool(hits) != (state == "warm"):
+    if bool(_hits) != (state == "warm"):
         raise CacheUnavailable("this backend does not store compiled programs in the persistent cache")
-
-
-@functools.cache
-def _record_hits() -> list[str]:
-    """Register a listener for hits of the compilation cache, and return the list of later hits.
-
-    The listener appends the name of the event for every hit. It is registered only once per process.
-    """
-    hits: list[str] = []
-    jax.monitoring.register_event_listener(
-        lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None
-    )
-    return hits

@@ -38,14 +38,8 @@ def sum_derivative(
 
     The gradient is a tuple with one element for each linear map in `sizes.parts`. In forward mode, the
     element is an array with one derivative for each tangent. In reverse mode, it is a sequence with one array
-    for each shared input that the map differentiates with respect to.
-
-    Args:
-        sizes: the shape of the derivative, which contains its linear maps.
-        points: a dict from the name of a per-point input to its array for the points (batch elements) of this
-            device.
-        shared: a dict from the name of a shared input to its array.
-        position: the position of this device in the device mesh.
+    for each shared input that the map differentiates with respect to. `points` and `shared` are the inputs of
+    this device by name.
     """
     count = ceil_div(case.points, case.axes[0])
     has_padding = count * case.axes[0] != case.points
@@ -98,60 +92,33 @@ def _derivative_in_pieces(
 
     The all-reduce of one piece can then overlap the computation of the next.
     """
+
+    def along_seeds(start: int, stop: int, loss: Loss) -> Any:
+        """Return the derivatives of the loss along the tangents `start` to `stop - 1` of this device."""
+        slices = apply_linear_map(case, part, loss, shared, position)
+        seeds = SeedRange(slices.seeds.first + start, stop - start, slices.seeds.chunk)
+        return reduce_slices(slices._replace(seeds=seeds)).reshape(-1)
+
+    def by_elements(name: str, start: int, stop: int, loss: Loss) -> Any:
+        """Return the elements `start` to `stop - 1` of the raveled gradient with respect to one input."""
+        flat = shared[name].reshape(-1)
+
+        def loss_of_piece(**arrays: Any) -> Any:
+            joined = jnp.concatenate([flat[:start], arrays.pop(_PIECE), flat[stop:]])
+            return loss(**arrays | {name: joined.reshape(shared[name].shape)})
+
+        arrays = dict(shared) | {_PIECE: flat[start:stop]}
+        piece = dataclasses.replace(part, names=(_PIECE,))
+        return reduce_slices(apply_linear_map(case, piece, loss_of_piece, arrays, position))[0]
+
+    def join_pieces(count: int, derivative: Callable[..., Any]) -> Any:
+        ends = [count * k // _PIECES for k in range(_PIECES + 1)]
+        ranges = [(start, stop) for start, stop in itertools.pairwise(ends) if start < stop]
+        return jnp.concatenate([sum_over_points(functools.partial(derivative, *piece)) for piece in ranges])
+
     if part.computes_columns:
-        compute = functools.partial(_derivative_along_seeds, case, part, shared, position)
-        ranges = _piece_ranges(ceil_div(part.seeds, case.axes[1]))
-        return jnp.concatenate([sum_over_points(functools.partial(compute, *ends)) for ends in ranges])
-    by_input = []
-    for name in part.names:
-        compute = functools.partial(_derivative_by_elements, case, part, shared, position, name)
-        ranges = _piece_ranges(shared[name].size)
-        pieces = [sum_over_points(functools.partial(compute, *ends)) for ends in ranges]
-        by_input.append(jnp.concatenate(pieces).reshape(shared[name].shape))
-    return by_input
-
-
-def _piece_ranges(count: int) -> list[tuple[int, int]]:
-    """Partition `range(count)` into at most `_PIECES` nonempty ranges: a list of (start, stop)."""
-    ends = [count * k // _PIECES for k in range(_PIECES + 1)]
-    return [(start, stop) for start, stop in itertools.pairwise(ends) if start < stop]
-
-
-def _derivative_along_seeds(
-    case: Case,
-    part: LinearMapPart,
-    shared: Named,
-    position: DevicePosition,
-    start: int,
-    stop: int,
-    loss: Loss,
-) -> Any:
-    """Return the derivatives of the loss along the tangents `start` to `stop - 1` of this device.
-
-    The result has the shape (stop - start,).
-    """
-    slices = apply_linear_map(case, part, loss, shared, position)
-    seeds = SeedRange(slices.seeds.first + start, stop - start, slices.seeds.chunk)
-    return reduce_slices(slices._replace(seeds=seeds)).reshape(-1)
-
-
-def _derivative_by_elements(
-    case: Case,
-    part: LinearMapPart,
-    shared: Named,
-    position: DevicePosition,
-    name: str,
-    start: int,
-    stop: int,
-    loss: Loss,
-) -> Any:
-    """Return the elements `start` to `stop - 1` of the flattened gradient with respect to one input."""
-    flat = shared[name].reshape(-1)
-
-    def loss_of_piece(**arrays: Any) -> Any:
-        joined = jnp.concatenate([flat[:start], arrays.pop(_PIECE), flat[stop:]])
-        return loss(**arrays | {name: joined.reshape(shared[name].shape)})
-
-    arrays = dict(shared) | {_PIECE: flat[start:stop]}
-    piece = dataclasses.replace(part, names=(_PIECE,))
-    return reduce_slices(apply_linear_map(case, piece, loss_of_piece, arrays, position))[0]
+        return join_pieces(ceil_div(part.seeds, case.axes[1]), along_seeds)
+    return [
+        join_pieces(shared[name].size, functools.partial(by_elements, name)).reshape(shared[name].shape)
+        for name in part.names
+    ]

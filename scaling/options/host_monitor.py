@@ -69,12 +69,13 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
     cores, or None without `bound_to`), "governor" (of the CPU frequency) and, on the platform "gpu", "gpus"
     (a list with a dict for each GPU).
     """
-    host = {
+    gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
+    return {
         "load": round(os.getloadavg()[0], 2),
         "core_mhz": _core_mhz(bound_to) if bound_to else None,
         "governor": environment.governor(bound_to),
+        **gpus,
     }
-    return host | ({"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {})
 
 
 def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
@@ -120,12 +121,9 @@ def find_disturbances(start: HostReading) -> list[str]:
     foreign = max(wall * cores - idle - process, now.stolen_seconds - start.stolen_seconds)
     was_preempted = cores == 1 and now.preemptions > start.preemptions
     is_significant = foreign > _TICK_SECONDS * math.sqrt(cores) or was_preempted
-    marks = []
-    if start.throttled or now.throttled or now.slowdowns > start.slowdowns:
-        marks.append("throttled")
-    if is_significant and foreign > _FOREIGN_SHARE * wall * (1 if start.bound_to else cores):
-        marks.append("foreign_load")
-    return marks
+    is_throttled = start.throttled or now.throttled or now.slowdowns > start.slowdowns
+    is_loaded = is_significant and foreign > _FOREIGN_SHARE * wall * (1 if start.bound_to else cores)
+    return [mark for mark, is_set in zip(MARKS, (is_throttled, is_loaded), strict=True) if is_set]
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:

@@ -10,7 +10,7 @@ the previous step has computed. The result of a step is copied to the host while
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -22,18 +22,6 @@ from scaling.core.inputs import point_rows
 from scaling.core.layout import is_summed_on_host
 from scaling.core.shape import DerivativeShape, ceil_div, input_structs, result_shape
 from scaling.core.workload import Workload
-
-
-class Step(NamedTuple):
-    """The part of the result that one step computes.
-
-    Attributes:
-        point: the index of the first point (batch element).
-        seed: the index of the first seed.
-    """
-
-    point: int
-    seed: int
 
 
 def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> StepPlan:
@@ -81,15 +69,15 @@ def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
     return math.prod(result_shape(case, workload, sizes)) * dtype.itemsize
 
 
-def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[Step]:
-    """Yield the steps that cover all points and seeds, each with `block` points and `chunk` seeds.
+def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[tuple[int, int]]:
+    """Yield the first point and the first seed of each step, which has `block` points and `chunk` seeds.
 
     If `block` does not divide `points`, the last block starts earlier and repeats some points of the previous
     block, so that all steps have the same size. The same applies to `chunk` and `seeds`.
     """
     for point in range(0, points, block):
         for seed in range(0, seeds, chunk):
-            yield Step(min(point, points - block), min(seed, seeds - chunk))
+            yield min(point, points - block), min(seed, seeds - chunk)
 
 
 def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
@@ -105,10 +93,6 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
     resident_names = [name for name in program.arguments if name not in host_inputs]
     resident_arrays = layout.place_inputs(plan.case, workload, program, names=resident_names)
     resident = dict(zip(resident_names, resident_arrays, strict=True))
-    first_seeds = {
-        step.seed: _place_first_seed(plan, workload, program, step.seed) if plan.seeds else None
-        for step in iterate_steps(1, 1, seeds, chunk)
-    }
     result: list[np.ndarray] = []
 
     def place_points(point: int) -> dict[str, Any]:
@@ -116,15 +100,26 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
         placed = layout.place_inputs(plan.case, workload, program, rows, host_inputs)
         return dict(zip(host_inputs, placed, strict=True))
 
-    def fetch(step: Step, output: Any) -> None:
+    def place_first_seed(seed: int) -> Any:
+        given = {**program.given, layout.START: np.asarray(seed, np.int32)}
+        (placed,) = layout.place_inputs(
+            plan.case, workload, dataclasses.replace(program, given=given), names=[layout.START]
+        )
+        return placed
+
+    first_seeds = {
+        seed: place_first_seed(seed) if plan.seeds else None for _, seed in iterate_steps(1, 1, seeds, chunk)
+    }
+
+    def fetch(point: int, seed: int, output: Any) -> None:
         pieces = program.pieces(output)
         if not result:
             result.append(np.empty(result_shape(case, workload, compiled.sizes), pieces[0].dtype))
-        target = result[0][step.point : step.point + len(pieces[0])]
+        target = result[0][point : point + len(pieces[0])]
         if plan.seeds is not None and compiled.sizes.parts[0].computes_columns:
-            target = target[:, :, step.seed : step.seed + chunk]
+            target = target[:, :, seed : seed + chunk]
         elif plan.seeds is not None:
-            target = target[:, step.seed : step.seed + chunk]
+            target = target[:, seed : seed + chunk]
         start = 0
         for piece in pieces:
             columns = piece.reshape(*target.shape[:2], -1)
@@ -132,24 +127,16 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
             start += columns.shape[2]
 
     def run() -> np.ndarray:
-        previous: tuple[Step, Any] | None = None
+        computing: list[tuple[int, int, Any]] = []  # the step whose result has not been copied to the host
         points: dict[str, Any] = {}
-        for step in iterate_steps(case.points, block, seeds, chunk):
-            if previous is None or step.point != previous[0].point:
-                points = place_points(step.point)
-            arguments = {**resident, **points, layout.START: first_seeds[step.seed]}
-            output = compiled.stages.call(*[arguments[name] for name in program.arguments])
-            if previous is not None:
-                fetch(*previous)
-            previous = step, output
-        assert previous is not None
-        fetch(*previous)
+        for point, seed in iterate_steps(case.points, block, seeds, chunk):
+            if not computing or point != computing[0][0]:
+                points = place_points(point)
+            arguments = {**resident, **points, layout.START: first_seeds[seed]}
+            computing.append((point, seed, compiled.stages.call(*[arguments[x] for x in program.arguments])))
+            if len(computing) > 1:
+                fetch(*computing.pop(0))
+        fetch(*computing.pop())
         return result[0]
 
     return run
-
-
-def _place_first_seed(plan: StepPlan, workload: Workload, program: layout.Program, seed: int) -> Any:
-    given = {**program.given, layout.START: np.asarray(seed, np.int32)}
-    program = dataclasses.replace(program, given=given)
-    return layout.place_inputs(plan.case, workload, program, names=[layout.START])[0]

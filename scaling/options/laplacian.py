@@ -72,7 +72,12 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     axis of directions. The returned function raises `NotImplementedError` if `jax.experimental.jet` has no
     rule for an operation of f. Custom derivative rules of f are ignored.
     """
-    inlined = _inline_calls(f, x)
+    # The library fails for most functions with custom derivatives, and for a call whose operands are batched
+    # by `jax.vmap` but do not depend on the direction.
+    closed, calls = jax.make_jaxpr(f)(*x), (*_CALLS, *_CUSTOM_CALLS)
+
+    def inlined(*z: Any) -> Any:
+        return _evaluate(closed.jaxpr, closed.consts, z, calls, _apply)[0]
 
     def second_derivative(v: tuple[Any, ...]) -> Any:
         series = [(a, jnp.zeros_like(a)) for a in v]
@@ -100,18 +105,6 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     return propagate
 
 
-def _inline_calls(f: Callable[..., Any], x: tuple[Any, ...]) -> Callable[..., Any]:
-    """Return f with all calls of jitted functions and of functions with custom derivatives inlined.
-
-    This is needed because `jax.experimental.jet` fails for most functions with custom derivatives, and for a
-    call whose operands are batched by `jax.vmap` but do not depend on the direction. f must return a scalar.
-    """
-    closed = jax.make_jaxpr(f)(*x)
-
-    calls = (*_CALLS, *_CUSTOM_CALLS)
-    return lambda *z: _evaluate(closed.jaxpr, closed.consts, z, calls, _apply)[0]
-
-
 def _evaluate(
     jaxpr: Any,
     constants: Sequence[Any],
@@ -121,11 +114,8 @@ def _evaluate(
 ) -> list[Any]:
     """Evaluate a jaxpr equation by equation, and return its outputs.
 
-    Args:
-        constants, inputs: the values of the constants and of the inputs of the jaxpr.
-        calls: the names of the primitives that call a function. The jaxpr of that function is evaluated
-            recursively, so that the call is inlined.
-        apply: evaluates any other equation: (jaxpr, equation, operands) -> list of results.
+    The primitives named `calls` call a function, whose jaxpr is evaluated recursively. `apply` evaluates any
+    other equation: (jaxpr, equation, operands) -> list of results.
     """
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
     read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]  # noqa: E731

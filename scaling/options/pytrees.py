@@ -5,9 +5,7 @@ order of `jax.tree.leaves`. Inputs and outputs that are not valid pytrees are re
 """
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -17,107 +15,69 @@ import numpy as np
 from scaling.core.case import Refusal
 from scaling.core.workload import InputSpec, Workload
 
-
-@dataclass(frozen=True)
-class InputTree:
-    """An input of a workload that is a pytree.
-
-    Attributes:
-        name: the name of the input.
-        structure: its tree structure, a `jax.tree_util.PyTreeDef`.
-        leaves: the names of its leaves, in the order of `jax.tree.leaves`.
-    """
-
-    name: str
-    structure: Any
-    leaves: tuple[str, ...]
+# Name of an input that is a pytree -> its tree structure (a PyTreeDef), and the names of its leaves in order.
+Trees = dict[str, tuple[Any, tuple[str, ...]]]
 
 
 def flatten_inputs(name: str, workload: Workload) -> Workload:
-    """Return a workload whose inputs are the leaves of the inputs of the given workload.
+    """Return the workload `name` with the leaves of its inputs as inputs.
 
-    The functions of the new workload take the leaves as keyword arguments, or in a dict for a reference.
-    Raise `Refusal` if an input is neither an `InputSpec` nor a pytree of `InputSpec`. The name of the
-    workload is used in error messages.
+    Its functions take the leaves as keyword arguments, or in a dict for a reference. Raise `Refusal` if an
+    input is neither an `InputSpec` nor a pytree of `InputSpec`.
     """
     points, point_trees = _flatten_group(name, "points", workload.points)
     shared, shared_trees = _flatten_group(name, "shared", workload.shared)
-    trees = point_trees + shared_trees
-    wrap = lambda function: function and functools.partial(_call_with_trees, function, trees)  # noqa: E731
-    by_mapping = lambda form: form and functools.partial(_call_reference, form, trees)  # noqa: E731
+    trees = point_trees | shared_trees
+
+    def by_keyword(function: Any) -> Any:
+        return function and (lambda *inputs, **leaves: function(*inputs, **_unflatten(trees, leaves)))
+
+    def by_mapping(function: Any) -> Any:
+        return function and (lambda leaves: function(_unflatten(trees, leaves)))
+
     return dataclasses.replace(
         workload,
         points=points,
         shared=shared,
-        function=wrap(workload.function),
-        whole=wrap(workload.whole),
-        whole_modes={mode: wrap(function) for mode, function in workload.whole_modes.items()},
+        function=by_keyword(workload.function),
+        whole=by_keyword(workload.whole),
+        whole_modes={mode: by_keyword(function) for mode, function in workload.whole_modes.items()},
         reference=by_mapping(workload.reference),
         second=by_mapping(workload.second),
         nonzeros=by_mapping(workload.nonzeros),
     )
 
 
-def _call_with_trees(
-    function: Callable[..., Any], trees: tuple[InputTree, ...], /, *inputs: Any, **named: Any
-) -> Any:
-    """Call a function that takes pytrees, after combining leaves given as keyword arguments into pytrees."""
-    return function(*inputs, **_unflatten(trees, named))
-
-
-def _call_reference(
-    function: Callable[..., Any], trees: tuple[InputTree, ...], named: Mapping[str, Any], /
-) -> Any:
-    """Call a reference function that takes a dict of pytrees, after combining the leaves into pytrees."""
-    return function(_unflatten(trees, named))
-
-
-def _unflatten(trees: tuple[InputTree, ...], named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs as a dict from name to value, in which leaves are combined into their pytrees.
-
-    `named` contains the leaves by name, and the inputs that are not pytrees.
-    """
+def _unflatten(trees: Trees, named: Mapping[str, Any]) -> dict[str, Any]:
     inputs = dict(named)
-    for tree in trees:
-        inputs[tree.name] = jax.tree.unflatten(tree.structure, [inputs.pop(leaf) for leaf in tree.leaves])
+    for name, (structure, leaves) in trees.items():
+        inputs[name] = jax.tree.unflatten(structure, [inputs.pop(leaf) for leaf in leaves])
     return inputs
 
 
-def _flatten_group(
-    workload: str, group: str, inputs: Any
-) -> tuple[dict[str, InputSpec], tuple[InputTree, ...]]:
-    """Flatten the inputs in one of the fields "points" and "shared" of a workload.
-
-    Args:
-        workload: the name of the workload, for error messages.
-        group: the name of the field.
-        inputs: the value of the field, a mapping from input name to `InputSpec` or pytree.
-
-    Returns:
-        A dict from name to `InputSpec` of the leaves of pytrees and of all other inputs.
-        An `InputTree` for each input that is a pytree.
-    """
+def _flatten_group(workload: str, group: str, inputs: Any) -> tuple[dict[str, InputSpec], Trees]:
+    """Return the leaves of the inputs in a field of a workload by name, and the trees among them."""
     if not isinstance(inputs, Mapping):
         example = f'{group}={{"x": normal(3)}}'
         words = f"must be a mapping from input names, such as {example}, not {describe(inputs)}"
         raise Refusal(f"{group} of {workload!r} {words}")
     specs: dict[str, InputSpec] = {}
-    trees = []
+    trees: Trees = {}
     for name, value in inputs.items():
         if not isinstance(name, str) or not name.isidentifier():
             hint = "the function takes each input as a keyword argument"
             raise Refusal(f"input {name!r} of {workload!r} must have a name such as 'x' or 'params': {hint}")
         if isinstance(value, InputSpec):
             specs[name] = value
-            continue
-        tree, leaves = _flatten_tree(workload, name, value)
-        trees.append(tree)
-        specs |= leaves
-    return specs, tuple(trees)
+        else:
+            structure, leaves = _flatten_tree(workload, name, value)
+            trees[name] = structure, tuple(leaves)
+            specs |= leaves
+    return specs, trees
 
 
-def _flatten_tree(workload: str, name: str, value: Any) -> tuple[InputTree, dict[str, InputSpec]]:
-    """Return the `InputTree` of an input that is a pytree, and a dict from leaf name to `InputSpec`."""
+def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, InputSpec]]:
+    """Return the structure of an input that is a pytree, and its leaves by name."""
     is_spec = lambda node: isinstance(node, InputSpec)  # noqa: E731
     paths, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_spec)
     specs: dict[str, InputSpec] = {}
@@ -134,7 +94,7 @@ def _flatten_tree(workload: str, name: str, value: Any) -> tuple[InputTree, dict
         specs[leaf_name] = leaf
     if not specs:
         raise _invalid_input(workload, name, value)
-    return InputTree(name, structure, tuple(specs)), specs
+    return structure, specs
 
 
 def _invalid_input(workload: str, name: str, value: Any) -> Refusal:
@@ -172,20 +132,21 @@ def describe(value: Any) -> str:
 def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
     """Return the leaves of a function's result, which may be a pytree, as one array.
 
-    A single leaf is returned unchanged. Of several leaves, all axes after the leading ones are raveled, and
+    A single leaf is returned unchanged. Of several leaves, all axes after the `leading` ones are raveled, and
     the leaves are concatenated: (*leading axes, elements). Raise `Refusal` if a leaf is not an array of real
-    numbers, or if the lengths of the leading axes differ.
-
-    Args:
-        what: the name of the function in error messages.
-        leading: the number of leading axes, such as 1 if every leaf has an axis of points.
+    numbers, or if the lengths of the leading axes differ. `what` names the function in error messages.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
         words = "it must return an array of real numbers, or a pytree of them"
         raise Refusal(f"{what} returns {describe(result)}: {words}")
     for path, leaf in paths:
-        _require_real(what, jax.tree_util.keystr(path, simple=True, separator="."), leaf)
+        numeric = hasattr(leaf, "dtype") or isinstance(leaf, int | float | complex)
+        if not numeric or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
+            found = f"numbers of dtype {jnp.result_type(leaf)}" if numeric else describe(leaf)
+            where = jax.tree_util.keystr(path, simple=True, separator=".")
+            output = f" as output {where!r}" if where else ""
+            raise Refusal(f"{what} returns {found}{output}: every output must be an array of real numbers")
     arrays = [jnp.asarray(leaf) for _, leaf in paths]
     if len(arrays) == 1:
         return arrays[0]
@@ -194,14 +155,6 @@ def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
         words = "all of them must lead with the axis of the points"
         raise Refusal(f"{what} returns arrays of shapes {shapes}: {words}")
     return jnp.concatenate([a.reshape(*a.shape[:leading], -1) for a in arrays], axis=leading)
-
-
-def _require_real(what: str, path: str, leaf: Any) -> None:
-    numeric = hasattr(leaf, "dtype") or isinstance(leaf, int | float | complex)
-    if not numeric or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
-        found = f"numbers of dtype {jnp.result_type(leaf)}" if numeric else describe(leaf)
-        where = f" as output {path!r}" if path else ""
-        raise Refusal(f"{what} returns {found}{where}: every output must be an array of real numbers")
 
 
 def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point: bool = True) -> Any:
@@ -214,43 +167,28 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
         result: the blocks, a pytree like the output in which each leaf is a pytree like the inputs.
         what: the name of the function in error messages.
         columns: the number of elements of each input leaf.
-        per_point: whether the array is a Jacobian for each point, (points, outputs, inputs). Otherwise it is
-            the derivative of a sum over points, (1, inputs).
+        per_point: whether the result is (points, outputs, inputs), not (1, inputs) for a sum over points.
     """
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(result)]
     if len(leaves) == 1:
         return leaves[0]
-    inputs = len(columns)
-    widths = list(columns) * (len(leaves) // inputs)
-    if not leaves or not _are_blocks(leaves, widths, inputs, per_point):
+    block_rows = [leaves[k : k + len(columns)] for k in range(0, len(leaves), len(columns))]
+    try:
+        if not per_point:
+            (blocks,) = block_rows
+            return _join_columns(blocks, columns, (1,))
+        return jnp.concatenate(
+            [_join_columns(row, columns, (row[0].shape[0], -1)) for row in block_rows], axis=1
+        )
+    except (IndexError, TypeError, ValueError, ZeroDivisionError):  # the shapes do not fit together
         shapes = ", ".join(str(a.shape) for a in leaves) or "nothing"
         words = f"which are not blocks of a derivative by inputs of {', '.join(map(str, columns))} elements"
         raise Refusal(
             f"{what} returns {shapes}, {words}: return one array, or a pytree such as jax.jacrev returns"
-        )
-    if not per_point:
-        return jnp.concatenate([a.reshape(1, n) for a, n in zip(leaves, widths, strict=True)], axis=1)
-    blocks = [a.reshape(a.shape[0], -1, n) for a, n in zip(leaves, widths, strict=True)]
-    block_rows = [jnp.concatenate(blocks[k : k + inputs], axis=2) for k in range(0, len(blocks), inputs)]
-    return jnp.concatenate(block_rows, axis=1)
+        ) from None
 
 
-def _are_blocks(leaves: Sequence[Any], widths: Sequence[int], inputs: int, per_point: bool) -> bool:
-    """Return whether arrays have the shapes of blocks that together form one derivative.
-
-    Args:
-        leaves: the arrays, block row by block row.
-        widths: the number of columns that each array must have.
-        inputs: the number of arrays in each block row.
-        per_point: whether the arrays have a leading axis of points.
-    """
-    if len(widths) != len(leaves) or 0 in widths:
-        return False
-    sized = list(zip(leaves, widths, strict=True))
-    if not per_point:
-        return len(leaves) == inputs and all(a.size == n for a, n in sized)
-    if any(a.ndim == 0 or not a.size or a.size % (a.shape[0] * n) for a, n in sized):
-        return False
-    heights = [a.size // (a.shape[0] * n) for a, n in sized]
-    block_rows = [set(heights[k : k + inputs]) for k in range(0, len(heights), inputs)]
-    return len({a.shape[0] for a in leaves}) == 1 and all(len(row) == 1 for row in block_rows)
+def _join_columns(blocks: Sequence[Any], columns: Sequence[int], leading: tuple[int, ...]) -> Any:
+    """Concatenate the blocks of one output leaf along the inputs, after reshaping to (*leading, inputs)."""
+    reshaped = [block.reshape(*leading, n) for block, n in zip(blocks, columns, strict=True)]
+    return jnp.concatenate(reshaped, axis=-1)

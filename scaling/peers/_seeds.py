@@ -46,12 +46,9 @@ class Batch:
         return self.sizes.outputs if self.workload.reduce else 1
 
     def points_per_seed(self, index: int) -> int:
-        """Return the number of points (batch elements) for which a tangent of an input is repeated.
+        """Return the number of points for which a tangent of the input `x[index]` is repeated.
 
         It is 1 if the input is shared by all points, or if all outputs are summed to a scalar.
-
-        Args:
-            index: the index of the input in `x`.
         """
         is_per_point = self.workload.names[index] in self.workload.points or self.case.target in SECOND
         return self.case.points if is_per_point and not self.sizes.summed else 1
@@ -60,10 +57,7 @@ class Batch:
         """Return the columns of the Jacobian: a list with an array (columns, points, outputs) per input.
 
         If the workload reduces the Jacobian (`reduce`), columns are summed over outputs: (columns, points).
-
-        Args:
-            push: maps the index of an input and a tangent of this input to a column (points, outputs).
-            size: the value of the nonzero elements of the tangents.
+        `push` maps the index of an input and a tangent with nonzeros of this size to a column.
         """
         parts = []
         for index, array in enumerate(self.x):
@@ -76,11 +70,8 @@ class Batch:
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
         """Return the rows of the Jacobian: a list with an array (rows, *shape of the input) per input.
 
-        If the workload reduces the Jacobian, every `rows_per_sum` consecutive rows are summed.
-
-        Args:
-            pull: maps a cotangent to a tuple with a row for each input, an array of the shape of the input.
-            like: an array with the shape and dtype of the outputs.
+        If the workload reduces the Jacobian, every `rows_per_sum` consecutive rows are summed. `pull` maps a
+        cotangent like `like`, the outputs, to a row for each input.
         """
         points = 1 if self.case.batch == "whole" else self.case.points
         parts: list[np.ndarray] = []
@@ -109,14 +100,7 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], library: Any, log_gamma: Any
 ) -> Batch:
-    """Return the `Batch` of a case: its inputs, and its function from formulas.py for all points.
-
-    Args:
-        sizes: the shape of the derivative.
-        arrays: a dict from input name to array.
-        library: an array library with the API of NumPy.
-        log_gamma: the logarithm of the gamma function in this library.
-    """
+    """Return the `Batch` of a case, with its function from formulas.py for an array library like NumPy."""
     formula = formulas.function(case, library, log_gamma if case.ad_mode.is_value else None)
     # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
     inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
@@ -140,14 +124,10 @@ def copied_inputs(case: Case, workload: Any) -> set[str]:
 
 
 def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.ndarray]:
-    """Yield every unit tangent or cotangent of a point, repeated for all points.
+    """Yield every unit tangent or cotangent of a point, times `size`, repeated for all points.
 
-    The same array object is yielded each time and is overwritten in place.
-
-    Args:
-        like: an array with the shape and dtype of the seeds.
-        points: the number of points, which is the length of the leading axis unless it is 1.
-        size: the value of the nonzero elements of a seed.
+    The array has the shape and dtype of `like`, with a leading axis of `points` unless that is 1. The same
+    array is yielded each time and is overwritten in place.
     """
     seed = np.zeros(like.shape, like.dtype)
     flat = seed.reshape(points, -1)

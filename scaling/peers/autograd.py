@@ -20,7 +20,6 @@ MODES = ("value", "jacfwd", "linearize", "jacrev", "grad_of_sum", *HESSIAN)
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why autograd cannot run a case (a configuration of a study), or None if it can."""
     return _seeds.why_not_offered(case, workload, sizes, MODES)
 
 

@@ -44,7 +44,6 @@ _GRID = np.arange(-10.0, 11.0)
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why CasADi cannot run a case (a configuration of a study), or None if it can."""
     return first_reason(
         (case.workload not in _FUNCTIONS, f"casadi implements the workloads {', '.join(_FUNCTIONS)}"),
         (case.mode not in _MODES, f"casadi offers {', '.join(_MODES)}"),

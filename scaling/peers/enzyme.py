@@ -25,7 +25,6 @@ _UNROLLED_ROWS = 8  # rows per loop iteration, so that the compiler sums them wi
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why Enzyme cannot run a case (a configuration of a study), or None if it can."""
     return _seeds.why_unsupported(case, workload, sizes, MODES)
 
 
@@ -39,10 +38,14 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
     ):
         function, x, constants = _batch_function(case, workload, arrays)
         batch = _seeds.Batch(case, workload, sizes, function, x)
-        derivative = {"value": _value, "jacfwd": _columns}.get(case.mode, _rows)
-        program = jax.jit(lambda x, constants: derivative(batch, lambda *z: function(*z, *constants), x))
+        differentiate = _columns if case.mode == "jacfwd" else _rows
+
+        def derivative(x: tuple, constants: tuple) -> Any:
+            f = lambda *z: function(*z, *constants)  # noqa: E731
+            return f(*x) if case.ad_mode.is_value else differentiate(batch, f, x)
+
         start = time.perf_counter()
-        compiled = program.lower(x, constants).compile()
+        compiled = jax.jit(derivative).lower(x, constants).compile()
         seconds = time.perf_counter() - start
 
     def call() -> Any:
@@ -83,10 +86,6 @@ def _batch_function(
     return enzyme_jax_ir()(function), x, constants
 
 
-def _value(batch: _seeds.Batch, f: Callable, x: tuple) -> Any:
-    return f(*x)
-
-
 def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
     """Return the columns of the Jacobian, computed by JVPs: an array (columns, points, ...) per input."""
     import jax
@@ -98,9 +97,9 @@ def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
         tangent = jax.jvp(by_input, (x[index],), (seed,))[1]
         return tangent.reshape(batch.case.points, -1).sum(axis=1) if batch.workload.reduce else tangent
 
-    counts = [a.size // batch.points_per_seed(index) for index, a in enumerate(x)]
     return [
-        jax.lax.map(functools.partial(column, index), jnp.arange(count)) for index, count in enumerate(counts)
+        jax.lax.map(functools.partial(column, index), jnp.arange(a.size // batch.points_per_seed(index)))
+        for index, a in enumerate(x)
     ]
 
 

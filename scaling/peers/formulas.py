@@ -17,10 +17,8 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
     """Return the function of a case, which takes the inputs of the workload as keyword arguments.
 
-    Args:
-        np: the array library.
-        log_gamma: the logarithm of the gamma function in this library. It is needed only for the value of
-            `poisson`, because the gradient does not depend on it.
+    `np` is the array library, and `log_gamma` its logarithm of the gamma function, which only the value of
+    `poisson` needs.
     """
     if case.workload == "rbf":
         functions = {
@@ -44,10 +42,6 @@ def _rbf_product(np, x, support):
 
 
 def _rbf_rowwise(np, x, support):
-    """Return exp(-(x + y - 2xy) / 2) without a matrix product: x (..., 1), support (m, 1) -> (..., m).
-
-    See `_rbf_product`.
-    """
     y = support[:, 0]
     return np.exp(-0.5 * ((-2 * x * y) + (x + y)))
 
@@ -90,7 +84,6 @@ def _grid(np, like):
 
 
 def _residual_scalar(np, dot, d, m):
-    """Return the sum of the squares of `_residual`: d (..., 21), m (...) -> (...)."""
     return np.sum(_residual(np, dot, d, m) ** 2, -1)
 
 

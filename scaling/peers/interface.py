@@ -70,12 +70,9 @@ def built_in() -> list[str]:
 
 
 def module(engine: str) -> ModuleType:
-    """Import and return the module of a peer.
+    """Import and return the module of a peer, such as "torch", "julia/ForwardDiff" or an import path.
 
     Raise `Refusal` if the module cannot be imported or does not define a peer.
-
-    Args:
-        engine: the name of a peer in this package, such as "torch" or "julia/ForwardDiff", or an import path.
     """
     name, _, system = engine.partition("/")
     path = f"scaling.peers.{name}" if name in built_in() else name
@@ -99,14 +96,9 @@ def module(engine: str) -> ModuleType:
 
 def engines() -> list[str]:
     """Return all values of `engine` for the peers in this package, such as "torch" or "julia/ForwardDiff"."""
-    systems = {
-        name: getattr(importlib.import_module(f"scaling.peers.{name}"), "SYSTEMS", ()) for name in built_in()
-    }
-    return [
-        engine
-        for name, names in systems.items()
-        for engine in ([f"{name}/{system}" for system in names] or [name])
-    ]
+    modules = {name: importlib.import_module(f"scaling.peers.{name}") for name in built_in()}
+    systems = {name: getattr(peer, "SYSTEMS", ()) for name, peer in modules.items()}
+    return [f"{name}/{system}" if system else name for name in systems for system in systems[name] or ("",)]
 
 
 @functools.cache
@@ -175,16 +167,16 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
 
     The reason is "not_offered" or "not_installed", and the text is an error message.
     """
-    peer, is_mixed, is_reduced = module(case.engine), bool(case.ad_mode.parts), case.reduce is not None
-    if case.devices > 1 and not getattr(peer, "THREADS", False):
-        return "not_offered", f"{case.engine} uses one core"
-    is_laplacian = case.target == LAPLACIAN
-    if is_mixed or is_reduced or is_laplacian or case.seeds != "identity":
-        option = f"target={LAPLACIAN}" if is_laplacian else f"seeds={case.seeds}"
-        if is_mixed or is_reduced:
-            option = "mode=mixed" if is_mixed else f"reduce={case.reduce}"
-        return "not_offered", f"{option} is implemented for engine=jax only, not for {case.engine}"
-    if text := peer.reason_to_skip(case, workload, sizes):
+    peer = module(case.engine)
+    only_jax = "is implemented for engine=jax only, not for"
+    reason = first_reason(
+        (case.devices > 1 and not getattr(peer, "THREADS", False), f"{case.engine} uses one core"),
+        (case.ad_mode.parts, f"mode=mixed {only_jax} {case.engine}"),
+        (case.reduce is not None, f"reduce={case.reduce} {only_jax} {case.engine}"),
+        (case.target == LAPLACIAN, f"target={LAPLACIAN} {only_jax} {case.engine}"),
+        (case.seeds != "identity", f"seeds={case.seeds} {only_jax} {case.engine}"),
+    )
+    if text := reason or peer.reason_to_skip(case, workload, sizes):
         return "not_offered", text
     text = missing(case.engine)
     return ("not_installed", text) if text else None

@@ -17,7 +17,6 @@ MODES = ("value", "finite_difference", "analytic")
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why NumPy cannot run a case (a configuration of a study), or None if it can."""
     return _seeds.why_not_offered(case, workload, sizes, MODES)
 
 
@@ -50,10 +49,7 @@ def _finite_differences(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _analytic(case: Case, workload: Any, inputs: dict[str, np.ndarray]) -> np.ndarray:
-    """Return the handwritten derivative of a case.
-
-    Its elements are in the order (points, outputs, inputs), but axes of length one may be omitted.
-    """
+    # The elements are in the order (points, outputs, inputs), but axes of length one may be omitted.
     if case.workload == "rbf":
         return _rbf(case.variant, workload.reduce is not None, **inputs)
     if case.workload == "poisson":

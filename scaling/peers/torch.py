@@ -41,7 +41,6 @@ LinearMap = Callable[[Arrays], Arrays]
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why PyTorch cannot run a case (a configuration of a study), or None if it can."""
     functions = f"torch implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
     has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
@@ -255,7 +254,6 @@ def _rows(
 
 
 def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> LinearMap:
-    """Return the linear map from cotangents of f(x) to cotangents of x."""
     if case.jit:
         return torch.func.vjp(f, *x)[1]
     y = f(*x)
@@ -263,12 +261,10 @@ def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> Li
 
 
 def _make_hvp(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> LinearMap:
-    """Return the function v -> H v for a tangent v, where H is the Hessian of f at each point.
+    """Return the function v -> H v, where H is the Hessian of f at each point.
 
-    The function returns a tuple with a single tensor, or with one tensor for each input.
-
-    Args:
-        tangents: all unit tangents of x. The mode `fwd_over_fwd` computes the gradient with them.
+    It returns a tuple with one tensor, or one for each input. `fwd_over_fwd` computes the gradient with
+    `tangents`, all unit tangents of x.
     """
     every = tuple(range(len(x)))
     total = lambda *z: f(*z).sum()  # noqa: E731 points are independent: its gradient contains all of theirs

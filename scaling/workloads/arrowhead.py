@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import Case, Refusal
+from scaling.core.shape import Pattern, to_dense
 from scaling.core.workload import Inputs, Reference, Workload, uniform
 
 SIZES = {"n": 64}
@@ -46,21 +47,13 @@ def _analytic(colored: bool, x):
 def _analytic_point(colored: bool, x):
     """Return the Jacobian of one point, (n, n), or if colored its nonzeros, (3 n - 2,).
 
-    Each entry is computed from its index, without updates of parts of an array.
+    Each nonzero is computed from its row and column index.
     """
     n = x.size
-    if colored:
-        entry = jnp.arange(3 * n - 2)
-        i = jnp.where(entry < n, entry, (entry - n) // 2 + 1)
-        is_first_column = (entry >= n) & ((entry - n) % 2 == 0)
-        is_diagonal = (entry >= n) & ((entry - n) % 2 == 1)
-    else:
-        row, i = jnp.indices((n, n))
-        is_first_column, is_diagonal = (row > 0) & (i == 0), (row > 0) & (i == row)
-        i = jnp.where(is_first_column, row, i)
-    x_i = jnp.take(x, i, mode="clip")
-    first_row = x_i**2 if colored else jnp.where(row == 0, x_i**2, 0)
-    return jnp.where(is_first_column, x_i, jnp.where(is_diagonal, x[0] + x_i, first_row))
+    rows, columns = _pattern(n)
+    of_row, of_column = jnp.take(x, rows, mode="clip"), jnp.take(x, columns, mode="clip")
+    entries = jnp.where(rows == 0, of_column**2, jnp.where(columns == 0, of_row, x[0] + of_row))
+    return entries if colored else jnp.zeros((n, n), x.dtype).at[rows, columns].set(entries)
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
@@ -77,9 +70,7 @@ def _nonzeros(inputs: Inputs) -> Reference:
 def _reference(inputs: Inputs) -> Reference:
     """Return the values and the dense Jacobians in float64: (points, n) and (points, n, n)."""
     reference, n = _nonzeros(inputs), inputs["x"].shape[1]
-    J = np.zeros((len(reference.value), n, n))
-    J[:, *_pattern(n)] = reference.derivative[:, 0]
-    return reference._replace(derivative=J)
+    return reference._replace(derivative=to_dense(Pattern(*_pattern(n), n, n), reference.derivative[:, 0]))
 
 
 def workload(case: Case) -> Workload:

@@ -63,37 +63,30 @@ def _value(value: np.ndarray) -> Reference:
 
 def workload(case: Case) -> Workload:
     """Return the `Workload` of the benchmark `case.target`, such as "copy"."""
-    k, terms, x = case.sizes["k"], case.sizes["terms"], {"x": uniform(case.sizes["k"])}
+    k, terms = case.sizes["k"], case.sizes["terms"]
+    vector, matrix = {"x": uniform(k)}, {"x": uniform(k, k)}
     if case.target == "matmul":
         # All terms are positive. The coarser rounding of the factors or of the result does not accumulate.
         rounded_terms = 1 if case.dtype == "bfloat16" else 16 if case.precision != "highest" else k
         product = lambda inputs: _value(inputs["x"] @ inputs["w"])  # noqa: E731
         return Workload(
-            lambda x, w: x @ w,
-            {"x": uniform(k, k)},
-            {"w": uniform(k, k)},
-            reference=product,
-            terms=rounded_terms,
+            lambda x, w: x @ w, matrix, {"w": uniform(k, k)}, reference=product, terms=rounded_terms
         )
     if case.target in _TERM:
         function = functools.partial(_sum_terms, case.target, terms)
-        return Workload(function, x, reference=lambda inputs: _value(function(inputs["x"], np)), terms=terms)
+        return Workload(function, vector, reference=lambda of: _value(function(of["x"], np)), terms=terms)
     if case.target == "reduction":
-        return Workload(
-            lambda x: x.sum(), x, reference=lambda inputs: _value(inputs["x"].sum(axis=1)), terms=k
-        )
+        return Workload(lambda x: x.sum(), vector, reference=lambda of: _value(of["x"].sum(axis=1)), terms=k)
     if case.target == "transpose":
-        transpose = lambda inputs: _value(inputs["x"].swapaxes(1, 2))  # noqa: E731
-        return Workload(lambda x: x.T, {"x": uniform(k, k)}, reference=transpose)
+        return Workload(lambda x: x.T, matrix, reference=lambda of: _value(of["x"].swapaxes(1, 2)))
     if case.target in ("all_reduce", "collective"):
         # All points are equal, so that the reference can compute the sum over all points from some of them.
         equal_rows = InputSpec((k,), lambda _, rows: np.tile(np.linspace(0.5, 1.0, k), (len(rows), 1)))
-        total, whole = lambda x: x * case.points, {"value": _sum_over_points}
         return Workload(
-            total,
+            lambda x: x * case.points,
             {"x": equal_rows},
-            whole_modes=whole,
-            reference=lambda inputs: _value(total(inputs["x"])),
+            whole_modes={"value": _sum_over_points},
+            reference=lambda of: _value(of["x"] * case.points),
             terms=case.points,
         )
-    return Workload(lambda x: -x, x, reference=lambda inputs: _value(-inputs["x"]))
+    return Workload(lambda x: -x, vector, reference=lambda of: _value(-of["x"]))

@@ -31,14 +31,10 @@ def _vmap_grad(X, W):
 
 
 def _analytic(names, X, W):
-    """Return the derivative of `(X @ W).sum(axis=1)` with respect to W, X or both.
+    """Return the derivative of `(X @ W).sum(axis=1)` by W, (n, p, o), by X, (n, p), or by both, (n, inputs).
 
     The derivative of the sum i with respect to W[j, k] is X[i, j]. The derivative with respect to X[i, j] is
     the sum of row j of W.
-
-    Args:
-        names: ("W",) for an array (n, p, o), ("X",) for an array (n, p), or both names for the raveled
-            derivatives concatenated in their order, (n, inputs).
     """
     n, (p, o) = X.shape[0], W.shape
     by_input = {

@@ -10,8 +10,6 @@ that all points share. If d is 1, x and y are evenly spaced on [-1, 1] as in the
 uniformly random.
 """
 
-import functools
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -118,10 +116,11 @@ def workload(case: Case) -> Workload:
             f"sizes.d={d} needs variant=squared, because the formula of variant=source is one-dimensional"
         )
     summed, names = case.target == "grad_map", tuple((case.wrt or "x").split("+"))
-    at_point = functools.partial(_analytic_point, variant, summed)
     analytic_modes = {
         "analytic": lambda x, support: _analytic(variant, summed, x, support),
-        "analytic_vmap": lambda x, support: jax.vmap(lambda point: at_point(point, support))(x),
+        "analytic_vmap": lambda x, support: jax.vmap(
+            lambda point: _analytic_point(variant, summed, point, support)
+        )(x),
     }
     support = _linspace_input(m) if d == 1 else uniform(d, low=-1.0)
     return Workload(

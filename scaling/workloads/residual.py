@@ -9,7 +9,6 @@ differentiates sum(rs^2). The formulations compute the sums with `jnp.sum` or as
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,44 +37,25 @@ def _residual_by_dot(d, m):
     return d - (jnp.dot(d, f) / jnp.dot(f, f)) * f
 
 
-class _Terms(NamedTuple):
-    """The residual rs of a batch of n points, and arrays from which its derivatives are computed.
+def _fit(numpy, d, m):
+    """Return the residual rs, its derivative by m, the Gaussian f, sum(f f), and the fitted Gaussian.
 
-    Attributes:
-        rs, by_m: rs and its derivative with respect to m, (n, 21).
-        f: the Gaussian with center m, (n, 21).
-        ff: sum(f f), (n, 1).
-        fit: the fitted Gaussian (sum(d f) / sum(f f)) f, (n, 21).
+    They are computed with the module `numpy`, which is NumPy or jax.numpy, for n points: sum(f f) is (n, 1),
+    and the others are (n, 21).
     """
-
-    rs: Any
-    by_m: Any
-    f: Any
-    ff: Any
-    fit: Any
-
-
-def _evaluate_terms(numpy, d, m):
-    """Return the `_Terms` of a batch, computed with the module `numpy`, which is NumPy or jax.numpy.
-
-    The data d are (n, 21) and the centers m are (n,).
-    """
-    offset = numpy.asarray(_GRID, d.dtype) - m[:, None]
-    f = numpy.exp(-1.5 * offset**2)
-    slope = 3 * offset * f
-    ff = numpy.sum(f * f, axis=1, keepdims=True)
-    a = numpy.sum(d * f, axis=1, keepdims=True) / ff
-    mixed = numpy.sum(d * slope, axis=1, keepdims=True) - 2 * a * numpy.sum(f * slope, axis=1, keepdims=True)
-    a_slope = mixed / ff
-    return _Terms(d - a * f, -(a_slope * f + a * slope), f, ff, a * f)
+    f, slope, _ = _shape_derivatives(numpy, d, m)
+    dot = lambda a, b: numpy.sum(a * b, axis=1, keepdims=True)  # noqa: E731
+    ff = dot(f, f)
+    a = dot(d, f) / ff
+    a_slope = (dot(d, slope) - 2 * a * dot(f, slope)) / ff
+    return d - a * f, -(a_slope * f + a * slope), f, ff, a * f
 
 
-def _derivatives(numpy, variant, terms):
+def _derivatives(numpy, variant, rs, by_m, f, ff):
     """Return the derivatives by d, (n, o, 21), and by m, (n, o, 1), as a dict from input name to array.
 
     The function is rs with o = 21 outputs, or for the variant `scalar` sum(rs^2) with o = 1.
     """
-    rs, by_m, f, ff, _ = terms
     if variant == "scalar":  # rs is orthogonal to f, so that the derivative is 2 rs
         return {"d": 2 * rs[:, None, :], "m": 2 * numpy.sum(rs * by_m, axis=1)[:, None, None]}
     return {
@@ -85,7 +65,7 @@ def _derivatives(numpy, variant, terms):
 
 
 def _analytic(variant, names, d, m):
-    by_input = _derivatives(jnp, variant, _evaluate_terms(jnp, d, m))
+    by_input = _derivatives(jnp, variant, *_fit(jnp, d, m)[:4])
     return jnp.concatenate([by_input[name] for name in names], axis=2)
 
 
@@ -95,14 +75,14 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
     Their shapes are (n, o) and (n, o, inputs). The value terms and derivative terms are returned as well,
     because the sums of the function cancel.
     """
-    terms = _evaluate_terms(np, inputs["d"], inputs["m"])
-    by_input = _derivatives(np, variant, terms)
+    rs, by_m, f, ff, fit = _fit(np, inputs["d"], inputs["m"])
+    by_input = _derivatives(np, variant, rs, by_m, f, ff)
     derivative = np.concatenate([by_input[name] for name in names], axis=2)
-    magnitude = np.abs(inputs["d"]) + np.abs(terms.fit)  # rs is a difference, and its sums cancel again
+    magnitude = np.abs(inputs["d"]) + np.abs(fit)  # rs is a difference, and its sums cancel again
     if variant == "vector":
-        return Reference(terms.rs, derivative, np.max(magnitude, axis=1))
-    value, value_terms = np.sum(terms.rs**2, axis=1)[:, None], np.sum(magnitude**2, axis=1)
-    sizes = {"d": 2 * np.max(magnitude, axis=1), "m": 2 * np.sum(magnitude * np.abs(terms.by_m), axis=1)}
+        return Reference(rs, derivative, np.max(magnitude, axis=1))
+    value, value_terms = np.sum(rs**2, axis=1)[:, None], np.sum(magnitude**2, axis=1)
+    sizes = {"d": 2 * np.max(magnitude, axis=1), "m": 2 * np.sum(magnitude * np.abs(by_m), axis=1)}
     return Reference(value, derivative, value_terms, np.max([sizes[name] for name in names], axis=0))
 
 
@@ -116,53 +96,53 @@ def _shape_derivatives(numpy, d, m):
     return f, 3 * offset * f, (9 * offset**2 - 3) * f
 
 
-def _hessian(numpy, names, d, m):
-    """Return the Hessian of sum(rs^2) at n points.
-
-    The function is sum(rs^2) = |d|^2 - g^2 / h, with g = sum(d f) and h = sum(f f).
+def _second_derivatives(numpy, d, m):
+    """Return what the Hessian of sum(rs^2) = |d|^2 - g^2 / h consists of, with g = sum(d f) and h = sum(f f).
 
     Returns:
-        The Hessian with respect to the inputs in `names`, which have k elements together: (n, k, k).
-        The magnitude of the terms of the second derivative with respect to m: (n,).
+        f, (n, 21); a = g / h, (n, 1); and h, (n, 1). The block by d is 2 I - 2 f f^T / h.
+        The derivative by d and m, (n, 21).
+        The second derivative by m, (n, 1), and the magnitude of its terms, (n, 1).
     """
     f, f1, f2 = _shape_derivatives(numpy, d, m)
     dot = lambda a, b: numpy.sum(a * b, axis=1)[:, None]  # noqa: E731
     g, g1, g2 = dot(d, f), dot(d, f1), dot(d, f2)
     h, h1, h2 = dot(f, f), 2 * dot(f, f1), 2 * (dot(f1, f1) + dot(f, f2))
-    q1 = g1 / h - g * h1 / h**2  # derivative of g / h
-    by_d = 2 * numpy.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None]
-    mixed = (-2 * (q1 * f + g / h * f1))[:, :, None]
+    a, a1 = g / h, g1 / h - g * h1 / h**2  # g / h and its derivative
+    mixed = -2 * (a1 * f + a * f1)
     by_m = -(2 * (g1**2 + g * g2) / h - 4 * g * g1 * h1 / h**2 - g**2 * h2 / h**2 + 2 * g**2 * h1**2 / h**3)
+    curvature = g**2 * (numpy.abs(h2) + 2 * h1**2 / h) / h**2
+    size = 2 * (g1**2 + numpy.abs(g * g2)) / h + 4 * numpy.abs(g * g1 * h1) / h**2 + curvature
+    return f, a, h, mixed, by_m, size
+
+
+def _hessian(numpy, names, d, m):
+    """Return the Hessian of sum(rs^2) with respect to the inputs in `names`, of k elements: (n, k, k).
+
+    The second result is the magnitude of the terms of the second derivative with respect to m: (n,).
+    """
+    f, _, h, mixed, by_m, size = _second_derivatives(numpy, d, m)
+    by_d = 2 * numpy.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None]
     blocks = {
-        ("d", "d"): by_d, ("d", "m"): mixed, ("m", "d"): mixed.transpose(0, 2, 1),
+        ("d", "d"): by_d, ("d", "m"): mixed[:, :, None], ("m", "d"): mixed[:, None, :],
         ("m", "m"): by_m[:, :, None],
     }  # fmt: skip
-    hessian = numpy.concatenate(
-        [numpy.concatenate([blocks[a, b] for b in names], axis=2) for a in names], axis=1
-    )
-    cross = numpy.abs(g * g1 * h1) / h**2
-    curvature = g**2 * (numpy.abs(h2) + 2 * h1**2 / h) / h**2
-    return hessian, (2 * (g1**2 + numpy.abs(g * g2)) / h + 4 * cross + curvature)[:, 0]
+    rows = [numpy.concatenate([blocks[a, b] for b in names], axis=2) for a in names]
+    return numpy.concatenate(rows, axis=1), size[:, 0]
 
 
 def _hessian_times_point(names, d, m):
     """Return the product of the Hessian and the point itself, computed without the Hessian: (n, k).
 
-    The point consists of the inputs in `names`, which have k elements together. See `_hessian` for the
-    Hessian.
+    The point consists of the inputs in `names`, which have k elements together.
     """
-    f, f1, f2 = _shape_derivatives(jnp, d, m)
-    dot = lambda a, b: jnp.sum(a * b, axis=1)[:, None]  # noqa: E731
-    g, g1, h, h1 = dot(d, f), dot(d, f1), dot(f, f), 2 * dot(f, f1)
-    a, a1 = g / h, g1 / h - g * h1 / h**2  # g / h and its derivative
-    mixed = -2 * (a1 * f + a * f1)
-    by_d = (2 * d - 2 * a * f if "d" in names else 0) + (mixed * m[:, None] if "m" in names else 0)
-    if names == ("d",):
-        return by_d
-    # The second derivative of -g^2 / h with respect to m.
-    curvature = -2 * (a1 * g1 + a * dot(d, f2)) + 2 * a * a1 * h1 + 2 * a**2 * (dot(f1, f1) + dot(f, f2))
-    by_m = curvature * m[:, None] + (dot(mixed, d) if "d" in names else 0)
-    return jnp.concatenate([{"d": by_d, "m": by_m}[name] for name in names], axis=1)
+    f, a, _, mixed, by_m, _ = _second_derivatives(jnp, d, m)
+    m = m[:, None]
+    products = {
+        "d": {"d": 2 * d - 2 * a * f, "m": mixed * m},
+        "m": {"d": jnp.sum(mixed * d, axis=1, keepdims=True), "m": by_m * m},
+    }
+    return jnp.concatenate([sum(products[row][column] for column in names) for row in names], axis=1)
 
 
 def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import Case, Refusal
+from scaling.core.shape import Pattern, to_dense
 from scaling.core.workload import Inputs, Reference, Workload, uniform
 
 SIZES = {"side": 16}
@@ -120,10 +121,8 @@ def _nonzeros(side: int, inputs: Inputs) -> Reference:
 
 def _reference(side: int, inputs: Inputs) -> Reference:
     """Return the rates and the dense Jacobians in float64: (points, n) and (points, n, n)."""
-    reference = _nonzeros(side, inputs)
-    J = np.zeros((len(reference.value), side * side, side * side))
-    J[:, *_pattern(side)] = reference.derivative[:, 0]
-    return reference._replace(derivative=J)
+    reference, n = _nonzeros(side, inputs), side * side
+    return reference._replace(derivative=to_dense(Pattern(*_pattern(side), n, n), reference.derivative[:, 0]))
 
 
 def workload(case: Case) -> Workload:

@@ -1,13 +1,24 @@
 """Tests of chunk=auto: it finds the largest blocks that fit, for any dependence of the memory on the block size."""
 
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import pytest
+
 from scaling.core.case import Case
-from scaling.core.shape import DerivativeShape, LinearMapPart
+from scaling.core.compile_case import CompileSettings
+from scaling.core.shape import DerivativeShape, LinearMapPart, TooLarge
 from scaling.core.workload import Workload, uniform
-from scaling.options.autochunk import BlockSizes, MemoryNeed, find_blocks
+from scaling.options.autochunk import BlockSizes, MemoryNeed, compile_largest, find_blocks
 
 CASE = Case("mine", points=12, mode="jacfwd", chunk="auto", api="jit")
 WORKLOAD = Workload(lambda x: x, {"x": uniform(40)}, wrt="x")
 SIZES = DerivativeShape(3, 40, 40, 40, False, 3, (LinearMapPart("jacfwd", ("x",), 40),))
+
+
+class Found(NamedTuple):
+    blocks: BlockSizes | None
+    probes: tuple
 
 
 def search(bytes_of, limit, case=CASE, known=None, hopeless=0):
@@ -17,7 +28,8 @@ def search(bytes_of, limit, case=CASE, known=None, hopeless=0):
         needed = bytes_of(blocks.block or 12, blocks.chunk or 40, blocks.storage == "host")
         return MemoryNeed(needed, needed <= limit, hopeless > limit)
 
-    return find_blocks(case, WORKLOAD, SIZES, memory_need, known)
+    blocks, needs = find_blocks(case, WORKLOAD, SIZES, memory_need, known)
+    return Found(blocks, tuple((probed, need.bytes) for probed, need in needs.items()))
 
 
 def test_the_undivided_program_is_tried_first_and_used_if_it_fits():
@@ -72,6 +84,18 @@ def test_known_block_sizes_are_tried_first_and_replaced_if_they_do_not_fit():
     assert search(lambda points, seeds, host: 100 * points, 250, known=known).blocks == BlockSizes(block=2)
 
 
+@dataclass
+class Compiled:
+    bytes_while_running: int
+    needs: dict = field(default_factory=dict)
+    overflow: None = None
+    recorded_needs: None = None
+
+
 def test_if_nothing_fits_the_least_memory_of_all_candidates_is_reported():
-    result = search(lambda points, seeds, host: 7 + points * seeds, 5)
-    assert result.blocks is None and result.least_bytes == 8
+    compile_blocks = lambda case: Compiled(7 + (case.block or 12) * (case.chunk or 40))  # noqa: E731
+    settings = CompileSettings(describe_shortage=lambda compiled: "needs more")
+    with pytest.raises(
+        TooLarge, match=r"no block size fits: needs more; the smallest of 17 programs needs 8.00 B"
+    ):
+        compile_largest(CASE, WORKLOAD, SIZES, compile_blocks, settings)

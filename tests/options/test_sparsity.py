@@ -12,7 +12,7 @@ from scaling.core import inputs, process_cache, workload
 from scaling.core.case import Case, Refusal
 from scaling.core.shape import Coloring, Pattern
 from scaling.options.sparse import color_graph, sparsity
-from scaling.options.sparse.color_graph import Matrix
+from scaling.options.sparse.color_graph import color
 
 pytestmark = pytest.mark.thin(20, "contract")
 
@@ -24,7 +24,7 @@ KINDS = ("scattered", "full rows", "full columns", "both", "banded", "empty rows
 @pytest.fixture(autouse=True)
 def clear_caches():
     process_cache.clear()
-    sparsity._import_asdex.cache_clear()
+    sparsity._import_color_graph.cache_clear()
 
 
 def draw_mask(generator, kind):
@@ -53,11 +53,6 @@ def pattern_of(mask):
     return Pattern(rows.astype(np.int32), cols.astype(np.int32), *mask.shape)
 
 
-def color(pattern, compression):
-    """Return a coloring of the pattern without detecting it."""
-    return sparsity._make_coloring(pattern, sparsity._color(pattern, compression), 0.0, 0.0)
-
-
 def seeds(colors, count):
     """Return the seed of each color, shape (count, rows or columns)."""
     return np.zeros((0, 0), int) if colors is None else (colors == np.arange(count)[:, None]).astype(int)
@@ -79,7 +74,7 @@ def read_off(coloring, J):
 @pytest.mark.parametrize("compression", sparsity.COMPRESSIONS)
 def test_every_entry_can_be_read_off_the_compressed_columns_and_rows(compression, kind):
     generator = np.random.default_rng(1)
-    for _ in range(300 if compression == "both" else 50):  # asdex compiles for each number of entries
+    for _ in range(300 if compression == "both" else 50):
         mask = draw_mask(generator, kind)
         coloring = color(pattern_of(mask), compression)
         J = mask * generator.integers(1, 10**6, mask.shape)
@@ -88,9 +83,8 @@ def test_every_entry_can_be_read_off_the_compressed_columns_and_rows(compression
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_entry_can_be_read_off_without_the_faster_coloring_algorithms(kind, monkeypatch):
+def test_every_entry_can_be_read_off_if_there_are_more_colors_than_bits(kind, monkeypatch):
     monkeypatch.setattr(color_graph, "_MOST_BITMASK_COLORS", 0)
-    monkeypatch.setattr(color_graph, "_MOST_ASDEX_PAIRS", 0)
     generator = np.random.default_rng(2)
     for _ in range(100):
         mask = draw_mask(generator, kind)
@@ -106,8 +100,7 @@ def test_any_partition_of_the_entries_between_columns_and_rows_can_be_colored(ki
         mask = draw_mask(generator, kind)
         pattern = pattern_of(mask)
         by_row = generator.random(len(pattern.rows)) < generator.choice([0.1, 0.5, 0.9])
-        matrix = Matrix(pattern.rows, pattern.cols, mask.shape)
-        coloring = sparsity._make_coloring(pattern, color_graph.color_partition(matrix, by_row), 0.0, 0.0)
+        coloring = color_graph.color_partition(pattern, by_row)
         J = mask * generator.integers(1, 10**6, mask.shape)
         np.testing.assert_array_equal(read_off(coloring, J), J[mask])
         sparsity.validate_coloring(coloring)
@@ -127,7 +120,9 @@ def test_the_number_of_colors_is_within_its_bounds(
         assert columns.rows is None and rows.columns is None and columns.row_count == rows.column_count == 0
 
 
-@pytest.mark.parametrize("most_colors", [color_graph._MOST_BITMASK_COLORS, 0], ids=["own algorithm", "asdex"])
+@pytest.mark.parametrize(
+    "most_colors", [color_graph._MOST_BITMASK_COLORS, 0], ids=["by saturation", "in order"]
+)
 def test_colors_are_consecutive_and_empty_rows_and_columns_have_none(most_colors, monkeypatch):
     monkeypatch.setattr(color_graph, "_MOST_BITMASK_COLORS", most_colors)
     mask = np.zeros((4, 7), bool)
@@ -196,14 +191,12 @@ def test_a_coloring_with_wrong_counts_or_sides_is_invalid():
             sparsity.validate_coloring(dataclasses.replace(coloring, **wrong))
 
 
-def test_collisions_are_the_same_by_sorting_and_by_counting():
+def test_entries_with_the_same_color_and_position_collide():
     generator = np.random.default_rng(6)
     for _ in range(50):
         place, color = generator.integers(0, 30, 40), generator.integers(-1, 3, 40).astype(np.int32)
-        sparse_place = place * 10**7  # too many places to count
         want = [np.sum((place == p) & (color == c)) > 1 for p, c in zip(place, color, strict=True)]
         np.testing.assert_array_equal(sparsity._collides(color, place, 3), want)
-        np.testing.assert_array_equal(sparsity._collides(color, sparse_place, 3), want)
 
 
 def float32_shapes(*sizes):

@@ -39,7 +39,6 @@ class HloLine(NamedTuple):
         fastest: the minor-most axis of this array that is longer than one, or None if there is none.
         opcode, operands: the opcode, such as "fusion", and the names of the operands.
         called: the names of the computations that the instruction calls.
-        trips: the trip count of a loop if XLA reports it, otherwise None.
         root: whether the instruction is the root of its computation.
         given: the text in the parentheses, such as the value of a constant.
         rest: the text after the parentheses, which contains the attributes of the instruction.
@@ -54,7 +53,6 @@ class HloLine(NamedTuple):
     opcode: str
     operands: list[str]
     called: list[str]
-    trips: float | None
     root: bool
     given: str
     rest: str
@@ -94,22 +92,15 @@ def _parse_instruction(match: re.Match[str], lines: Instructions) -> HloLine:
     is_copy = opcode == "copy-start"
     size = _without_operands(_stored_bytes(shape), sum(x.bytes for x in carried), is_copy)
     anywhere = _without_operands(_element_bytes(shape), sum(x.anywhere for x in carried), is_copy)
-    trip_count = _TRIP_COUNT.search(rest)
-    trips = float(trip_count[1]) if trip_count else None
     return HloLine(
-        name, size, anywhere, *_first_array(shape), opcode, operands, called, trips, bool(root), given, rest
+        name, size, anywhere, *_first_array(shape), opcode, operands, called, bool(root), given, rest
     )
 
 
 def _without_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the bytes of the result of an instruction, minus the bytes of the operands that it contains.
+    """Return the bytes of a result without the `operands` bytes that an asynchronous start repeats in it.
 
-    If the operands are not contained, as for some asynchronous all-reduces, `size` is returned unchanged.
-
-    Args:
-        size: the bytes of the result.
-        operands: the bytes of the operands of an asynchronous start, or 0 for another instruction.
-        is_copy: whether the instruction is a copy-start, whose result always contains its operand.
+    A copy-start always contains its operand, but some asynchronous all-reduces do not.
     """
     return max(0, size - operands) if size > operands or is_copy else size
 
@@ -126,8 +117,7 @@ def _element_bytes(shape: str) -> int:
 
 
 def _bits(array: tuple[str, ...]) -> int:
-    """Return the number of bits of an element: 32 for f32, and 8 for a type without a number in its name."""
-    return int(array[1] or 8)
+    return int(array[1] or 8)  # pred has no number in its name
 
 
 def _padded_size(array: tuple[str, ...]) -> int:
@@ -195,28 +185,22 @@ def count_trips(loop: HloLine, lines: Instructions, computations: Computations) 
     The trip count is known if XLA reports it, or if the loop has the form `while counter < end: counter +=
     step` and the initial value of the counter, end and step are constants.
     """
-    if loop.trips is not None:
-        return loop.trips
+    if reported := _TRIP_COUNT.search(loop.rest):
+        return float(reported[1])
     condition, body = (
         computations[match[1]] for part in (_CONDITION, _BODY) if (match := part.search(loop.rest))
     )
     carry = lines[loop.operands[0]]
     opcode, compared, attributes = _operation(root_of(condition), condition, computations)
-    indices = [_tuple_index(line) for line in compared]
-    if (
-        opcode != "compare"
-        or "direction=LT" not in attributes
-        or indices[0] is None
-        or carry.opcode != "tuple"
-    ):
+    if opcode != "compare" or "direction=LT" not in attributes or carry.opcode != "tuple":
         return math.inf
     initial, updated = [skip_copies(name, lines) for name in carry.operands], root_of(body).operands
-    counter = indices[0]
+    counter, end_index = (_tuple_index(line) for line in compared)
+    if counter is None or counter >= len(updated):
+        return math.inf
     start = _integer_constant(initial[counter])
-    end = _integer_constant(compared[1] if indices[1] is None else initial[indices[1]])
-    opcode, terms, _ = (
-        _operation(body[updated[counter]], body, computations) if len(updated) > counter else ("", [], "")
-    )
+    end = _integer_constant(compared[1] if end_index is None else initial[end_index])
+    opcode, terms, _ = _operation(body[updated[counter]], body, computations)
     steps = [value for term in terms if (value := _integer_constant(term)) is not None]
     adds_to_counter = opcode == "add" and any(_tuple_index(term) == counter for term in terms)
     if start is None or end is None or not adds_to_counter or len(steps) != 1 or steps[0] < 1:

@@ -5,6 +5,7 @@ results to memory, without caching between kernels. If a kernel slices an operan
 If it updates an operand in place, only the update is written. The operations are counted by hlo_ops.py.
 """
 
+import dataclasses
 import functools
 import math
 import re
@@ -69,13 +70,9 @@ class Message:
 
 @dataclass(frozen=True)
 class ProgramCost:
-    """The estimated cost of a compiled program on one device.
+    """The kernels and the collective operations of a compiled program on one device.
 
-    Attributes:
-        kernels: the kernels of the program.
-        messages: the collective operations of the program.
-        collectives: a dict from the opcode of a collective, such as "all-reduce", to the number of such
-            instructions in the program.
+    `collectives` is the number of instructions of each collective opcode, such as "all-reduce".
     """
 
     kernels: tuple[Kernel, ...]
@@ -84,23 +81,21 @@ class ProgramCost:
 
     @property
     def hbm_bytes(self) -> int | None:
-        """Return the bytes that all kernels read and write on one device, or None if they are unknown.
-
-        They are unknown if the number of executions of a kernel is.
-        """
-        return _total_bytes(self.kernels)
+        """Return the bytes that all kernels read and write, or None if a trip count is unknown."""
+        return _known_bytes(self.kernels)
 
     @property
     def collective_bytes(self) -> int | None:
-        """Return the bytes of all collectives on one device, or None if they are unknown.
-
-        They are unknown if the number of executions of a collective is.
-        """
-        return _total_bytes(self.messages)
+        """Return the bytes of all collectives, or None if a trip count is unknown."""
+        return _known_bytes(self.messages)
 
 
-def _total_bytes(parts: Sequence[Kernel] | Sequence[Message]) -> int | None:
-    total = sum(part.bytes * part.times for part in parts if part.bytes)
+def _total_bytes(parts: Sequence[Kernel | Message]) -> float:
+    return sum(part.bytes * part.times for part in parts if part.bytes)
+
+
+def _known_bytes(parts: Sequence[Kernel | Message]) -> int | None:
+    total = _total_bytes(parts)
     return None if math.isinf(total) else int(total)
 
 
@@ -115,48 +110,41 @@ def read(text: str) -> ProgramCost:
     devices = math.prod(map(int, _DEVICES.findall(text[: text.find("\n")])))
 
     @functools.cache
-    def cost_of(name: str, in_loop: bool = False) -> tuple[tuple[Kernel, ...], tuple[Message, ...]]:
-        kernels, messages = list[Kernel](), list[Message]()
+    def parts_of(name: str, in_loop: bool = False) -> tuple[Kernel | Message, ...]:
+        parts = list[Kernel | Message]()
         for line in computations[name].values():
             kind = line.opcode.removesuffix("-start")
             if kind in ("while", "call", "async", "conditional"):
                 if kind == "while" and len(line.called) != 2:  # condition and body
                     raise ValueError(f"a while loop that calls {len(line.called)} computations: {line.name}")
-                runs = [cost_of(called, in_loop or kind == "while") for called in line.called]
-                runs = [max(runs, key=_run_bytes)] if kind == "conditional" else runs
+                runs = [parts_of(called, in_loop or kind == "while") for called in line.called]
+                runs = [max(runs, key=_total_bytes)] if kind == "conditional" else runs
                 trips = hlo.count_trips(line, computations[name], computations) if kind == "while" else 1.0
-                kernels += (_multiply_runs(part, trips) for run in runs for part in run[0])
-                messages += (_multiply_runs(part, trips) for run in runs for part in run[1])
+                parts += (dataclasses.replace(part, times=part.times * trips) for run in runs for part in run)
             elif kind not in hlo_ops.NO_KERNEL and not (
                 line.opcode.endswith(("-done", "-update")) or _ALLOCATION in line.rest
             ):
                 operands = {x: computations[name][x] for x in line.operands}
                 fused = computations[line.called[0]] if kind == "fusion" else {}
-                messages += _collectives(fused, line, operands, devices)
-                kernels.append(_analyze_fusion(fused or _as_fusion(line, operands), computations, in_loop))
-        return tuple(kernels), tuple(messages)
+                parts += _collectives(fused, line, operands, devices)
+                parts.append(_analyze_fusion(fused or _as_fusion(line, operands), computations, in_loop))
+        return tuple(parts)
 
     opcodes = Counter(
         line.opcode.removesuffix("-start") for lines in computations.values() for line in lines.values()
     )
     try:
-        kernels, messages = cost_of(entry)
+        parts = parts_of(entry)
     except (LookupError, ValueError):  # the format of another version of XLA: the cost is unknown
-        kernels, messages = (Kernel(1, times=math.inf),), (Message("", 1, 1, math.inf),)
+        parts = Kernel(1, times=math.inf), Message("", 1, 1, math.inf)
+    kernels = tuple(part for part in parts if isinstance(part, Kernel))
+    messages = tuple(part for part in parts if isinstance(part, Message))
     return ProgramCost(kernels, messages, {kind: opcodes[kind] for kind in hlo_ops.COLLECTIVES})
 
 
 def as_work(part: Kernel | Message) -> dict[str, Any]:
     """Return the fields of a kernel or a collective as a dict, without zeros, "" and a `times` of 1."""
     return {name: value for name, value in vars(part).items() if value and (name, value) != ("times", 1)}
-
-
-def _multiply_runs(part: Any, trips: float) -> Any:
-    return type(part)(**(vars(part) | {"times": part.times * trips}))
-
-
-def _run_bytes(run: tuple[tuple[Kernel, ...], tuple[Message, ...]]) -> float:
-    return sum(part.bytes * part.times for parts in run for part in parts)
 
 
 def _as_fusion(line: HloLine, operands: Instructions) -> dict[str, HloLine]:
@@ -171,19 +159,15 @@ def _collectives(
 ) -> Iterator[Message]:
     """Yield the collectives of a kernel: the instruction itself, or instructions in its fused computation.
 
-    Args:
-        fused: the instructions of the fused computation, empty if the kernel is not a fusion.
-        line, operands: the instruction of the kernel, and its operands by name.
-        devices: the number of devices of the program, for a collective without `replica_groups`.
+    `devices` is the number of devices of the program, for a collective without `replica_groups`.
     """
-    candidates = [(line, operands)]
-    candidates += [(inner, {x: fused[x] for x in inner.operands}) for inner in fused.values()]
-    for candidate, inputs in candidates:
+    for candidate, lines in [(line, operands), *((inner, fused) for inner in fused.values())]:
         kind = candidate.opcode.removesuffix("-start")
         if kind in hlo_ops.COLLECTIVES:
             match = _GROUPS.search(candidate.rest)
             group = devices if match is None else int(match[1]) if match[1] else len(match[2].split(","))
-            yield Message(kind, max(candidate.anywhere, sum(x.anywhere for x in inputs.values())), group)
+            inputs = sum(lines[name].anywhere for name in set(candidate.operands))
+            yield Message(kind, max(candidate.anywhere, inputs), group)
 
 
 def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bool) -> Kernel:
@@ -280,7 +264,7 @@ def _bytes_read(
 
 
 def _bytes_read_by_operand(line: HloLine, is_updated: bool, computations: Computations) -> dict[int, int]:
-    """Return a dict from the index of each operand of a nested fusion to the number of bytes read from it.
+    """Return the bytes that a nested fusion reads from each operand, by the index of the operand.
 
     `is_updated` specifies whether the fusion updates a parameter of the enclosing fusion in place.
     """

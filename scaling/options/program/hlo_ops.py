@@ -106,12 +106,7 @@ def _forward_roles(line: HloLine, first: HloLine, second: HloLine) -> tuple[HloL
 
 
 def _count_convolution(attributes: str, image: HloLine, kernel: HloLine, output: HloLine) -> int:
-    """Return the number of operations of a convolution, without those on the zeros of padding and dilation.
-
-    Args:
-        attributes: the attributes of the instruction, with its window and dimension labels.
-        image, kernel, output: the input, the kernel and the output of the forward convolution.
-    """
+    """Return the operations of a convolution, without those on the zeros of padding and dilation."""
     labels = LABELS.search(attributes)
     if labels is None:
         return 0
@@ -146,12 +141,7 @@ def _count_taps(
     """Return the number of products of a one-dimensional convolution, or of one axis of a convolution.
 
     A pair of an output index and a kernel index counts if it reads an element of the input, and not a zero of
-    padding or dilation.
-
-    Args:
-        length, kernel, output: the lengths of the input, the kernel and the output.
-        pad: the number of zeros before the input.
-        lhs_dilation, rhs_dilation: the dilation of the input and of the kernel.
+    padding (`pad` zeros before the input) or dilation.
     """
     count = 0
     for tap in range(kernel):
@@ -168,7 +158,6 @@ def _count_taps(
 
 
 def _is_transposing(line: HloLine, operand: HloLine) -> bool:
-    """Return whether a copy or a transpose changes which axis of its operand is the minor-most."""
     if line.fastest is None or operand.fastest is None:
         return False
     order = re.search(r"dimensions=\{([\d,]*)\}", line.rest) if line.opcode == "transpose" else None

@@ -18,12 +18,7 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 @dataclass(frozen=True)
 class OperationCounts:
-    """The numbers of operations that one device performs. Both are None if they are unknown.
-
-    Attributes:
-        flops: the number of floating-point operations without transcendental evaluations.
-        transcendentals: the number of evaluations of transcendental functions.
-    """
+    """The floating-point operations and transcendental evaluations of one device, or None if unknown."""
 
     flops: int | None
     transcendentals: int | None
@@ -53,8 +48,7 @@ ELEMENTWISE = {*_RULE_OF, "integer_pow", "one_minus_square", "polynomial"}
 
 
 def _count_integer_pow(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Return the number of operations that compute x**n by repeated squaring for all elements of an array."""
-    y = params["y"]
+    y = params["y"]  # the powers are computed by repeated squaring
     return outputs[0].size * (abs(y).bit_length() + y.bit_count() - 2 + (y < 0))
 
 

@@ -35,28 +35,26 @@ class ProgramWork:
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[ProgramWork, str | None]:
     """Return the work of a compiled case, and the error message of `unexpected_collectives` or None."""
-    if compiled.stages.compiled is None:
-        return program_work(compiled, devices, None), None
-    cost = hlo_cost.read(compiled.stages.compiled.as_text())
-    return program_work(compiled, devices, cost), unexpected_collectives(compiled.case, cost.collectives)
+    executable = compiled.stages.compiled
+    cost = None if executable is None else hlo_cost.read(executable.as_text())
+    unexpected = unexpected_collectives(compiled.case, cost.collectives) if cost else None
+    return program_work(compiled, devices, cost), unexpected
 
 
 def program_work(
     compiled: CompiledCase, devices: Sequence[Any], cost: hlo_cost.ProgramCost | None
 ) -> ProgramWork:
-    """Return the work of a compiled case.
+    """Return the work of a compiled case on one device.
 
-    Args:
-        devices: the devices for which the case is traced, if its jaxpr is not available.
-        cost: the cost of the HLO module. If it is None, memory traffic and collectives are unknown.
+    If `cost` is None, memory traffic and collectives are unknown. `devices` are used for tracing if the case
+    has no jaxpr.
     """
     operations = jaxpr_flops.count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
-    all_steps = lambda value: None if value is None else value * compiled.steps  # noqa: E731
-    flops, transcendentals = all_steps(operations.flops), all_steps(operations.transcendentals)
-    if cost is None:
-        return ProgramWork(flops, transcendentals)
-    hbm_bytes, collective_bytes = all_steps(cost.hbm_bytes), all_steps(cost.collective_bytes)
-    return ProgramWork(flops, transcendentals, hbm_bytes, collective_bytes, cost.collectives)
+    work: dict[str, float | None] = dict(vars(operations))
+    if cost is not None:
+        work |= {"hbm_bytes": cost.hbm_bytes, "collective_bytes": cost.collective_bytes}
+    of_all_steps: Any = {name: amount and amount * compiled.steps for name, amount in work.items()}
+    return ProgramWork(**of_all_steps, collectives=cost.collectives if cost else None)
 
 
 def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | None:

@@ -12,70 +12,17 @@ some entries, it is the direct bicoloring of T. F. Coleman and A. Verma, "The ef
 Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998; see also A. H.
 Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005. The smallest
 number of colors is NP-hard to find, and the greedy algorithms of this file approximate it.
-
-Columns are also colored by asdex. The loops are compiled by numba, which asdex depends on.
 """
 
-import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import NamedTuple
 
+import numba
 import numpy as np
 
+from scaling.core.shape import Coloring, Pattern
+
 _MOST_BITMASK_COLORS = 62  # the most colors that fit into the bits of an int64
-_MOST_ASDEX_PAIRS = 10**10  # the most pairs of entries in the same row; asdex visits each pair
-
-
-@dataclass(frozen=True)
-class Matrix:
-    """The sparsity pattern of a matrix.
-
-    Attributes:
-        rows, cols: the row and the column of each entry, (entries,) int32, without duplicates.
-        shape: (number of rows, number of columns).
-    """
-
-    rows: np.ndarray
-    cols: np.ndarray
-    shape: tuple[int, int]
-
-    @property
-    def transposed(self) -> "Matrix":
-        """Return the pattern of the transposed matrix, with the entries in the same order."""
-        return Matrix(self.cols, self.rows, self.shape[::-1])
-
-
-@dataclass(frozen=True)
-class Colors:
-    """The colors of the columns, or of the rows, of a matrix.
-
-    Attributes:
-        color_of: the color of each column or row, int32. It is -1 for one that owns no entry.
-        count: the number of colors.
-    """
-
-    color_of: np.ndarray
-    count: int
-
-
-@dataclass(frozen=True)
-class TwoSidedColors:
-    """A coloring of both the columns and the rows of a matrix.
-
-    Attributes:
-        columns, rows: the colors of the columns and of the rows.
-        by_row: whether each entry is read from (owned by) its row, not its column: (entries,) bool.
-    """
-
-    columns: Colors
-    rows: Colors
-    by_row: np.ndarray
-
-    @property
-    def count(self) -> int:
-        """Return the number of colors of columns and rows together."""
-        return self.columns.count + self.rows.count
 
 
 class ConflictGraph(NamedTuple):
@@ -102,118 +49,87 @@ class ConflictGraph(NamedTuple):
     owned_end: np.ndarray
 
 
-def color_columns(matrix: Matrix, owned: np.ndarray | None = None) -> Colors:
-    """Color the columns so that the entries that they own can be read from the compressed columns.
+def color(pattern: Pattern, compress: str) -> Coloring:
+    """Color the "columns" or the "rows" of a pattern, or with "both" whatever needs the fewest colors.
 
-    Columns without such entries get no color (-1). Of several algorithms, the coloring with the fewest colors
-    is returned.
-
-    Args:
-        owned: whether each entry is owned by (read from) its column, (entries,) bool. None if all entries
-            are.
+    For "both", several partitions of the entries into those owned by columns and by rows are tried; see
+    `_partitions`.
     """
-    by_column = np.ones(len(matrix.rows), bool) if owned is None else owned
-    columns = np.unique(matrix.cols[by_column])
-    lower_bound = _most_entries(matrix.rows[by_column])
-    if lower_bound == len(columns):  # a row contains an entry of every column
-        color_of = np.full(matrix.shape[1], -1, np.int32)
-        color_of[columns] = np.arange(lower_bound)
-        return Colors(color_of, lower_bound)
-    best = None
-    for attempt in _try_algorithms(matrix, by_column, columns, lower_bound, owns_all=owned is None):
-        best = attempt if best is None or attempt.count < best.count else best
-        if best.count == lower_bound:
-            break
+    if compress != "both":
+        return color_partition(pattern, np.full(len(pattern.rows), compress == "rows"))
+    best, fewest = None, np.inf
+    for lower_bound, by_row in sorted(_partitions(pattern), key=lambda partition: partition[0]):
+        if lower_bound < fewest:
+            coloring = color_partition(pattern, by_row)
+            count = coloring.column_count + coloring.row_count
+            best, fewest = (coloring, count) if count < fewest else (best, fewest)
     assert best is not None
     return best
 
 
-def color_both(matrix: Matrix) -> TwoSidedColors:
-    """Color the columns, the rows, or both, whichever needs the fewest colors.
-
-    Several partitions of the entries into those owned by columns and by rows are tried; see `_partitions`.
-    """
-    best = None
-    for lower_bound, owned_by_row in sorted(_partitions(matrix), key=lambda partition: partition[0]):
-        if best is None or lower_bound < best.count:
-            colors = color_partition(matrix, owned_by_row())
-            best = colors if best is None or colors.count < best.count else best
-    assert best is not None
-    return best
-
-
-def color_partition(matrix: Matrix, by_row: np.ndarray) -> TwoSidedColors:
+def color_partition(pattern: Pattern, by_row: np.ndarray) -> Coloring:
     """Color the columns and the rows for a given partition of the entries.
 
     Args:
         by_row: whether each entry is read from (owned by) its row, not its column: (entries,) bool.
     """
-    columns = color_columns(matrix, None if not by_row.any() else ~by_row)
-    rows = color_columns(matrix.transposed, None if by_row.all() else by_row)
-    return TwoSidedColors(columns, rows, by_row)
-
-
-def _most_entries(lines: np.ndarray) -> int:
-    return int(np.bincount(lines).max(initial=0))
-
-
-def _try_algorithms(
-    matrix: Matrix, owned: np.ndarray, columns: np.ndarray, lower_bound: int, owns_all: bool
-) -> Iterator[Colors]:
-    """Yield colorings of the columns by different algorithms, the one that usually is best first.
-
-    Args:
-        owned: whether each entry is owned by its column: (entries,) bool.
-        columns: the indices of the columns to color.
-        lower_bound: the largest number of owned entries in a row, which is a lower bound on the number of
-            colors.
-        owns_all: whether columns own all entries.
-    """
-    color_of = np.full(matrix.shape[1], -1, np.int32)
-    if lower_bound <= _MOST_BITMASK_COLORS:
-        graph = _conflict_graph(matrix, owned, columns)
-        if count := int(_jit(_color_by_saturation)(*graph, color_of)):
-            yield Colors(color_of, count)
-    if owns_all and int(np.sum(np.bincount(matrix.rows).astype(np.int64) ** 2)) <= _MOST_ASDEX_PAIRS:
-        yield _color_by_asdex(matrix, columns)
-        return
-    # The columns with an owned entry in the fullest row all conflict with each other.
-    color_of = np.full(matrix.shape[1], -1, np.int32)
-    fullest = np.bincount(matrix.rows[owned]).argmax()
-    color_of[matrix.cols[owned & (matrix.rows == fullest)]] = np.arange(lower_bound)
-    uncolored = columns[color_of[columns] < 0]
-    count = int(_jit(_color_in_order)(*_conflict_graph(matrix, owned, uncolored), color_of))
-    yield Colors(color_of, max(lower_bound, count))
-
-
-def _conflict_graph(matrix: Matrix, owned: np.ndarray, columns: np.ndarray) -> ConflictGraph:
-    by_column = np.argsort(matrix.cols, kind="stable")
-    by_row = np.argsort(2 * matrix.rows.astype(np.int64) + ~owned, kind="stable")
-    column_start, row_start = (
-        _first_entries(matrix.cols, matrix.shape[1]),
-        _first_entries(matrix.rows, matrix.shape[0]),
+    columns, column_count = _color_owners(pattern, ~by_row)
+    rows, row_count = _color_owners(_transpose(pattern), by_row)
+    return Coloring(
+        pattern,
+        columns if column_count else None,
+        rows if row_count else None,
+        column_count,
+        row_count,
+        by_row,
     )
-    owned_end = row_start[:-1] + np.bincount(matrix.rows[owned], minlength=matrix.shape[0])
+
+
+def _transpose(pattern: Pattern) -> Pattern:
+    """Return the pattern of the transposed matrix, with the entries in the same order."""
+    return Pattern(pattern.cols, pattern.rows, pattern.inputs, pattern.outputs)
+
+
+def _color_owners(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return the colors of the columns, int32 with -1 for a column that owns no entry, and their number.
+
+    `owned` specifies whether each entry is owned by (read from) its column: (entries,) bool.
+    """
+    columns = np.unique(pattern.cols[owned])
+    owned_in_row = np.bincount(pattern.rows[owned], minlength=pattern.outputs)
+    lower_bound = int(owned_in_row.max())
+    color_of = np.full(pattern.inputs, -1, np.int32)
+    if len(columns) > lower_bound and lower_bound <= _MOST_BITMASK_COLORS:
+        graph = _conflict_graph(pattern, owned, columns)
+        if count := int(_color_by_saturation(*graph, color_of)):
+            return color_of, count
+        color_of[:] = -1
+    # The columns with an owned entry in the fullest row all conflict with each other.
+    is_fullest = pattern.rows == owned_in_row.argmax()
+    color_of[pattern.cols[owned & is_fullest]] = np.arange(lower_bound)
+    uncolored = columns[color_of[columns] < 0]
+    if not uncolored.size:
+        return color_of, lower_bound
+    count = int(_color_in_order(*_conflict_graph(pattern, owned, uncolored), color_of))
+    return color_of, max(lower_bound, count)
+
+
+def _conflict_graph(pattern: Pattern, owned: np.ndarray, columns: np.ndarray) -> ConflictGraph:
+    by_column = np.argsort(pattern.cols, kind="stable")
+    by_row = np.argsort(2 * pattern.rows.astype(np.int64) + ~owned, kind="stable")
+    column_start = _first_entries(pattern.cols, pattern.inputs)
+    row_start = _first_entries(pattern.rows, pattern.outputs)
+    owned_end = row_start[:-1] + np.bincount(pattern.rows[owned], minlength=pattern.outputs)
     order = columns[np.argsort(-np.diff(column_start)[columns], kind="stable")]
     return ConflictGraph(
         order,
         column_start,
-        matrix.rows[by_column],
+        pattern.rows[by_column],
         owned[by_column],
         row_start,
-        matrix.cols[by_row],
+        pattern.cols[by_row],
         owned_end,
     )
-
-
-def compile_loops() -> None:
-    """Compile all loops of this file and of asdex, so that measured times do not include compilation."""
-    matrix = Matrix(np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32), (2, 3))
-    columns = np.unique(matrix.cols)
-    for loop in (_color_by_saturation, _color_in_order):
-        _jit(loop)(*_conflict_graph(matrix, np.ones(4, bool), columns), np.full(3, -1, np.int32))
-    _color_by_asdex(matrix, columns)
-    list(_partitions(matrix))
 
 
 def _first_entries(lines: np.ndarray, count: int) -> np.ndarray:
@@ -224,23 +140,32 @@ def _first_entries(lines: np.ndarray, count: int) -> np.ndarray:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(lines, minlength=count))])
 
 
-def _color_by_asdex(matrix: Matrix, columns: np.ndarray) -> Colors:
-    """Color the columns with asdex. All entries must be owned by columns, because asdex does not bicolor."""
-    import asdex
-
-    of_all, count = asdex.color_cols(asdex.SparsityPattern.from_coo(matrix.rows, matrix.cols, matrix.shape))
-    color_of = np.full(matrix.shape[1], -1, np.int32)
-    color_of[columns] = of_all[columns]
-    return Colors(color_of, int(count))
-
-
-@functools.cache
-def _jit(loop: Callable[..., Any]) -> Callable[..., Any]:
-    import numba
-
-    return numba.njit(cache=True)(loop)
+def compile_loops() -> None:
+    """Compile all loops of this file, so that measured times do not include compilation."""
+    pattern = Pattern(np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32), 2, 3)
+    for loop in (_color_by_saturation, _color_in_order):
+        loop(
+            *_conflict_graph(pattern, np.ones(4, bool), np.arange(3, dtype=np.int32)),
+            np.full(3, -1, np.int32),
+        )
+    list(_partitions(pattern))
 
 
+@numba.njit(cache=True)
+def _insert(links, node, head):
+    """Insert a node after the head of a doubly linked list. `links` are (next node, previous node)."""
+    following, preceding = links
+    following[node], preceding[node] = following[head], head
+    preceding[following[head]], following[head] = node, node
+
+
+@numba.njit(cache=True)
+def _remove(links, node):
+    following, preceding = links
+    following[preceding[node]], preceding[following[node]] = following[node], preceding[node]
+
+
+@numba.njit(cache=True)
 def _color_in_order(order, column_start, row_of, owned, row_start, column_of, owned_end, color_of):
     """Color the columns in the given order, each with the lowest color that no conflicting column has.
 
@@ -262,6 +187,7 @@ def _color_in_order(order, column_start, row_of, owned, row_start, column_of, ow
     return count
 
 
+@numba.njit(cache=True)
 def _color_by_saturation(order, column_start, row_of, owned, row_start, column_of, owned_end, color_of):
     """Color the columns by the DSATUR algorithm, each with the lowest color that no conflicting column has.
 
@@ -278,23 +204,15 @@ def _color_by_saturation(order, column_start, row_of, owned, row_start, column_o
     neighbor_colors = np.zeros(n, np.int64)  # bitmask of the colors of conflicting columns
     saturation = np.full(n, -1, np.int64)  # number of these colors, or -1 for a column not to be colored
     # Doubly linked lists of the columns of each saturation. The list of saturation k starts at node n + k.
-    following, preceding = np.arange(n + 64), np.arange(n + 64)
-
-    def insert(node, head):
-        following[node], preceding[node] = following[head], head
-        preceding[following[head]], following[head] = node, node
-
-    def remove(node):
-        following[preceding[node]], preceding[following[node]] = following[node], preceding[node]
-
+    links = np.arange(n + 64), np.arange(n + 64)
     for column in order[::-1]:
         saturation[column] = 0
-        insert(column, n)
+        _insert(links, column, n)
     for _ in range(len(order)):
-        while following[n + highest] == n + highest:
+        while links[0][n + highest] == n + highest:
             highest -= 1
-        column, color = following[n + highest], 0
-        remove(column)
+        column, color = links[0][n + highest], 0
+        _remove(links, column)
         saturation[column] = -1
         while (neighbor_colors[column] >> color) & 1:
             color += 1
@@ -308,13 +226,13 @@ def _color_by_saturation(order, column_start, row_of, owned, row_start, column_o
                 if saturation[other] >= 0 and not (neighbor_colors[other] >> color) & 1:
                     neighbor_colors[other] |= np.int64(1) << color
                     saturation[other] += 1
-                    remove(other)
-                    insert(other, n + saturation[other])
+                    _remove(links, other)
+                    _insert(links, other, n + saturation[other])
                     highest = max(highest, saturation[other])
     return count
 
 
-def _partitions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]]:
+def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
     """Yield candidate partitions of the entries into those owned by columns and those owned by rows.
 
     The first two candidates are that columns own all entries, and that rows do. For the others, the row or
@@ -325,25 +243,17 @@ def _partitions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]
 
     Yields:
         A lower bound on the number of colors.
-        A function that returns whether each entry is owned by its row: (entries,) bool.
+        Whether each entry is owned by its row: (entries,) bool.
     """
-    count = len(matrix.rows)
-    yield _most_entries(matrix.rows), lambda: np.zeros(count, bool)
-    yield _most_entries(matrix.cols), lambda: np.ones(count, bool)
-    by_row, by_column = np.argsort(matrix.rows, kind="stable"), np.argsort(matrix.cols, kind="stable")
-    row_start, column_start = (
-        _first_entries(matrix.rows, matrix.shape[0]),
-        _first_entries(matrix.cols, matrix.shape[1]),
+    by_row, by_column = np.argsort(pattern.rows, kind="stable"), np.argsort(pattern.cols, kind="stable")
+    row_start = _first_entries(pattern.rows, pattern.outputs)
+    column_start = _first_entries(pattern.cols, pattern.inputs)
+    yield int(np.diff(row_start).max()), np.zeros(len(by_row), bool)
+    yield int(np.diff(column_start).max()), np.ones(len(by_row), bool)
+    row_stage, column_stage, owned, excluded = _elimination_order(
+        row_start, pattern.cols[by_row], column_start, pattern.rows[by_column]
     )
-    row_stage, column_stage, owned, excluded = _jit(_elimination_order)(
-        row_start, matrix.cols[by_row], column_start, matrix.rows[by_column]
-    )
-
-    def owned_by_row(stage: int, rest_to_rows: bool) -> np.ndarray:
-        of_row, of_column = row_stage[matrix.rows], column_stage[matrix.cols]
-        is_eliminated = np.minimum(of_row, of_column) < stage
-        return np.where(is_eliminated, of_row < of_column, rest_to_rows)
-
+    of_row, of_column = row_stage[pattern.rows], column_stage[pattern.cols]
     for side, (stage_of, start) in enumerate([(row_stage, row_start), (column_stage, column_start)]):
         # 0: the remaining entries are owned by columns, so that columns own all entries of a remaining row.
         # 1: the remaining entries are owned by rows.
@@ -353,9 +263,11 @@ def _partitions(matrix: Matrix) -> Iterator[tuple[int, Callable[[], np.ndarray]]
         lower_bounds = np.maximum(most_remaining, excluded[side]) + owned[side]
         smallest = np.flatnonzero(lower_bounds == lower_bounds.min())
         for stage in dict.fromkeys((int(smallest[0]), int(smallest[-1]))):
-            yield int(lower_bounds[stage]), functools.partial(owned_by_row, stage, bool(side))
+            is_eliminated = np.minimum(of_row, of_column) < stage
+            yield int(lower_bounds[stage]), np.where(is_eliminated, of_row < of_column, bool(side))
 
 
+@numba.njit(cache=True)
 def _elimination_order(row_start, column_of, column_start, row_of):
     """Eliminate rows and columns one by one, to choose the entries that each row and each column owns.
 
@@ -376,26 +288,18 @@ def _elimination_order(row_start, column_of, column_start, row_of):
     remaining, stage_of, highest = full.copy(), np.full(n, -1, np.int64), full.max()
     owned, excluded = np.zeros((2, n + 1), np.int64), np.zeros((2, n + 1), np.int64)
     # Doubly linked lists of the lines with k remaining entries. The list of k starts at node n + k.
-    following, preceding = np.arange(n + highest + 1), np.arange(n + highest + 1)
-
-    def insert(node, head):
-        following[node], preceding[node] = following[head], head
-        preceding[following[head]], following[head] = node, node
-
-    def remove(node):
-        following[preceding[node]], preceding[following[node]] = following[node], preceding[node]
-
+    links = np.arange(n + highest + 1), np.arange(n + highest + 1)
     for line in range(n - 1, -1, -1):
-        insert(line, n + remaining[line])
+        _insert(links, line, n + remaining[line])
     stage = 0
     while True:
-        while highest > 0 and following[n + highest] == n + highest:
+        while highest > 0 and links[0][n + highest] == n + highest:
             highest -= 1
         if highest == 0:
             stage_of[stage_of < 0] = stage
             return stage_of[:m], stage_of[m:], owned[:, : stage + 1], excluded[:, : stage + 1]
-        line = following[n + highest]
-        remove(line)
+        line = links[0][n + highest]
+        _remove(links, line)
         stage_of[line] = stage
         stage += 1
         side = 0 if line < m else 1
@@ -411,5 +315,5 @@ def _elimination_order(row_start, column_of, column_start, row_of):
             if stage_of[other] < 0:
                 remaining[other] -= 1
                 owned[side, stage] = max(owned[side, stage], full[other] - remaining[other])
-                remove(other)
-                insert(other, n + remaining[other])
+                _remove(links, other)
+                _insert(links, other, n + remaining[other])

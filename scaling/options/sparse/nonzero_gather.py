@@ -15,6 +15,7 @@ import numpy as np
 
 from scaling.core.jacobian import Slices, map_seeds
 from scaling.core.layout import COLORS, POSITIONS
+from scaling.core.shape import Coloring
 from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
 
 
@@ -22,11 +23,9 @@ from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
 class GatherIndices:
     """The positions of nonzeros in the compressed slices of each device, and their indices in the pattern.
 
-    Attributes:
-        arguments: additional arguments of the program by name. For each linear map, they contain the colors,
-            and the positions that each device reads.
-        entries: for each linear map and each device, the indices in the pattern of the nonzeros that the
-            device reads.
+    `arguments` are additional arguments of the program by name: the colors, and the positions that each
+    device reads. `entries` are the indices in the pattern of these nonzeros, for each linear map and each
+    device.
     """
 
     arguments: dict[str, np.ndarray]
@@ -40,7 +39,7 @@ def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
     """
     coloring = sizes.coloring
     assert coloring is not None
-    indices = [_indices_of_part(sizes, part, devices) for part in sizes.parts]
+    indices = [_indices_of_part(coloring, part, devices) for part in sizes.parts]
     colors = [coloring.columns if part.computes_columns else coloring.rows for part in sizes.parts]
     arguments = {f"{COLORS} {number}": np.asarray(x, np.int32) for number, x in enumerate(colors)}
     arguments |= {f"{POSITIONS} {number}": positions for number, (positions, _) in enumerate(indices)}
@@ -48,18 +47,15 @@ def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
 
 
 def _indices_of_part(
-    sizes: DerivativeShape, part: LinearMapPart, devices: int
+    coloring: Coloring, part: LinearMapPart, devices: int
 ) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
     """Return the indices with which each device reads nonzeros from the slices of one linear map.
 
     Returns:
-        The positions of the nonzeros in the slices of each device: (devices, largest number of nonzeros of a
-            device), padded with zeros. A position is a flat index into the slices of the device, which have
-            the shape (seeds, outputs) in forward mode and (seeds, inputs) in reverse mode.
+        The positions of the nonzeros in the slices of each device, padded with zeros: (devices, nonzeros).
+            A position is a flat index into (seeds, outputs) in forward and (seeds, inputs) in reverse mode.
         For each device, an array of the indices of these nonzeros in the pattern.
     """
-    coloring = sizes.coloring
-    assert coloring is not None
     pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
     entries = np.flatnonzero(coloring.by_row != part.computes_columns)
     rows, cols = pattern.rows[entries], pattern.cols[entries]
@@ -81,9 +77,7 @@ def _indices_of_part(
 def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
     """Compute the compressed slices of a device, and return the nonzeros that they contain: (entries,).
 
-    Args:
-        colors: the color of each column or row.
-        positions: the flat index of each nonzero in the slices of this device.
+    `positions` are the flat indices of the nonzeros in these slices, and `colors` that of each column or row.
     """
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
     # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without
@@ -97,12 +91,9 @@ def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
 
 
 def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: Sequence[Any]) -> np.ndarray:
-    """Return the nonzeros of all devices as one array on the host, in the order of the pattern.
+    """Return the nonzeros of all devices on the host, (points, 1, entries), ordered as the pattern.
 
-    Args:
-        indices: the indices with which the devices read the nonzeros.
-        shape: the shape of the array, (points, 1, entries).
-        result: for each linear map, an array of the nonzeros that the devices read.
+    `result` contains, for each linear map, an array of the nonzeros that the devices read.
     """
     parts = [np.asarray(part) for part in result]
     join_points = lambda a: a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]]  # noqa: E731

@@ -1,31 +1,72 @@
-"""Detect a function's sparsity pattern with asdex, cache patterns and colorings, and validate a coloring.
+"""Detect the sparsity pattern of a case with asdex, color it, and validate the coloring.
 
 The coloring algorithms are in color_graph.py. asdex propagates dependencies through the jaxpr of a
 function, so that the pattern is valid for all inputs. The caches exist as long as the process.
 """
 
-import contextlib
+import dataclasses
 import functools
 import gc
+import importlib.util
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from scaling.core.case import Refusal, unknown_name
+from scaling.core.case import Case, Refusal, unknown_name
+from scaling.core.modes import BOTH, TANGENT, ravel
 from scaling.core.process_cache import cached
-from scaling.core.shape import Coloring, Pattern
-from scaling.options.sparse import color_graph
-from scaling.options.sparse.color_graph import Matrix
+from scaling.core.shape import Coloring, Pattern, point_structs
+from scaling.core.workload import Workload
+from scaling.options.sparse.nonzero_gather import gather_entries, gather_indices, read_entries
+
+__all__ = [
+    "detect_coloring", "find_coloring", "gather_entries", "gather_indices", "read_entries",
+    "validate_coloring", "why_unavailable",
+]  # fmt: skip
 
 COMPRESSIONS = ("columns", "rows", "both")
 _INSTALL = "pip install 'ad-scaling[sparse]'"
 _CACHE_SIZE = 4  # of each cache; a pattern or coloring may have millions of entries
 
 
+def why_unavailable() -> str | None:
+    """Return an error message if asdex, which detects sparsity patterns, is not installed, otherwise None."""
+    return None if importlib.util.find_spec("asdex") else f"asdex is not installed; {_INSTALL}"
+
+
+def detect_coloring(case: Case, workload: Workload) -> Coloring:
+    """Return the coloring of the Jacobian or Hessian of a case, which is the same at every point.
+
+    A point is a batch element. Columns are colored in forward mode, rows in reverse mode, and both for the
+    combination of these modes (`mode=mixed`).
+    """
+    mode = case.ad_mode
+    structs = point_structs(case, workload)
+    constants = {
+        name: jnp.ones(x.shape, x.dtype) for name, x in structs.items() if name not in workload.names
+    }
+
+    def function(*x: Any) -> Any:
+        return workload.function(**constants, **dict(zip(workload.names, x, strict=True)))
+
+    def gradient(*x: Any) -> Any:
+        return ravel(jax.grad(lambda *z: jnp.sum(function(*z)), argnums=tuple(range(len(x))))(*x))
+
+    is_hessian = mode.order == 2
+    problem = (case.workload, case.target, case.variant, case.formulation, *case.sizes.items(), case.wrt)
+    compress = {BOTH: "both", TANGENT: "columns"}.get(mode.seed or "", "rows")
+    x = tuple(structs[name] for name in workload.names)
+    return find_coloring(
+        (*problem, case.dtype, is_hessian), gradient if is_hessian else function, x, compress
+    )
+
+
 def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str) -> Coloring:
-    """Return a coloring of the Jacobian of `function(*x)` with respect to its flattened arguments.
+    """Return a valid coloring of the Jacobian of `function(*x)` with respect to its flattened arguments.
 
     Raise `Refusal` if asdex is not installed or cannot analyze the function, or if the Jacobian has no
     nonzeros.
@@ -39,73 +80,46 @@ def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...
     if compress not in COMPRESSIONS:
         raise unknown_name("compression", compress, COMPRESSIONS)
 
+    def detect() -> tuple[Pattern, float]:
+        start = time.perf_counter()
+        return _detect_pattern(function, x), time.perf_counter() - start
+
     def detect_and_color() -> Coloring:
-        _import_asdex()
-        detect = functools.partial(_call_and_time, _detect_pattern, function, x)
+        color_graph = _import_color_graph()
         pattern, detect_seconds = cached("pattern", key, detect, _CACHE_SIZE)
-        colors, color_seconds = _call_and_time(_color, pattern, compress)
-        return _make_coloring(pattern, colors, detect_seconds, color_seconds)
+        start = time.perf_counter()
+        coloring: Coloring = color_graph.color(pattern, compress)
+        color_seconds = time.perf_counter() - start
+        validate_coloring(coloring)
+        return dataclasses.replace(coloring, detect_seconds=detect_seconds, color_seconds=color_seconds)
 
     return cached("coloring", (key, compress), detect_and_color, _CACHE_SIZE)
 
 
-def _make_coloring(
-    pattern: Pattern, colors: color_graph.TwoSidedColors, detect_seconds: float, color_seconds: float
-) -> Coloring:
-    columns, rows = colors.columns, colors.rows
-    return Coloring(
-        pattern,
-        columns.color_of if columns.count else None,
-        rows.color_of if rows.count else None,
-        columns.count,
-        rows.count,
-        colors.by_row,
-        detect_seconds,
-        color_seconds,
-    )
-
-
 @functools.cache
-def _import_asdex() -> None:
-    """Import asdex and compile the coloring loops, so that measured times include neither.
+def _import_color_graph() -> Any:
+    """Import asdex and color_graph.py, and compile its loops, so that measured times include neither.
 
-    Raise `Refusal` if asdex cannot be imported.
+    Raise `Refusal` if asdex or numba cannot be imported.
     """
     try:
         import asdex  # noqa: F401
+
+        from scaling.options.sparse import color_graph
     except ImportError as error:
         raise Refusal(f"seeds=colored needs asdex, which cannot be imported ({error}): {_INSTALL}") from None
     color_graph.compile_loops()
-
-
-def _call_and_time(function: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-    start = time.perf_counter()
-    result = function(*args)
-    return result, time.perf_counter() - start
-
-
-@contextlib.contextmanager
-def _garbage_collection_disabled() -> Iterator[None]:
-    """Context manager that disables the garbage collector, which would slow down asdex.
-
-    asdex creates many index sets, and the garbage collector repeatedly traverses them.
-    """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    return color_graph
 
 
 def _detect_pattern(function: Callable[..., Any], x: tuple[Any, ...]) -> Pattern:
     import asdex
 
     samples = [np.zeros(a.shape, a.dtype) for a in x]
+    gc_was_enabled = gc.isenabled()
+    gc.disable()  # it would traverse the many index sets of asdex again and again
     try:
-        with _garbage_collection_disabled():
-            detected = asdex.jacobian_sparsity(function, *samples, argnums=tuple(range(len(x))))
+        detected = asdex.jacobian_sparsity(function, *samples, argnums=tuple(range(len(x))))
     except MemoryError:
         raise
     except Exception as error:
@@ -114,6 +128,9 @@ def _detect_pattern(function: Callable[..., Any], x: tuple[Any, ...]) -> Pattern
             "asdex cannot determine the sparsity pattern of this function, "
             f"which seeds=identity does not need: {message}"
         ) from None
+    finally:
+        if gc_was_enabled:
+            gc.enable()
     outputs, inputs = detected.shape
     indices = np.unique(np.asarray(detected.rows, np.int64) * inputs + np.asarray(detected.cols))
     if not indices.size:
@@ -123,13 +140,6 @@ def _detect_pattern(function: Callable[..., Any], x: tuple[Any, ...]) -> Pattern
         )
     rows, cols = np.divmod(indices, inputs)
     return Pattern(rows.astype(np.int32), cols.astype(np.int32), outputs, inputs)
-
-
-def _color(pattern: Pattern, compress: str) -> color_graph.TwoSidedColors:
-    matrix = Matrix(pattern.rows, pattern.cols, (pattern.outputs, pattern.inputs))
-    if compress == "both":
-        return color_graph.color_both(matrix)
-    return color_graph.color_partition(matrix, np.full(len(pattern.rows), compress == "rows"))
 
 
 def validate_coloring(coloring: Coloring) -> None:
@@ -154,25 +164,17 @@ def _validate_side(
     """Raise `ValueError` if an entry cannot be read from its compressed column (or row).
 
     This is the case if its column has no color, or if another column of the same color has an entry in the
-    same row. A color outside the range -1 to count - 1 is also invalid. For rows, exchange columns and rows.
+    same row. For rows, exchange columns and rows.
 
     Args:
-        name: "column" or "row".
-        colors: the color of each column (or row), -1 without a color. None if none has a color.
-        lines, positions: the column and the row of each entry (for rows, the row and the column).
-        read: whether each entry is read from its compressed column (or row).
+        lines, positions: the column and the row of each entry.
+        read: whether each entry is read from its compressed column.
     """
-    if colors is None:
-        if count or read.any():
-            raise ValueError(
-                f"no {name} has a color, but {count} colors or entries to read from {name}s exist"
-            )
-        return
-    if colors.min() < -1 or colors.max() >= count:
-        raise ValueError(
-            f"{name} colors range from {colors.min()} to {colors.max()}, but there are {count} colors"
-        )
-    wrong = read & ((colors[lines] < 0) | _collides(colors[lines], positions, count))
+    of_entry = np.full(len(lines), -1) if colors is None else colors[lines]
+    is_in_range = count == 0 if colors is None else -1 <= colors.min() <= colors.max() < count
+    if not is_in_range:
+        raise ValueError(f"the {name} colors are not in the range of {count} colors")
+    wrong = read & ((of_entry < 0) | _collides(of_entry, positions, count))
     if wrong.any():
         entry = int(np.argmax(wrong))
         row, column = (lines, positions) if name == "row" else (positions, lines)
@@ -184,10 +186,5 @@ def _validate_side(
 def _collides(colors: np.ndarray, positions: np.ndarray, count: int) -> np.ndarray:
     """Return whether each entry has the same color and position as another entry: (entries,) bool."""
     slots = positions.astype(np.int64) * (count + 1) + colors + 1
-    if (int(positions.max()) + 1) * (count + 1) <= 16 * len(positions):
-        return np.bincount(slots)[slots] > 1
-    order = np.argsort(slots, kind="stable")
-    equals_next = np.diff(slots[order]) == 0
-    collides = np.empty(len(slots), bool)
-    collides[order] = np.append(equals_next, False) | np.insert(equals_next, 0, False)
-    return collides
+    _, slot_of_entry, occupants = np.unique(slots, return_inverse=True, return_counts=True)
+    return occupants[slot_of_entry] > 1

@@ -67,7 +67,6 @@ _NANOSECOND = 1e-9
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    """Return the reason why Julia cannot run a case (a configuration of a study), or None if it can."""
     system = case.engine.partition("/")[2]
     offered = (*MODES[system], "finite_difference", "value")
     has_tape = case.mode == "jacrev" and system in ("ReverseDiff", "DifferentiationInterface")
@@ -89,12 +88,9 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def versions(system: str) -> dict[str, str | None]:
-    """Return the versions of Julia and of each package that a system loads, as a dict by name.
+    """Return the versions of Julia and of each package that a system such as "ForwardDiff" loads, by name.
 
     The key for Julia is "julia". The version of a package that is not installed is None.
-
-    Args:
-        system: the name of the system, such as "ForwardDiff".
     """
     match = re.search(r"(\d+\.\d+\.\S+)", _command_output("julia", "--version"))
     if not match:
@@ -115,14 +111,10 @@ def _command_output(*command: str) -> str:
 
 
 def _installed_versions(julia: str) -> dict[str, str | None]:
-    """Return a dict from the name of each package in the Julia environment to its version.
+    """Return the version of each package in the environment of a version of Julia, such as "1.11.2", by name.
 
-    The versions are read from the manifest file that Julia uses: the manifest of its minor version, such as
-    Manifest-v1.11.toml, or Manifest.toml if that does not exist. A file with the prefix "Julia" takes
-    precedence.
-
-    Args:
-        julia: the version of Julia, such as "1.11.2".
+    They are read from the manifest file that Julia uses: the manifest of its minor version, such as
+    Manifest-v1.11.toml, or else Manifest.toml. A file with the prefix "Julia" takes precedence.
     """
     minor = ".".join(julia.split(".")[:2])
     names = (f"{prefix}Manifest{suffix}.toml" for suffix in (f"-v{minor}", "") for prefix in ("Julia", ""))
@@ -210,12 +202,7 @@ class _Julia:
         return {"name": name, "file": str(file), "shape": array.shape, "type": array.dtype.name}
 
     def request(self, action: str, **fields: Any) -> dict[str, Any]:
-        """Send a request to Julia and return the reply. Raise `RuntimeError` if Julia fails or exits.
-
-        Args:
-            action: the kind of the request, such as "call"; see `measure.jl`.
-            fields: the arguments of the request.
-        """
+        """Send a request, such as "call", and return the reply. Raise `RuntimeError` if Julia fails."""
         self._process.send({"do": action, **fields})
         reply = self._process.receive()
         assert reply is not None
