@@ -35,7 +35,7 @@ def _plan_and_report(config: dict[str, Any], name: str, console: Console) -> int
     with progress.examination(console) as note:
         schedule = plan_study.prepare_plan(job, note)
     print_lines(console, [plan_study.describe_work(schedule)])
-    examined = (*schedule.cases, *(result for result, *_ in schedule.rejected))
+    examined = [result for result, _ in schedule.cases] + [result for result, *_ in schedule.rejected]
     names = {result.case.key: label(result.case) for result in examined}
     with progress.display(console, names, len(schedule.cases), len(schedule.rejected)) as (listen, counts):
         plan_study.run_plan(schedule, listen)
