@@ -3,10 +3,8 @@
 import dataclasses
 
 from scaling.advice import candidates, local_peaks, prediction
-from scaling.core import shape, workload
-from scaling.core.case import CHOSEN_FIELDS, Case
+from scaling.core.case import Case
 from scaling.core.run_case import CaseEnded, ProcessGroup
-from scaling.study import applicability
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:
@@ -15,11 +13,7 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     The candidates are compiled to predict their times. Raise `CaseEnded` if the rates of the machine are
     unknown, or if no candidate fits into memory.
     """
-    base = dataclasses.replace(case, mode=case.ad_mode.name)
-    plain = dataclasses.replace(base, api="jit", devices=1, split="points", mesh=None)
-    listed, _, _ = candidates.list_candidates(plain, [1])
-    chosen = [{name: getattr(candidate, name) for name in CHOSEN_FIELDS} for candidate in listed]
-    cases = [each for fields in chosen if _is_defined(each := dataclasses.replace(base, **fields))]
+    cases, _, _ = candidates.list_candidates(dataclasses.replace(case, mode=case.ad_mode.name))
     hardware = local_peaks.model_this_machine(cases, group.cores)
     if hardware is None:
         text = f"mode=auto needs the rates of the machine, and conf/hardware has none for {group.devices[0]}"
@@ -30,11 +24,5 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     if not feasible:
         reason = next((str(of["text"]) for of in fields.values() if of.get("text")), "none is defined")
         raise CaseEnded("skipped", "too_large", f"mode=auto found no mode: {reason}")
-    return min(
-        feasible, key=lambda each: (bool(fields[each].get("text")), seconds[each])
-    )  # a candidate with a text, which is a doubt about its prediction, is the last choice
-
-
-def _is_defined(case: Case) -> bool:
-    built = workload.build(case)
-    return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built)) is None
+    # A candidate with a text, which is a doubt about its prediction, is the last choice.
+    return min(feasible, key=lambda each: (bool(fields[each].get("text")), seconds[each]))

@@ -182,7 +182,8 @@ def _advise(job: Job) -> float:
         os.sched_setaffinity(0, job["cores"])
     import jax
 
-    from scaling.advice import advisor, problem
+    from scaling.advice import advisor
+    from scaling.advice.problem import import_function
     from scaling.plan import hardware
 
     console, named = Console(width=140), [spec for group in job["inputs"].values() for spec in group.values()]
@@ -197,13 +198,13 @@ def _advise(job: Job) -> float:
         if job["function"] is None:
             advice = advisor.advise_case(job["case"], mode=job["mode"], **options)
         else:
-            function, line = problem.import_function(job["function"])
+            function, options["import_line"] = import_function(job["function"])
             points, shared = (
                 {name: jax.ShapeDtypeStruct(*spec) for name, spec in group.items()}
                 for group in job["inputs"].values()
             )
-            made = problem.make_problem(function, points, shared, job["wrt"], job["target"], line)
-            advice = advisor.advise_problem(made, **options)
+            options |= {"wrt": job["wrt"], "target": job["target"]}
+            advice = advisor.advise(function, points, shared, **options)
     text = str(advice)
     table = advice.table[_COLUMNS].astype(object)
     for name in _COLUMNS:

@@ -53,11 +53,7 @@ class StudyRun:
     retry: bool = False
 
     def manifest(self, answers: Sequence[PreflightResult]) -> dict[str, Any]:
-        """Return the content of study.json as a dict.
-
-        Args:
-            answers: The preflight results of all cases.
-        """
+        """Return the content of study.json as a dict, given the preflight results of all cases."""
         results = [schedule.skip_peers_off_cpu(self.machine.platform, answer) for answer in answers]
         recorded_once = {answer.case.key for answer in results if answer.inapplicable or answer.failure}
         scalings = [cell.scaling for cell in self.cells if cell.case.workload != CEILING]
@@ -116,11 +112,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 
 def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the nodes and devices that a cluster provides.
-
-    For a dry run without access to Slurm, return the nodes and devices in the settings of the cluster. Raise
-    `Refusal` if the number of devices is unknown.
-    """
+    """Return the nodes and devices of a cluster. A dry run without access to Slurm uses those in the settings."""
     if cluster.name in (NONE, LOCAL):
         return schedule.local_machine()
     if cluster.name == HOSTS:
@@ -128,9 +120,10 @@ def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
             raise Refusal(
                 "cluster=hosts needs their names and devices: cluster.hosts=[a,b] cluster.per_node=4"
             )
-        of = f"of {', '.join(cluster.hosts)}"
-        count, unknown = len(cluster.hosts), cluster.untold
-        return Machine(cluster.platform, cluster.device_kind, cluster.per_node, count, of, True, unknown)
+        return Machine(
+            cluster.platform, cluster.device_kind, cluster.per_node, len(cluster.hosts),
+            f"of {', '.join(cluster.hosts)}", True, cluster.untold,
+        )  # fmt: skip
     from scaling.cluster import slurm
 
     if cluster.name == ALLOCATION:
@@ -142,9 +135,8 @@ def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
     except Refusal as refusal:
         if not (dry_run and cluster.per_node):
             raise
-        print(
-            f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node", file=sys.stderr
-        )
+        text = f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node"
+        print(text, file=sys.stderr)
         return slurm.assumed_machine(cluster)
 
 
@@ -201,16 +193,6 @@ def _run_here(
     console: Console,
     between_groups: Callable[[], None] | None,
 ) -> tuple[Schedule, store.Loaded]:
-    """Run the cases that have no result yet, without submitting jobs.
-
-    Args:
-        folders: The results folder and, if the study is compared with a variant, the folder of the variant.
-        baseline: The variant and its folder, or None.
-
-    Returns:
-        The schedule of the cases.
-        All records of the results folder after the run.
-    """
     with store.locked(job.folder) as lock:
         made, loaded = plan_run(job, answers, folders, console)
         if not (made.sessions or made.skips or made.failures):
@@ -233,10 +215,7 @@ def _run_here(
 
 
 def _import_submit(job: StudyRun) -> ModuleType | None:
-    """Return the module `scaling.cli.submit`, or None if the study does not need it.
-
-    The module is needed if the cluster accepts submissions, or if the results folder contains submissions.
-    """
+    """Return the module `scaling.cli.submit`, or None if the study neither submits jobs nor has submitted any."""
     if not job.cluster.submits and not (job.folder / SUBMISSIONS).exists():
         return None
     from scaling.cli import submit
@@ -270,12 +249,6 @@ def plan_run(
 def _schedule_missing_cases(
     job: StudyRun, answers: Sequence[PreflightResult], loaded: Sequence[store.Loaded], queued: Any
 ) -> Schedule:
-    """Return the schedule of the cases that have no result yet and are not queued.
-
-    Args:
-        loaded: The records of the results folder, followed by those of the variant to compare with, if any.
-        queued: The (case key, replicate) pairs of the cases in the queue of the cluster.
-    """
     baseline = loaded[1].records if len(loaded) > 1 else None
     return schedule.make_schedule(
         answers, job.settings, job.machine, loaded[0].records, baseline, queued, job.retry
@@ -303,17 +276,12 @@ def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
 def _print_dry_run(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> RunOutcome:
-    """Print the cases to run, grouped by process, and the cases to skip with the reasons.
-
-    With Slurm, print the job scripts too. No file is changed.
-    """
     submit = _import_submit(job)
     queued = submit.queued_cases(job) if submit else ()
     made = _schedule_missing_cases(job, answers, [store.load(each) for each in folders], queued)
     for each in made.sessions:
-        first = each[0].case
+        first, shape = each[0].case, schedule.process_shape(each[0].case, made.machine, job.settings)
         wide = ", 64-bit" if first.dtype == "float64" else ""
-        shape = schedule.process_shape(first, made.machine, job.settings)
         nodes = f" on {count_of(shape.nodes, 'node')}" if shape.nodes > 1 else ""
         who = "a process" if shape.processes == 1 else f"{shape.processes} processes"
         devices = count_of(first.devices, f"{made.machine.platform} device")
