@@ -17,7 +17,7 @@ from scaling.core.formatting import count_of, format_bytes, format_duration, for
 from scaling.core.intervals import median_interval, ratio_interval
 from scaling.core.pattern import Coloring
 from scaling.core.record import Record
-from scaling.core.run_case import ProcessGroup
+from scaling.core.run_case import CaseEnded, ProcessGroup
 from scaling.core.shape import DerivativeShape
 from scaling.plan import plan_study
 from scaling.plan.compile_worker import RecordFields
@@ -308,3 +308,24 @@ def _rank(advice: Advice, case: Case) -> tuple[Any, ...]:
     seconds, options = advice.seconds(case), (case.chunk, case.block, case.forward)
     is_doubtful = case not in advice.records and (bool(advice.records) or advice.reason(case) is not None)
     return seconds is None, is_doubtful, seconds or 0.0, case.devices, len([o for o in options if o])
+
+
+def choose_case(case: Case, group: ProcessGroup) -> Case:
+    """Return the case with the AD mode, batch, chunk and block that are predicted to be the fastest.
+
+    The candidates are compiled to predict their times. Raise `CaseEnded` if the rates of the machine are
+    unknown, or if no candidate fits into memory.
+    """
+    cases, _, _ = candidates.list_candidates(dataclasses.replace(case, mode=case.ad_mode.name))
+    hardware = local_peaks.model_this_machine(cases, group.cores)
+    if hardware is None:
+        text = f"mode=auto needs the rates of the machine, and conf/hardware has none for {group.devices[0]}"
+        raise CaseEnded("skipped", "not_offered", text)
+    fields = prediction.predict_candidates(cases, hardware, lambda text: None)
+    seconds = {each: of["predicted"]["seconds"] for each, of in fields.items() if of.get("predicted")}
+    feasible = [each for each in seconds if fields[each].get("status") == "planned"]
+    if not feasible:
+        reason = next((str(of["text"]) for of in fields.values() if of.get("text")), "none is defined")
+        raise CaseEnded("skipped", "too_large", f"mode=auto found no mode: {reason}")
+    # A candidate with a text, which is a doubt about its prediction, is the last choice.
+    return min(feasible, key=lambda each: (bool(fields[each].get("text")), seconds[each]))

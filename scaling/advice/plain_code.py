@@ -182,7 +182,7 @@ def _write_derivative(
         stacked = f"jax.vmap({'row' if is_reverse else 'column'})(jnp.arange({count}))[colors]"
     body += (_REVERSE if is_reverse else _FORWARD).format(seed=seed, stacked=stacked)
     body += "" if coloring is None else "    J = jnp.where(nonzero, J, 0)\n"
-    # The derivative of an array by an array is an array. A Hessian is the derivative of a tree like the input.
+    # The derivative of an array by an array is an array. The outputs of a gradient are like its inputs.
     outputs = [problem.output_structs()] if problem.target == "jacobian" else []
     is_plain = single and jax.tree_util.all_leaves([*outputs, *inputs])
     body += f"    return {'J.reshape(y.shape + z.shape)' if is_plain else 'split(J, z, y)'}\n\n\n"

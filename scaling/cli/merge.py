@@ -182,7 +182,7 @@ def _is_locked(folder: Path) -> bool:
 
 
 def _unite_studies(folders: Sequence[Path], target: Path) -> list[str]:
-    """Write the study.json of the output folder, and return a line for each field in which the studies differ.
+    """Write the study.json of the output folder, and return a line for each difference between the studies.
 
     The first title is kept. The fields `order_seed` and `sampling` are None if the studies differ in them.
     """

@@ -30,7 +30,6 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _plan_and_report(config: dict[str, Any], name: str, console: Console) -> int:
-    """Compile one study, predict its run times, write its report, and return the exit status."""
     job = plan_study.read_plan(config, name)
     with progress.examination(console) as note:
         schedule = plan_study.prepare_plan(job, note)

@@ -34,10 +34,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _read_efficiency(word: str | None) -> float:
-    """Return the number in an argument such as "efficiency=0.5", or the default if the argument is None.
-
-    Raise `Refusal` if the argument is invalid.
-    """
     if word is None:
         return findings.EFFICIENCY
     name, _, value = word.partition("=")
@@ -63,8 +59,8 @@ def conclude(
         loaded: The records of the folder, or None to read them.
         efficiency: The parallel efficiency that the recommended device count must reach, from 0 to 1.
     """
-    digest = freshness.inputs_digest(folder)
-    digest += f" efficiency={efficiency}" if efficiency != findings.EFFICIENCY else ""
+    stated = f" efficiency={efficiency}" if efficiency != findings.EFFICIENCY else ""
+    digest = freshness.inputs_digest(folder) + stated
     loaded = loaded or store.load(folder)
     lost = unrecorded(folder, loaded.records)
     latest = store.latest(loaded.records)

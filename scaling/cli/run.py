@@ -33,10 +33,6 @@ def _print_hydra_help(words: list[str], console: Console) -> None:
 
 
 def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
-    """Run one study, write its report, and return the exit status.
-
-    If tracking is configured, curves are uploaded to Weights & Biases during and after the run.
-    """
     job = run_study.read_study(config, name)
     tracking = between_groups = None
     if config["tracking"]["name"] != "none":

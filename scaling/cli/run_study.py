@@ -112,7 +112,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 
 def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the nodes and devices of a cluster. A dry run without access to Slurm uses those in the settings."""
+    """Return the nodes and devices of a cluster, those in its settings for a dry run without Slurm."""
     if cluster.name in (NONE, LOCAL):
         return schedule.local_machine()
     if cluster.name == HOSTS:
@@ -215,7 +215,7 @@ def _run_here(
 
 
 def _import_submit(job: StudyRun) -> ModuleType | None:
-    """Return the module `scaling.cli.submit`, or None if the study neither submits jobs nor has submitted any."""
+    """Return the module `scaling.cli.submit`, or None if the study submits no jobs and has submitted none."""
     if not job.cluster.submits and not (job.folder / SUBMISSIONS).exists():
         return None
     from scaling.cli import submit

@@ -19,7 +19,7 @@ For some cases:
     computed_reference   examine, with_reference, session; for a function without a closed form
     reevaluate           reevaluate_failures; whether rounding explains an error over its tolerance
     sampled_reference    compare_samples, sum_over_outputs, compared_shares; if all entries take too long
-    auto_mode            choose_case; for `mode=auto`
+    advisor              choose_case; for `mode=auto`
     peers                module, formulations, collected; for `engine`
 """
 
@@ -27,7 +27,7 @@ import importlib
 from types import ModuleType
 
 _MODULES = {
-    "auto_mode": "scaling.advice.auto_mode",
+    "advisor": "scaling.advice.advisor",
     "autochunk": "scaling.options.autochunk",
     "compilation_cache": "scaling.options.compilation_cache",
     "computed_reference": "scaling.options.reference.computed_reference",

@@ -295,7 +295,7 @@ def _compile_and_check(
     with _raise_in_all_processes(group):
         if case.mode == AUTO:
             _require_one_process(case, group)
-            case = option_modules.load("auto_mode").choose_case(case, group)
+            case = option_modules.load("advisor").choose_case(case, group)
             note(chosen={name: getattr(case, name) for name in CHOSEN_FIELDS})
         built = workload.build(case)
         if case.engine == JAX:

@@ -78,8 +78,6 @@ def _unknown_option(word: str, fields: Sequence[str], options: Sequence[str]) ->
 
 
 def _example(name: str, fields: Sequence[str]) -> str:
-    """Return an example of an override for a field, such as "devices=2"."""
-    examples = {"devices": "devices=2", "where": "'where=\"devices == 1\"'"} | {
-        f: f"{f}=true" for f in _FLAGS
-    }
+    flags = {flag: f"{flag}=true" for flag in _FLAGS}
+    examples = {"devices": "devices=2", "where": "'where=\"devices == 1\"'"} | flags
     return examples.get(name, f"{name}=VALUE" if name in fields else "study=smoke")

@@ -177,7 +177,7 @@ class _Examination:
                 remaining = self._put_similar_last(remaining, case)
 
     def _put_similar_last(self, numbers: Sequence[int], case: Case) -> list[int]:
-        """Put cells with the target, variant and sizes of `case`, which may fail like it, behind the others."""
+        """Put the cells with the target, variant and sizes of `case`, which may fail too, at the end."""
         key = operator.attrgetter("target", "variant", "sizes")
         return sorted(numbers, key=lambda number: key(self.cells[number].case) == key(case))
 
@@ -185,7 +185,7 @@ class _Examination:
         self.answers |= {number: {"failure": (reason, text)} for number in numbers}
 
     def _answer_in_order(self, modules: tuple[str, ...], remaining: list[int]) -> None:
-        """Record the answers of a child process about the cells, and remove their indices from `remaining`."""
+        """Record the answers of a child process, and remove the indices of the cells from `remaining`."""
         from scaling.workers.child_process import ChildProcess
 
         cells = [{"case": to_dict(self.cells[n].case), "scaling": self.cells[n].scaling} for n in remaining]
