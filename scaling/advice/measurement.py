@@ -95,7 +95,6 @@ def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
 
 
 def _may_be_as_fast(record: Record, best: Record) -> bool:
-    """Return whether a candidate is at most twice as slow as the best one, and not significantly slower."""
     if statistics.median(record.seconds) > _MOST_RATIO * statistics.median(best.seconds):
         return False
     ratio = ratio_interval(record.seconds, best.seconds)

@@ -143,7 +143,6 @@ class TracedCase:
                 self.program = _digest(case, self.jaxpr, uncompiled.steps, padding)
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
-        """Return a message if the program needs more memory than a device has, or None if it fits."""
         compiled = compiled_case.stages.compiled
         if isinstance(compiled, _RejectedProgram) and compiled_case.needs == memory.program_bytes(compiled):
             return _describe_shortage(compiled.message)
@@ -232,7 +231,6 @@ def _rejected_program(program: layout.Program, devices: int, message: str) -> _R
 
 
 def _describe_shortage(message: str) -> str:
-    """Shorten an out-of-memory message to "needs 40 GB, a device has 16 GB" if it contains the numbers."""
     used = _USED.search(message)
     if used is None:
         return environment.scrub(" ".join(message.split()))[:300]

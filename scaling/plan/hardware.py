@@ -206,7 +206,6 @@ def _is_share(value: Any) -> bool:
 
 
 def _has_keys(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return a predicate that accepts mappings with exactly these keys and valid values."""
     return lambda value: (
         isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
     )

@@ -355,5 +355,4 @@ def plan_lines(schedule: PlanSchedule, found: Findings, deadline: float | None) 
 
 
 def _format_range(low: float, high: float) -> str:
-    """Return two numbers as text such as "2 to 5", or one number if both have the same text."""
     return " to ".join(dict.fromkeys(map(format_number, (low, high))))

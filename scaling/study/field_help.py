@@ -46,9 +46,8 @@ def describe(conf: Path) -> str:
         "engine": [interface.JAX, *interface.engines(), "an import path of your own"],
     }  # fmt: skip
     text = (conf / "config.yaml").read_text(encoding="utf-8").partition("\nhydra:")[0]
-    fields = _read_fields(text).items()
     return "\n".join(
-        _format_field(name, default, meaning, allowed.get(name, ())) for name, (default, meaning) in fields
+        _format_field(name, *words, allowed.get(name, ())) for name, words in _read_fields(text).items()
     )
 
 
@@ -77,13 +76,10 @@ def _format_field(name: str, default: str, meaning: str, allowed: Collection[Any
     values = f" Values: {', '.join(map(_in_yaml, allowed))}." if allowed else ""
     first = f"  {name}".ljust(_NAME)
     return textwrap.fill(
-        f"{sentence}{values} Default: {default or 'none'}.".strip(),
-        _WIDTH,
-        break_long_words=False,
-        break_on_hyphens=False,
-        initial_indent=first if len(first) <= _NAME else f"{first} ",
+        f"{sentence}{values} Default: {default or 'none'}.".strip(), _WIDTH, break_long_words=False,
+        break_on_hyphens=False, initial_indent=first if len(first) <= _NAME else f"{first} ",
         subsequent_indent=" " * _NAME,
-    )
+    )  # fmt: skip
 
 
 def _in_yaml(value: Any) -> str:

@@ -121,10 +121,7 @@ def _may_multiply(jaxpr: Any) -> bool:
 
 
 def _why_indivisible(case: Case) -> tuple[str, str] | None:
-    """Return (reason, text) if a case has one point, which cannot be partitioned over its devices, or None.
-
-    Raise `Refusal` if the case has several points that do not divide evenly over its devices.
-    """
+    """Return (reason, text) for a single point on several devices. Raise `Refusal` for an uneven division."""
     devices = case.axes[0]
     if case.engine != interface.JAX or case.split == "both" or not (rest := case.points % devices):
         return None
@@ -139,14 +136,11 @@ def _why_indivisible(case: Case) -> tuple[str, str] | None:
     return "indivisible", text
 
 
+_make_problem = functools.lru_cache(_REMEMBERED)(workload.make_user_workload)
+
+
 def _make_workload(case: Case) -> Any:
     return _make_problem(without_layout(case))
-
-
-@functools.lru_cache(_REMEMBERED)
-def _make_problem(problem: Case) -> Any:
-    """Return `workload(case)`, cached for cases that differ only in their layout."""
-    return workload.make_user_workload(problem)
 
 
 def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
