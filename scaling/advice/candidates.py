@@ -16,9 +16,10 @@ from scaling.options.program import jaxpr_flops
 from scaling.study import applicability, completion
 
 _MODES = ("jacfwd", "jacrev", "grad_of_sum", "mixed")
-_HESSIAN_MODES = ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd")
-_PRODUCT_MODES = ("fwd_over_rev", "rev_over_fwd", "rev_over_rev")  # for a Hessian times a vector
-_LAPLACIAN_MODES = ("fwd_over_rev", "forward_laplacian")
+_SECOND_MODES = {
+    "hessian": ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd"), LAPLACIAN: ("fwd_over_rev", "forward_laplacian"),
+    "hvp": ("fwd_over_rev", "rev_over_fwd", "rev_over_rev"),
+}  # fmt: skip
 _CHUNKED = ("jacfwd", "jacrev", "fwd_over_rev", "forward_laplacian")
 CODED = "vmap_grad"  # the mode of a candidate whose program is plain code: see plain_code.py
 _MOST_NESTED_FORWARD = 8  # largest number of inputs for forward over forward: it takes inputs**2 JVPs
@@ -90,12 +91,8 @@ def _enumerate_cases(
 
 
 def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str]:
-    if base.target == "hvp":
-        return list(_PRODUCT_MODES)
-    if base.target == LAPLACIAN:
-        return list(_LAPLACIAN_MODES)
-    if base.target in SECOND:
-        return [m for m in _HESSIAN_MODES if m != "fwd_over_fwd" or sizes.inputs <= _MOST_NESTED_FORWARD]
+    if modes := _SECOND_MODES.get(base.target or ""):
+        return [mode for mode in modes if mode != "fwd_over_fwd" or sizes.inputs <= _MOST_NESTED_FORWARD]
     if built.reduction.along_point:  # the product J x takes one JVP, but one VJP for each output
         return ["jacfwd", *(mode for mode in built.whole_modes if mode == CODED)]
     omitted = set() if len(built.names) > 1 and not any("." in name for name in built.names) else {"mixed"}

@@ -99,13 +99,11 @@ def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
 
 def _print_totals(folder: Path, found: Findings, records: int, console: Console, brief: bool) -> None:
     if elsewhere := records - len(found.records):
-        other = f"{elsewhere} records of other environments (versions, flags or code)"
-        text = f"- {other} are in the report, kept apart."
+        other = "records of other environments (versions, flags or code)"
+        text = f"- {elsewhere} {other} are in the report, kept apart."
         print_lines(console, summary.wrap_text(text, indent="  ") if brief else [text])
     counts = Counter(store.states(found.records).values())
-    parts = [
-        ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed")),
-        f"report: {folder / 'report' / 'index.html'}",
-    ]
-    joined = "; ".join(parts)
-    print_lines(console, parts if brief and len(joined) > summary.WIDTH else [joined])
+    totals = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
+    parts = [totals, f"report: {folder / 'report' / 'index.html'}"]
+    fits = not brief or len("; ".join(parts)) <= summary.WIDTH
+    print_lines(console, ["; ".join(parts)] if fits else parts)

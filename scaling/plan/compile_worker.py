@@ -226,7 +226,9 @@ def _rejected_program(program: layout.Program, devices: int, message: str) -> _R
     argument_bytes = sum(size(array, array.sharding.shard_shape(array.shape)) for array in arguments)
     outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
     output_bytes = sum(size(array, array.shape) for array in outputs) // devices
-    temp_bytes = max(0, int(_to_bytes(used[1], used[2])) - argument_bytes - output_bytes) if used else None
+    temp_bytes = (
+        max(0, int(float(used[1]) * _UNITS[used[2]]) - argument_bytes - output_bytes) if used else None
+    )
     return _RejectedProgram(message, argument_bytes, output_bytes, temp_bytes)
 
 
@@ -234,12 +236,8 @@ def _describe_shortage(message: str) -> str:
     used = _USED.search(message)
     if used is None:
         return environment.scrub(" ".join(message.split()))[:300]
-    needs, available = (format_bytes(_to_bytes(*used.group(k, k + 1))) for k in (1, 3))
+    needs, available = (format_bytes(float(used[k]) * _UNITS[used[k + 1]]) for k in (1, 3))
     return f"needs {needs}, a device has {available}"
-
-
-def _to_bytes(number: str, unit: str) -> float:
-    return float(number) * _UNITS[unit]
 
 
 _MESH = re.compile(r"AbstractMesh\((?:[^()]|\([^()]*\))*\)")

@@ -31,11 +31,7 @@ from scaling.workers.preflight_result import PreflightResult
 from scaling.workers.run_settings import RunSettings
 
 # Dict from platform to packages. One of them must be installed to compile for the platform.
-_COMPILERS = {
-    "tpu": ("libtpu",),
-    "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"),
-    "cpu": ("jaxlib",),
-}
+_COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}
 _ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, unless CUDA is installed
 _CUDA = Path("/usr/local/cuda")  # where XLA searches for CUDA
 _EXTRA = {"tpu": "plan-tpu", "gpu": "plan-gpu"}

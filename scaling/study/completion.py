@@ -92,9 +92,8 @@ def _resolve_names(case: Case) -> Case:
     if case.dtype not in dtypes:
         raise unknown_name(f"dtype for {case.workload}", case.dtype, dtypes)
     sizes = dict(getattr(module, "SIZES", {}))
-    for name in case.sizes:
-        if name not in sizes:
-            raise unknown_name(f"size of {case.workload}", name, sizes or ["none"])
+    if unknown := [name for name in case.sizes if name not in sizes]:
+        raise unknown_name(f"size of {case.workload}", unknown[0], sizes or ["none"])
     settled = dataclasses.replace(
         case,
         target=target,

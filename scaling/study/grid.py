@@ -136,9 +136,8 @@ def _expand_grids(
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
     """Return the fields of both that are not None. `upper` takes precedence, in `sizes` name by name."""
-    for name in (*under, *upper):
-        if name not in FIELDS + _OWN:
-            raise unknown_name("study key", name, FIELDS + _OWN + _STUDY)
+    if unknown := [name for name in (*under, *upper) if name not in FIELDS + _OWN]:
+        raise unknown_name("study key", unknown[0], FIELDS + _OWN + _STUDY)
     merged = {k: v for layer in (under, upper) for k, v in layer.items() if v is not None}
     if isinstance(under.get("sizes"), Mapping) and isinstance(upper.get("sizes"), Mapping):
         merged["sizes"] = {**under["sizes"], **upper["sizes"]}
@@ -176,10 +175,13 @@ def _expand_cells(fields: _Fields) -> Iterator[GridCell]:
     for values in itertools.product(*axes.values()):
         for chosen in _expand_meshes(dict(zip(axes, values, strict=True))):
             cell = _make_cell(chosen)
-            fields_of_case = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
-            names = fields_of_case | dict(cell.case.sizes) | {"scaling": cell.scaling}
-            if where is None or conditions.holds(where, names):
+            if where is None or conditions.holds(where, _condition_names(cell)):
                 yield cell
+
+
+def _condition_names(cell: GridCell) -> dict[str, Any]:
+    fields = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
+    return fields | dict(cell.case.sizes) | {"scaling": cell.scaling}
 
 
 def _expand_meshes(fields: _Fields) -> Iterator[_Fields]:
