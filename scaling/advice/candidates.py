@@ -17,7 +17,8 @@ from scaling.study import applicability, completion
 
 _MODES = ("jacfwd", "jacrev", "grad_of_sum", "mixed")
 _SECOND_MODES = {
-    "hessian": ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd"), LAPLACIAN: ("fwd_over_rev", "forward_laplacian"),
+    "hessian": ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd"),
+    LAPLACIAN: ("fwd_over_rev", "forward_laplacian"),
     "hvp": ("fwd_over_rev", "rev_over_fwd", "rev_over_rev"),
 }  # fmt: skip
 _CHUNKED = ("jacfwd", "jacrev", "fwd_over_rev", "forward_laplacian")

@@ -100,12 +100,7 @@ def _is_close(record: Record, best: Record) -> bool:
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return text that states how certain it is that a candidate is the fastest of the measured ones.
-
-    Args:
-        best: the record of the fastest candidate.
-        others: the records of the other measured candidates.
-    """
+    """Return text that states how certain it is that a candidate is the fastest of the measured ones."""
     if not others:
         return "no other candidate was measured"
     rivals = [other for other in others if _may_be_as_fast(other, best)]

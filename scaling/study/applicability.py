@@ -17,12 +17,7 @@ _UNDEFINED = "not_defined"
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
     """Return the (reason, text) to record for a case that cannot run, or None if the case can run.
 
-    The reason is a code such as "not_defined", and the text explains it.
-
-    Args:
-        case: The case (one configuration to run), with its defaults filled in by completion.py.
-        workload: The workload of the case, which contains the function to differentiate.
-        sizes: The numbers of outputs, inputs and seeds of the derivative.
+    The reason is a code such as "not_defined". The defaults of the case are filled in by completion.py.
     """
     rules = _list_rules(case, workload, sizes)
     if case.engine == JAX:

@@ -32,13 +32,9 @@ if TYPE_CHECKING:
 
 
 def complete(case: Case, make: workload.MakeWorkload = workload.make_user_workload) -> Case:
-    """Fill in the defaults of a case (one configuration to run), and reset the fields that have no effect.
+    """Fill in the defaults of a case as given in a study, and reset the fields that have no effect.
 
-    Raise `Refusal` if a value in the case is invalid.
-
-    Args:
-        case: The case as given in a study.
-        make: The function that maps a case to its `Workload`, which contains the function to differentiate.
+    `make` maps a case to its `Workload`. Raise `Refusal` if a value in the case is invalid.
     """
     case = _resolve_names(case)
     case = dataclasses.replace(case, **_reset_values(case))
@@ -50,10 +46,7 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
 
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
-    """Return the fields that are set in a case but have no effect, as a dict from field name to reason.
-
-    The case is a case as given in a study, before its defaults are filled in.
-    """
+    """Return a dict from each field that is set in a case of a study but has no effect to the reason."""
     settled, found = _resolve_names(case), dict[str, UnusedField]()
     target = f"with target={settled.target}"
     if settled.mode != case.mode:
@@ -151,11 +144,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def unused_in_layout(case: Case) -> dict[str, UnusedField]:
-    """Return the fields that have no effect because of the mode, the target or the layout of a case.
-
-    Returns:
-        A dict from field name to the reason.
-    """
+    """Return a dict from each field that the mode, target or layout of a case makes unused to the reason."""
     mode, plain = case.ad_mode, case.api == "jit"
     whole, by_hand = not mode.has_seeds, mode.by_workload
     with_mode, seedless = f"with mode={mode.name}", whole or mode.single_seed or case.target == "hvp"

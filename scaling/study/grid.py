@@ -29,12 +29,7 @@ _Sources = dict[str, str]  # field -> its source: the command line, the study, o
 
 
 class UnusedField(NamedTuple):
-    """The reason why a field of a case has no effect.
-
-    Attributes:
-        words: The reason as text, such as "with api=jit, which runs on one device".
-        because: The names of the fields that cause it.
-    """
+    """The reason why a field has no effect, such as "with api=jit, ...", and the names of its causes."""
 
     words: str
     because: tuple[str, ...]

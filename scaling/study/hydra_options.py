@@ -29,9 +29,7 @@ class Parser(argparse.ArgumentParser):
 def check(words: Sequence[str], fields: Sequence[str]) -> None:
     """Raise `Refusal` if a word of `scaling run` or `scaling plan` is not a valid option or override.
 
-    Args:
-        words: The words after the subcommand.
-        fields: The names of the configuration fields, for suggestions.
+    `fields` are the names of the configuration fields, for suggestions.
     """
     parser = Parser(prog="scaling run", add_help=False, allow_abbrev=False)
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))

@@ -43,9 +43,7 @@ Note = Callable[[int, int], None]
 class _Unanswered(Exception):
     """Raised if a child process exits, hangs or reports a failure instead of an answer about a case.
 
-    Attributes:
-        reason: The reason code for the record, such as "timeout".
-        importing: Whether this happened during the import of modules, so that no case can be checked.
+    `reason` is a code for the record. If `importing`, no case of the modules can be checked.
     """
 
     def __init__(self, reason: str, text: str, importing: bool) -> None:
@@ -149,10 +147,6 @@ class _Examination:
         Cells that differ only in layout are checked one after another. If one of them fails, the following
         ones fail without a check. After several failures in a row, or after a failure during import, all
         remaining cells fail.
-
-        Args:
-            modules: The names of the user's modules that the cells need.
-            numbers: The indices of the cells.
         """
         by_problem: dict[Case, list[int]] = {}
         for number in numbers:
@@ -239,12 +233,7 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
-    """Return the preflight answers that are cached in a results folder, or None if there are none for `key`.
-
-    Args:
-        folder: The results folder.
-        key: The result of `cache_key` for the cells of the study.
-    """
+    """Return the answers that are cached in a results folder for cells with the given `cache_key`, or None."""
     cached = store.read_json(folder / _FILE)
     if key is None or not isinstance(cached, dict) or cached.get("key") != key:
         return None
@@ -252,15 +241,9 @@ def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Cache the answers about the cells of a study in its results folder.
+    """Cache the answers about the cells with the given `cache_key`, unless a case is invalid or failed.
 
-    Nothing is cached if the key is None, or if any case is invalid, failed its check, or is too large for
-    this machine. Write errors, such as a full disk, are ignored.
-
-    Args:
-        folder: The results folder.
-        key: The result of `cache_key` for the cells of the study.
-        answers: The answers of `ask_cells`.
+    Write errors, such as a full disk, are ignored.
     """
     # Whether a case is too large depends on the machine, so that answer is not cached.
     is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)

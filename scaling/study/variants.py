@@ -24,13 +24,9 @@ _PACKAGE = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """Prepare the baseline program that `text` names, and yield it as a `Variant`.
+    """Prepare the baseline of `versus`, a text of one of the `FORMS`, and yield it as a `Variant`.
 
-    Temporary files are removed when the context exits. Raise `Refusal` if the text is invalid or the program
-    cannot be prepared.
-
-    Args:
-        text: The value of `versus`, such as "jax:0.10.0". See `FORMS`.
+    Temporary files are removed when the context exits. Raise `Refusal` if the program cannot be prepared.
     """
     kind, _, what = text.partition(":")
     if (kind, bool(what)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
