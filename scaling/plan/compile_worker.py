@@ -18,7 +18,6 @@ import math
 import os
 import re
 import signal
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -47,8 +46,8 @@ _WITH_CUBLAS = {"xla_gpu_enable_triton_gemm": False}
 RecordFields = dict[str, Any]
 
 
-def main() -> int:
-    """Process trace and compile requests until standard input ends, and return exit status 0."""
+def main() -> None:
+    """Process trace and compile requests until standard input ends."""
     channel = event_channel.open_channel()
     header = json.loads(channel.requests.readline())
     event_channel.die_with_parent(header["parent"])
@@ -72,7 +71,6 @@ def main() -> int:
         except Exception as error:
             event = {"event": "end"} | describe_failure(error)
         channel.send_event(**event | {"key": request["key"]})
-    return 0
 
 
 def describe_failure(error: Exception) -> RecordFields:
@@ -297,4 +295,4 @@ def _optimized_work(cost: hlo_cost.ProgramCost, steps: int, platform: str) -> Re
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

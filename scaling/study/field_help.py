@@ -16,12 +16,12 @@ from typing import Any
 from scaling.core.case import CEILING, CHOICES, OPTIONS, Case
 from scaling.peers import interface
 from scaling.study.grid import SCALINGS
+from scaling.study.hydra_options import FLAGS
 
 MARK = "@FIELDS@"  # placeholder for the fields in the template of the help
 _WIDTH, _NAME = 79, 22
 _KEY = re.compile(r"^( *)([a-z_]+):\s*([^#]*?)\s*(?:#\s*(.*))?$")
 _GROUPS = ("defaults", "sampling")  # keys with a nested mapping, whose own keys are listed one per line
-_FLAGS = ("jit", "overlap", "dry_run", "nested", "bind", "oversubscribe", "retry")
 _MISSING = dataclasses.MISSING
 _DEFAULTS = {each.name: each.default for each in dataclasses.fields(Case) if each.default is not _MISSING}
 
@@ -41,7 +41,7 @@ def describe(conf: Path) -> str:
     """
     built_in = {each.name for each in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")])}
     allowed: dict[str, Collection[Any]] = {
-        **CHOICES, **OPTIONS, **dict.fromkeys(_FLAGS, (True, False)), "wait": (True, False, None),
+        **CHOICES, **OPTIONS, **dict.fromkeys(FLAGS, (True, False)), "wait": (True, False, None),
         "scaling": SCALINGS, "workload": [*sorted(built_in - {CEILING}), "an import path of your own"],
         "engine": [interface.JAX, *interface.engines(), "an import path of your own"],
     }  # fmt: skip

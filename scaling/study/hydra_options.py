@@ -12,7 +12,7 @@ from typing import NoReturn
 from scaling.core.case import Refusal
 
 _KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # values of --info
-_FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")
+FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")
 
 
 class Parser(argparse.ArgumentParser):
@@ -76,6 +76,6 @@ def _unknown_option(word: str, fields: Sequence[str], options: Sequence[str]) ->
 
 
 def _example(name: str, fields: Sequence[str]) -> str:
-    flags = {flag: f"{flag}=true" for flag in _FLAGS}
+    flags = {flag: f"{flag}=true" for flag in FLAGS}
     examples = {"devices": "devices=2", "where": "'where=\"devices == 1\"'"} | flags
     return examples.get(name, f"{name}=VALUE" if name in fields else "study=smoke")

@@ -233,7 +233,7 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
-    """Return the answers that are cached in a results folder for cells with the given `cache_key`, or None."""
+    """Return the answers that are cached in a results folder for cells with this `cache_key`, or None."""
     cached = store.read_json(folder / _FILE)
     if key is None or not isinstance(cached, dict) or cached.get("key") != key:
         return None
