@@ -31,20 +31,20 @@ _MOST_OPERATIONS = 10**8  # in a function, to detect its sparsity pattern (withi
 
 
 def list_candidates(
-    base: Case, devices: Sequence[int] = (), mode: str | None = None
+    base: Case, devices: Sequence[int] | None = None, mode: str | None = None
 ) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
     """Return the cases to compare, the excluded cases with reasons, and the shape of the derivative.
 
     Args:
         base: a case with the workload, its sizes and inputs. Its AD mode is ignored.
-        devices: the numbers of devices to compare. If empty, all cases have the layout of `base`.
+        devices: the numbers of devices to compare. If None, all cases have the layout of `base`.
         mode: the only AD mode to consider, or None.
     """
     base = completion.complete(base)
     built = workload.build(base)
     sizes = shape.derivative_shape(base, built)
     cases, excluded = dict[Case, None](), dict[Case, str]()
-    layouts = [_choose_layout(base, count) for count in devices] or [base]
+    layouts = [base] if devices is None else [_choose_layout(base, count) for count in devices]
     modes = [mode] if mode else _list_modes(base, built, sizes)
     for stated in _enumerate_cases(layouts, modes, built, sizes):
         case = completion.complete(stated)
