@@ -15,7 +15,7 @@ from scaling.core import memory, reference
 from scaling.core.case import AUTO, Case, Refusal, non_default_fields
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.record import Record
-from scaling.core.run_case import ProcessGroup
+from scaling.core.run_case import CaseEnded, ProcessGroup
 from scaling.core.shape import Coloring, DerivativeShape
 from scaling.core.timing import median_interval, ratio_interval
 from scaling.plan import plan_study
@@ -134,8 +134,6 @@ class Advice:
 
     def __str__(self) -> str:
         best, record = self.best, self.records.get(self.best)
-        seconds = self.seconds(best)
-        interval = median_interval(record.seconds) if record else None
         how, certainty = (
             "predicted",
             "nothing was measured, and the prediction may be wrong by a factor of two",
@@ -143,8 +141,9 @@ class Advice:
         if record:
             others = [other for case, other in self.records.items() if case != best and other.seconds]
             how, certainty = "measured", measurement.describe_certainty(record, others)
+        interval = median_interval(record.seconds) if record else None
+        duration = format_duration(self.seconds(best) or 0.0, *(interval or ()))
         needed = memory.bytes_while_running(self.fields.get(best, {}))
-        duration = format_duration(seconds or 0.0, *(interval or ()))
         lines = [
             f"Use {self.describe(best)}: {duration} per call, {how} on {self.machine}.",
             self._compare_obvious_choices(),
@@ -157,14 +156,11 @@ class Advice:
         return self.problem is not None and self.problem.target == "gauss_newton"
 
     def _compare_obvious_choices(self) -> str:
-        """Return a sentence that compares plain forward and reverse mode with the recommended case."""
         texts = []
         modes = ("jacfwd", candidates.CODED) if self._is_gauss_newton else _OBVIOUS_MODES
         by_shape = "jacfwd" if self.sizes.inputs <= self.sizes.outputs else "jacrev"
-        for mode in modes:
-            case = candidates.find_plain(self.cases, mode)
-            if case is None:
-                continue
+        plain = {mode: candidates.find_plain(self.cases, mode) for mode in modes}
+        for mode, case in ((mode, case) for mode, case in plain.items() if case is not None):
             name = f"plain {mode}" + (" (the choice by shape)" if mode == by_shape else "")
             name = self.describe(case) if self._is_gauss_newton else name
             reason = self.reason(case) if self.seconds(case) is None else None
@@ -208,6 +204,7 @@ def advise(
     *,
     wrt: str | None = None,
     target: str = "jacobian",
+    import_line: str = "",
     **options: Any,
 ) -> Advice:
     """Recommend how to differentiate a function of one point at each point of a batch.
@@ -223,21 +220,19 @@ def advise(
         target: "jacobian", which is the gradient of a scalar function, "hessian", "hvp", the product of the
             Hessian and a direction, or "gauss_newton", the product of J^T J and a direction, with J the
             Jacobian.
+        import_line: the line of code that imports the function.
         options: passed to `advise_case`, such as budget, devices, hardware, note.
     Raises:
         Refusal: for invalid input. The message is one line with the value, the alternatives and the fix.
     """
-    return advise_problem(make_problem(function, points, shared, wrt, target), **options)
-
-
-def advise_problem(problem: Problem, **options: Any) -> Advice:
-    """Recommend how to differentiate a function with its inputs. The options are passed to `advise_case`."""
+    problem = make_problem(function, points, shared, wrt, target, import_line)
+    is_gauss_newton, derivative = target == "gauss_newton", None
     with registered(problem) as base:
-        coded = dataclasses.replace(base, mode=candidates.CODED)
-        coloring = None if problem.target == "gauss_newton" else candidates.find_coloring(base)
-        is_coded = coloring or problem.target == "gauss_newton"
-    code = plain_code.write_code(problem, coded, coloring) if is_coded else ""
-    with registered(problem, plain_code.execute_code(problem, code) if code else None) as base:
+        coloring = None if is_gauss_newton else candidates.find_coloring(base)
+    if coloring or is_gauss_newton:
+        code = plain_code.write_code(problem, dataclasses.replace(base, mode=candidates.CODED), coloring)
+        derivative = plain_code.execute_code(problem, code)
+    with registered(problem, derivative) as base:
         return dataclasses.replace(advise_case(base, **options), problem=problem, coloring=coloring)
 
 
@@ -281,23 +276,14 @@ def advise_case(
     if budget and elsewhere is None and len(fields) == len(cases):  # not interrupted
         bound = list(cores) if cores else None
         group = lambda case: ProcessGroup(jax.devices()[: case.devices], platform, cores=bound)  # noqa: E731
-        records = _measure({case: fields[case] for case in cases}, group, budget, note)
+        feasible = [case for case in cases if fields[case].get("status") == "planned"]
+        predicted = {case: of["predicted"]["seconds"] for case, of in fields.items() if of.get("predicted")}
+        doubtful = [case for case in feasible if fields[case].get("text")]
+        with reference.caching_results_up_to((memory.available_bytes() or 0) // 8):
+            records = measurement.measure_candidates(feasible, group, budget, predicted, doubtful, note)
     machine = elsewhere.title if elsewhere else f"this machine ({platform})"
     advice = Advice(tuple(cases), excluded, sizes, fields, records, machine)
     return dataclasses.replace(advice, cases=tuple(sorted(cases, key=lambda case: _rank(advice, case))))
-
-
-def _measure(
-    fields: Mapping[Case, RecordFields],
-    group: Callable[[Case], ProcessGroup],
-    budget: float,
-    note: Callable[[str], None],
-) -> dict[Case, Record]:
-    feasible = [case for case, of_case in fields.items() if of_case.get("status") == "planned"]
-    predicted = {c: f["predicted"]["seconds"] for c, f in fields.items() if f.get("predicted")}
-    doubtful = [case for case in feasible if fields[case].get("text")]
-    with reference.caching_results_up_to((memory.available_bytes() or 0) // 8):
-        return measurement.measure_candidates(feasible, group, budget, predicted, doubtful, note)
 
 
 def _require_devices(devices: Sequence[int], hardware: Hardware | None, platform: str) -> None:
@@ -321,3 +307,24 @@ def _rank(advice: Advice, case: Case) -> tuple[Any, ...]:
     seconds, options = advice.seconds(case), (case.chunk, case.block, case.forward)
     is_doubtful = case not in advice.records and (bool(advice.records) or advice.reason(case) is not None)
     return seconds is None, is_doubtful, seconds or 0.0, case.devices, len([o for o in options if o])
+
+
+def choose_case(case: Case, group: ProcessGroup) -> Case:
+    """Return the case with the AD mode, batch, chunk and block that are predicted to be the fastest.
+
+    The candidates are compiled to predict their times. Raise `CaseEnded` if the rates of the machine are
+    unknown, or if no candidate fits into memory.
+    """
+    cases, _, _ = candidates.list_candidates(dataclasses.replace(case, mode=case.ad_mode.name))
+    hardware = local_peaks.model_this_machine(cases, group.cores)
+    if hardware is None:
+        text = f"mode=auto needs the rates of the machine, and conf/hardware has none for {group.devices[0]}"
+        raise CaseEnded("skipped", "not_offered", text)
+    fields = prediction.predict_candidates(cases, hardware, lambda text: None)
+    seconds = {each: of["predicted"]["seconds"] for each, of in fields.items() if of.get("predicted")}
+    feasible = [each for each in seconds if fields[each].get("status") == "planned"]
+    if not feasible:
+        reason = next((str(of["text"]) for of in fields.values() if of.get("text")), "none is defined")
+        raise CaseEnded("skipped", "too_large", f"mode=auto found no mode: {reason}")
+    # A candidate with a text, which is a doubt about its prediction, is the last choice.
+    return min(feasible, key=lambda each: (bool(fields[each].get("text")), seconds[each]))

@@ -1,9 +1,9 @@
 """Enumerate ways to compute a derivative as cases: AD mode x batch x chunk x block x coloring x devices."""
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import jax
 
@@ -15,9 +15,11 @@ from scaling.options.program import jaxpr_flops
 from scaling.study import applicability, completion
 
 _MODES = ("jacfwd", "jacrev", "grad_of_sum", "mixed")
-_HESSIAN_MODES = ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd")
-_PRODUCT_MODES = ("fwd_over_rev", "rev_over_fwd", "rev_over_rev")  # for a Hessian times a vector
-_LAPLACIAN_MODES = ("fwd_over_rev", "forward_laplacian")
+_SECOND_MODES = {
+    "hessian": ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd"),
+    LAPLACIAN: ("fwd_over_rev", "forward_laplacian"),
+    "hvp": ("fwd_over_rev", "rev_over_fwd", "rev_over_rev"),
+}  # fmt: skip
 _CHUNKED = ("jacfwd", "jacrev", "fwd_over_rev", "forward_laplacian")
 CODED = "vmap_grad"  # the mode of a candidate whose program is plain code: see plain_code.py
 _MOST_NESTED_FORWARD = 8  # largest number of inputs for forward over forward: it takes inputs**2 JVPs
@@ -28,26 +30,28 @@ _MOST_OPERATIONS = 10**8  # in a function, to detect its sparsity pattern (withi
 
 
 def list_candidates(
-    base: Case, devices: Sequence[int], mode: str | None = None
+    base: Case, devices: Sequence[int] | None = None, mode: str | None = None
 ) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
     """Return the cases to compare, the excluded cases with reasons, and the shape of the derivative.
 
     Args:
-        base: a case with the workload, its sizes and inputs. Its AD mode and layout are ignored.
-        devices: the numbers of devices to compare.
+        base: a case with the workload, its sizes and inputs. Its AD mode is ignored.
+        devices: the numbers of devices to compare. If None, all cases have the layout of `base`.
         mode: the only AD mode to consider, or None.
     """
     base = completion.complete(base)
     built = workload.build(base)
     sizes = shape.derivative_shape(base, built)
     cases, excluded = dict[Case, None](), dict[Case, str]()
-    for stated in _enumerate_cases(base, built, sizes, devices, mode):
+    layouts = [base] if devices is None else [_choose_layout(base, count) for count in devices]
+    modes = [mode] if mode else _list_modes(base, built, sizes)
+    for stated in _enumerate_cases(layouts, modes, built, sizes):
         case = completion.complete(stated)
         of_case = workload.build(case)
         case_sizes = shape.derivative_shape(case, of_case)
         case = completion.without_trivial_blocks(case, case_sizes)
         reason = applicability.why_inapplicable(case, of_case, case_sizes)
-        if case.axes[0] > 1 and case.points % case.axes[0]:
+        if case.split != "both" and case.points % case.axes[0]:
             reason = "indivisible", f"{case.points} points do not divide evenly over {case.axes[0]} devices"
         if reason is None:
             cases[case] = None
@@ -56,18 +60,22 @@ def list_candidates(
     return list(cases), excluded, sizes
 
 
+def _choose_layout(base: Case, devices: int) -> Case:
+    is_split = devices > base.points  # then the seeds are partitioned, not the points
+    return dataclasses.replace(
+        base, devices=devices, api="shard_map" if devices > 1 else "jit",
+        split="both" if is_split else "points", mesh=f"1x{devices}" if is_split else None,
+    )  # fmt: skip
+
+
 def _enumerate_cases(
-    base: Case, built: Workload, sizes: DerivativeShape, devices: Sequence[int], only_mode: str | None
+    layouts: Sequence[Case], modes: Sequence[str], built: Workload, sizes: DerivativeShape
 ) -> Iterator[Case]:
-    modes = [only_mode] if only_mode else _list_modes(base, built, sizes)
-    for mode, count in ((mode, count) for mode in modes for count in devices):
-        fields: dict[str, Any] = {"mode": mode, "devices": count, "api": "shard_map" if count > 1 else "jit"}
-        if count > base.points:  # the seeds are partitioned instead
-            fields |= {"split": "both", "mesh": f"1x{count}"}
-        if mode == "mixed":
-            largest = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
-            fields["forward"] = "+".join(name for name in built.names if name != largest)
-        plain = dataclasses.replace(base, **{"batch": "vmap", "chunk": None, "block": None} | fields)
+    largest = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
+    others = "+".join(name for name in built.names if name != largest)
+    for mode, base in itertools.product(modes, layouts):
+        forward = others if mode == "mixed" else None
+        plain = dataclasses.replace(base, mode=mode, batch="vmap", chunk=None, block=None, forward=forward)
         yield plain
         if built.whole is not None:
             yield dataclasses.replace(plain, batch="whole")
@@ -78,17 +86,13 @@ def _enumerate_cases(
             yield dataclasses.replace(plain, chunk=chunk)
         for elements in _BLOCK_ELEMENTS:
             block = max(1, elements // (sizes.inputs * sizes.outputs))
-            if 4 * block <= base.points // count:
+            if 4 * block <= base.points // base.devices:
                 yield dataclasses.replace(plain, block=block)
 
 
 def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str]:
-    if base.target == "hvp":
-        return list(_PRODUCT_MODES)
-    if base.target == LAPLACIAN:
-        return list(_LAPLACIAN_MODES)
-    if base.target in SECOND:
-        return [m for m in _HESSIAN_MODES if m != "fwd_over_fwd" or sizes.inputs <= _MOST_NESTED_FORWARD]
+    if modes := _SECOND_MODES.get(base.target or ""):
+        return [mode for mode in modes if mode != "fwd_over_fwd" or sizes.inputs <= _MOST_NESTED_FORWARD]
     if built.reduction.along_point:  # the product J x takes one JVP, but one VJP for each output
         return ["jacfwd", *(mode for mode in built.whole_modes if mode == CODED)]
     omitted = set() if len(built.names) > 1 and not any("." in name for name in built.names) else {"mixed"}
@@ -129,7 +133,6 @@ def find_coloring(base: Case) -> Coloring | None:
 
 
 def _count_operations(case: Case, built: Workload) -> int:
-    """Return the floating-point operations of the function at one point, or 0 if they are unknown."""
     traced = jax.make_jaxpr(lambda named: built.function(**named))(shape.point_structs(case, built))
     return jaxpr_flops.count_operations(traced).flops or 0
 

@@ -78,7 +78,8 @@ def _least_disturbed(records: Sequence[Record]) -> Record:
 
 
 def _is_comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Return whether two environments have equal processor, XLA flags, jaxlib and number of bound cores."""
-    same = all(one[name] == other[name] for name in ("device_kind", "xla_flags"))
-    versions = [each["versions"]["jaxlib"] for each in (one, other)]
-    return same and versions[0] == versions[1] and len(one["cores"] or ()) == len(other["cores"] or ())
+    keys = [
+        (each["device_kind"], each["xla_flags"], each["versions"]["jaxlib"], len(each["cores"] or ()))
+        for each in (one, other)
+    ]
+    return keys[0] == keys[1]

@@ -67,11 +67,9 @@ def measure_candidates(
 def _order_by_promise(
     cases: Sequence[Case], predicted: Mapping[Case, float], doubtful: Container[Case] = ()
 ) -> list[Case]:
-    """Return the cases in the order in which to measure them: most promising first.
+    """Sort by predicted time, but the fastest case of each mode and device count first, doubtful ones last.
 
-    The cases are sorted by predicted time, but the fastest case of each mode and device count comes before
-    all others. The cases in `doubtful`, whose prediction may be wrong, are last. Cases with more than
-    `_MOST_PREDICTED` times the shortest predicted time are omitted.
+    Cases with more than `_MOST_PREDICTED` times the shortest predicted time are omitted.
     """
     ordered = sorted(cases, key=lambda case: predicted.get(case, 0.0))
     most = _MOST_PREDICTED * min(predicted.values(), default=0.0)
@@ -81,11 +79,7 @@ def _order_by_promise(
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the cases to sample further: the fastest one so far, and those that may be as fast.
-
-    Return [] if the result is certain: each of these cases is within 3 % of the fastest one, or there are
-    none.
-    """
+    """Return the fastest case so far and those that may be as fast, or [] if all are within 3 % of it."""
     if not records:
         return []
     best = min(records, key=lambda case: statistics.median(records[case].seconds))
@@ -94,11 +88,9 @@ def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
 
 
 def _may_be_as_fast(record: Record, best: Record) -> bool:
-    """Return whether a candidate is at most twice as slow as the best one, and not significantly slower."""
-    if statistics.median(record.seconds) > _MOST_RATIO * statistics.median(best.seconds):
-        return False
     ratio = ratio_interval(record.seconds, best.seconds)
-    return ratio is None or ratio[1] <= 1
+    is_near = statistics.median(record.seconds) <= _MOST_RATIO * statistics.median(best.seconds)
+    return is_near and (ratio is None or ratio[1] <= 1)
 
 
 def _is_close(record: Record, best: Record) -> bool:
@@ -107,12 +99,7 @@ def _is_close(record: Record, best: Record) -> bool:
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return text that states how certain it is that a candidate is the fastest of the measured ones.
-
-    Args:
-        best: the record of the fastest candidate.
-        others: the records of the other measured candidates.
-    """
+    """Return text that states how certain it is that a candidate is the fastest of the measured ones."""
     if not others:
         return "no other candidate was measured"
     rivals = [other for other in others if _may_be_as_fast(other, best)]

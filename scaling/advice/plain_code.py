@@ -139,10 +139,7 @@ def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return code that defines the derivative at one point, and the expression for this function.
-
-    The code is "" if the expression suffices. `names` are the names of the arguments in the code.
-    """
+    """Return code that defines the derivative at one point, or "", and the expression for this function."""
     single = len(problem.wrt) == 1
     argnums: Any = problem.argnums[0] if single else problem.argnums
     inner, is_reverse = problem.name, case.mode in ("jacrev", "rev_over_rev")
@@ -160,18 +157,19 @@ def _write_derivative(
     call = ", ".join(
         "z" if value and single else value or name for value, name in zip(values, names, strict=True)
     )
-    wrt = [names[k] for k in problem.argnums]
+    wrt, structs = [names[k] for k in problem.argnums], problem.structs_at_point()
+    inputs = [structs[k] for k in problem.argnums]
     point = wrt[0] if single else f"({', '.join(wrt)})"
     if problem.target == "hvp":
         value = f"{inner}({call})"
-        if not _is_scalar(problem):  # an array of one number, or a pytree with one number
+        if getattr(problem.output_structs(), "shape", None) != ():  # an array or a pytree of one number
             value = f"sum(map(jnp.sum, jax.tree.leaves({value})))"
         body = f"    g, z = lambda z: {value}, {point}\n    return {_PRODUCTS[case.mode]}\n\n\n"
         return f"def derivative({', '.join([*names, 'v'])}):\n{body}", "derivative"
     body = f"    g, z = lambda z: {inner}({call}), {point}\n"
     if problem.target == "gauss_newton":
-        jacobian = "jacfwd" if _has_more_outputs(problem) else "jacrev"
-        explicit = _EXPLICIT_GAUSS_NEWTON.format(jacobian=jacobian)
+        is_tall = _count_elements(problem.output_structs()) >= _count_elements(inputs)
+        explicit = _EXPLICIT_GAUSS_NEWTON.format(jacobian="jacfwd" if is_tall else "jacrev")
         body += explicit if case.mode == CODED else _GAUSS_NEWTON
         return f"def derivative({', '.join([*names, 'v'])}):\n{body}", "derivative"
     if coloring is None:
@@ -184,36 +182,19 @@ def _write_derivative(
         stacked = f"jax.vmap({'row' if is_reverse else 'column'})(jnp.arange({count}))[colors]"
     body += (_REVERSE if is_reverse else _FORWARD).format(seed=seed, stacked=stacked)
     body += "" if coloring is None else "    J = jnp.where(nonzero, J, 0)\n"
-    is_plain = single and jax.tree_util.all_leaves(
-        [_leaf_or_tree(problem), problem.structs_at_point()[argnums]]
-    )
+    # The derivative of an array by an array is an array. The outputs of a gradient are like its inputs.
+    outputs = [problem.output_structs()] if problem.target == "jacobian" else []
+    is_plain = single and jax.tree_util.all_leaves([*outputs, *inputs])
     body += f"    return {'J.reshape(y.shape + z.shape)' if is_plain else 'split(J, z, y)'}\n\n\n"
     head = "" if coloring is None else _write_coloring(coloring)
     return f"{head}{'' if is_plain else _SPLIT}def derivative({', '.join(names)}):\n{body}", "derivative"
 
 
-def _is_scalar(problem: Problem) -> bool:
-    """Return whether the function returns a single array of shape (), and not a pytree."""
-    return getattr(jax.eval_shape(problem.function, *problem.structs_at_point()), "shape", None) == ()
-
-
-def _has_more_outputs(problem: Problem) -> bool:
-    """Return whether the function has at least as many outputs as differentiated inputs."""
-    structs = problem.structs_at_point()
-    count = lambda tree: sum(leaf.size for leaf in jax.tree.leaves(tree))  # noqa: E731
-    inputs = [structs[k] for k in problem.argnums]
-    return count(jax.eval_shape(problem.function, *structs)) >= count(inputs)
-
-
-def _leaf_or_tree(problem: Problem) -> Any:
-    """Return the abstract outputs (shape and dtype) of the function, or of its gradient for a Hessian."""
-    result = jax.eval_shape(problem.function, *problem.structs_at_point())
-    inputs = problem.structs_at_point()[problem.argnums[0]]  # of the gradient, if it is a Hessian
-    return result if problem.target == "jacobian" else inputs
+def _count_elements(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
 def _write_coloring(coloring: Coloring) -> str:
-    """Return code that creates the arrays `colors` and `nonzero` of a coloring from compressed text."""
     pattern, colors = coloring.pattern, coloring.rows if coloring.columns is None else coloring.columns
     mask = np.zeros((pattern.outputs, pattern.inputs), bool)
     mask[pattern.rows, pattern.cols] = True

@@ -69,12 +69,13 @@ class Problem:
 
     def structs_at_point(self) -> list[Any]:
         """Return the shape and dtype of each argument at one point, as pytrees of `jax.ShapeDtypeStruct`."""
-        named = [(dict(self.points), 1), (dict(self.shared), 0)]
-        structs = [
-            jax.tree.map(lambda a, skip=skip: jax.ShapeDtypeStruct(a.shape[skip:], a.dtype), inputs)
-            for inputs, skip in named
-        ]
-        return [(structs[0] | structs[1])[name] for name in self.arguments]
+        per_point = lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype)  # noqa: E731
+        shapes = {**jax.tree.map(per_point, dict(self.points)), **self.shared}
+        return [jax.eval_shape(lambda tree: tree, shapes[name]) for name in self.arguments]
+
+    def output_structs(self) -> Any:
+        """Return the shape and dtype of the outputs at one point, as a pytree of `jax.ShapeDtypeStruct`."""
+        return jax.eval_shape(self.function, *self.structs_at_point())
 
 
 def make_problem(
@@ -116,7 +117,6 @@ def make_problem(
 
 
 def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
-    """Return a dict from input name to a pytree of arrays, converted to dtypes that JAX supports."""
     if not isinstance(inputs, Mapping) or not all(isinstance(name, str) for name in inputs):
         raise Refusal(
             f"{group} must be a dict such as {{'x': x}} by names of parameters, not {describe(inputs)}"
@@ -134,13 +134,10 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         return jax.ShapeDtypeStruct(array.shape, dtype) if is_abstract else array.astype(dtype)
 
     arrays: dict[str, Any] = jax.tree_util.tree_map_with_path(read, dict(inputs))
-    arrays = {name: arrays[name] for name in inputs}  # JAX sorts the keys
-    for name, value in arrays.items():
-        if not jax.tree.leaves(value):
-            raise Refusal(
-                f"input {name!r} is {describe(inputs[name])}: an input is an array or a pytree of arrays"
-            )
-    return arrays
+    if empty := [name for name in inputs if not jax.tree.leaves(arrays[name])]:
+        found = f"input {empty[0]!r} is {describe(inputs[empty[0]])}"
+        raise Refusal(f"{found}: an input is an array or a pytree of arrays")
+    return {name: arrays[name] for name in inputs}  # JAX sorts the keys
 
 
 def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -163,16 +160,16 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
     except (TypeError, ValueError):  # a built-in function takes them as they are given
         return tuple(inputs)
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    ordered = tuple(p.name for p in positional if p.name in inputs)
-    required = [p.name for p in positional if p.default is p.empty]
-    if unknown := [name for name in inputs if name not in ordered]:
-        raise unknown_name("parameter of the function", unknown[0], [p.name for p in positional] or ["none"])
-    if set(required) - set(inputs) or ordered != tuple(p.name for p in positional)[: len(ordered)]:
-        missing = ", ".join(p.name for p in positional if p.name not in inputs)
+    names = tuple(p.name for p in positional)
+    required = {p.name for p in positional if p.default is p.empty}
+    if unknown := [name for name in inputs if name not in names]:
+        raise unknown_name("parameter of the function", unknown[0], names or ["none"])
+    if required - set(inputs) or set(names[: len(inputs)]) != set(inputs):
+        missing = ", ".join(name for name in names if name not in inputs)
         raise Refusal(
             f"the function also takes {missing}: give it in points or in shared, or by functools.partial"
         )
-    return ordered
+    return names[: len(inputs)]
 
 
 @contextlib.contextmanager
@@ -196,8 +193,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
     module = types.ModuleType(f"advised.{problem.name}_{next(_numbers)}")
     module.workload = lambda case: workload  # type: ignore[attr-defined]
     sys.modules[module.__name__] = module
-    is_second = problem.target in SECOND
-    count = jax.tree.leaves(dict(problem.points))[0].shape[0]
+    count, is_second = jax.tree.leaves(dict(problem.points))[0].shape[0], problem.target in SECOND
     try:
         yield Case(
             module.__name__, problem.target if is_second else None, points=count, dtype=problem.dtype,
@@ -217,9 +213,7 @@ def _gauss_newton_workload(
     Its function is z -> J(x)^T f(z), where x is a second input with the values of z. Its Jacobian by z is
     J^T J, and the direction v is the point, as for target=hvp.
     """
-    suffix = "_fixed"
-    while any(name.endswith(suffix) for name in problem.arguments):
-        suffix += "_"
+    suffix = "_fixed" + "_" * max(map(len, problem.arguments))  # ends no name of an argument
     copies = {name + suffix: name for name in problem.wrt}
 
     def pull_back(**inputs: Any) -> Any:
@@ -252,26 +246,21 @@ def _make_specs(name: str, arrays: Any, skipped: int) -> Any:
     """Return the `InputSpec` of each array of an input, with its values or with generated values.
 
     For a `jax.ShapeDtypeStruct`, the values are random numbers that depend on the name of the input, or zeros
-    for integers.
-
-    Args:
-        skipped: 1 if the arrays have a leading axis of points, otherwise 0.
+    for integers. `skipped` is 1 if the arrays have a leading axis of points, otherwise 0.
     """
 
     def make(path: Any, array: Any) -> InputSpec:
         shape, integer = tuple(array.shape[skipped:]), bool(jnp.issubdtype(array.dtype, jnp.integer))
         seed = zlib.crc32(f"{name}{_leaf_names(path)}".encode())
 
-        def generate(_: Any, rows: np.ndarray) -> np.ndarray:
-            if integer:
-                return np.zeros((len(rows), *shape))
+        def make_rows(_: Any, rows: np.ndarray) -> np.ndarray:
+            if not isinstance(array, jax.ShapeDtypeStruct):
+                batch = array if skipped else array[None]
+                return np.asarray(batch[rows % len(batch)], np.float64)
             generator = np.random.default_rng([seed, int(rows[0])])
-            return uniform(*shape).make(generator, rows)
+            return np.zeros((len(rows), *shape)) if integer else uniform(*shape).make(generator, rows)
 
-        if isinstance(array, jax.ShapeDtypeStruct):
-            return InputSpec(shape, generate, integer)
-        batch = array if skipped else array[None]
-        return InputSpec(shape, lambda _, rows: np.asarray(batch[rows % len(batch)], np.float64), integer)
+        return InputSpec(shape, make_rows, integer)
 
     return jax.tree_util.tree_map_with_path(make, arrays)
 
@@ -283,13 +272,13 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
         The function, and the line of code that imports it.
     """
     where, _, name = text.rpartition(":")
-    path = Path(where)
-    if not where or not name.isidentifier() or (path.suffix == ".py" and not path.is_file()):
+    path, is_file = Path(where), where.endswith(".py")
+    if not where or not name.isidentifier() or (is_file and not path.is_file()):
         raise Refusal(
             f"{text!r} is not a function of a file here: write FILE.py:NAME, such as spring.py:force"
         )
-    module_name = path.stem if path.suffix == ".py" else where
-    sys.path.insert(0, str(path.resolve().parent if path.suffix == ".py" else Path.cwd()))
+    module_name = path.stem if is_file else where
+    sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:

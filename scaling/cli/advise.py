@@ -46,10 +46,9 @@ _SHAPE = re.compile(r"([A-Za-z_]\w*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?::(\w+))?"
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "mode", "devices", "hardware")
 _COLUMNS = ["method", "devices", "predicted_seconds", "measured_seconds", "memory_bytes", "left_out"]
-_FORMATS: dict[str, Callable[[Any], str]] = {
-    "seconds": format_duration,
-    "bytes": format_bytes,
-}  # by the last word of the name of a column
+_FORMATS: dict[str, Callable[[Any], str]] = {  # by the last word of the name of a column
+    "seconds": format_duration, "bytes": format_bytes,
+}  # fmt: skip
 Job = dict[str, Any]
 
 
@@ -62,32 +61,27 @@ def execute(words: list[str], console: Console) -> int:
     platform = None if job["hardware"] else find_platform()
     is_bound = platform == "cpu"
     where = f"this machine ({platform})" if platform else job["hardware"]["name"]
-    how = (
-        "by compiling alone" if job["hardware"] or not job["budget"] else f"measured for {job['budget']:g} s"
-    )
+    is_measured = job["budget"] and not job["hardware"]
+    how = f"measured for {job['budget']:g} s" if is_measured else "by compiling alone"
     print_lines(console, [f"{job['name']} on {where}, devices={job['devices']}: {how}"])
     # On a CPU, each number of devices has a process of its own, which is bound to as many cores.
     groups = [[count] for count in job["devices"]] if is_bound else [job["devices"]]
     share = job["budget"] / len(groups)
     seconds = [_run_in_process(job | {"devices": group, "budget": share}, is_bound) for group in groups]
     if len(groups) > 1:
-        times = (
+        times = [
             f"{count_of(n, 'device')}: {s / min(seconds):.3g}"
             for (n,), s in zip(groups, seconds, strict=True)
-        )
+        ]
         print_lines(console, [f"Times relative to the least: {', '.join(times)}"])
     return OK
 
 
 def _read_job(words: Sequence[str]) -> Job:
-    """Parse the arguments into a dict with the problem, the device counts, the hardware and the time budget.
-
-    The budget is in seconds. Raise `Refusal` if the arguments are invalid.
-    """
+    """Parse the arguments into a dict with the problem, the device counts, the hardware and the budget."""
     functions, inputs, fields = _sort_words(words)
-    if [len(functions), bool(inputs["--points"])] not in ([1, True], [0, False]) or bool(functions) == (
-        "workload" in fields
-    ):
+    stated = [len(functions), bool(inputs["--points"]), "workload" in fields]
+    if stated not in ([1, True, False], [0, False, True]):
         example = "scaling advise spring.py:force --points x=100000,17, or workload=NAME and its fields"
         raise Refusal(f"advice is on one function with --points, or on one workload: {example}")
     if not re.fullmatch(r"\d{1,9}(\.\d*)?", budget := fields.pop("budget")):
@@ -108,8 +102,8 @@ def _read_job(words: Sequence[str]) -> Job:
     }  # fmt: skip
     if functions:
         return job | {"name": functions[0], "function": functions[0]}
-    stated = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
-    cells = expand_study({}, {"points": 1024} | stated | {"devices": 1})
+    given = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
+    cells = expand_study({}, {"points": 1024} | given | {"devices": 1})
     if len(cells) > 1:
         raise Refusal(
             f"advice is for one problem, and these fields describe {len(cells)}: only devices takes a list"
@@ -118,12 +112,9 @@ def _read_job(words: Sequence[str]) -> Job:
 
 
 def _sort_words(words: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]], dict[str, str]]:
-    """Divide the arguments into functions, inputs and fields.
+    """Return the functions 'FILE.py:NAME', the inputs and the fields, such as target=hessian.
 
-    Returns:
-        The functions, as a list of texts 'FILE.py:NAME'.
-        The inputs, as a dict from "--points" and "--shared" to a dict from input name to (shape, dtype).
-        The fields, such as target=hessian, as a dict from name to text.
+    The inputs are a dict from "--points" and "--shared" to a dict from input name to (shape, dtype).
     """
     fields: dict[str, str] = {"budget": "30"}
     inputs: dict[str, dict[str, Any]] = {"--points": {}, "--shared": {}}
@@ -142,7 +133,6 @@ def _sort_words(words: Sequence[str]) -> tuple[list[str], dict[str, dict[str, An
 
 
 def _parse_shape(option: str, text: str) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Parse an input such as "x=100000,17:float64" into a dict {name: (shape, dtype)}."""
     match = _SHAPE.fullmatch(text)
     if match is None:
         example = "x=100000,17" if option == "--points" else "stiffness=16 or rate=scalar"
@@ -152,17 +142,14 @@ def _parse_shape(option: str, text: str) -> dict[str, tuple[tuple[int, ...], str
 
 
 def _run_in_process(job: Job, is_bound: bool) -> float:
-    """Run `_advise` in a new process, and return the time of one call of the best method in seconds.
-
-    Return 0 if the time is unknown. On a CPU (`is_bound`), the process is bound to one core per device.
-    """
+    """Run `_advise` in a new process. On a CPU (`is_bound`), it is bound to one core per device."""
     count, usable = job["devices"][0], cores.usable_cores()
     if is_bound and not (type(count) is int and 0 < count <= len(usable)):
         raise Refusal(
             f"devices={count}: this machine has {count_of(len(usable), 'core')}; use 1 to {len(usable)}"
         )
-    variables = environment.variables("cpu" if is_bound else "gpu")
-    os.environ.update(variables | ({"JAX_PLATFORMS": "cpu"} if is_bound or job["hardware"] else {}))
+    only_cpu = {"JAX_PLATFORMS": "cpu"} if is_bound or job["hardware"] else {}
+    os.environ.update(environment.variables("cpu" if is_bound else "gpu") | only_cpu)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         future = pool.submit(_advise, job | {"cores": usable[:count] if is_bound else None})
         while True:
@@ -182,7 +169,8 @@ def _advise(job: Job) -> float:
         os.sched_setaffinity(0, job["cores"])
     import jax
 
-    from scaling.advice import advisor, problem
+    from scaling.advice import advisor
+    from scaling.advice.problem import import_function
     from scaling.plan import hardware
 
     console, named = Console(width=140), [spec for group in job["inputs"].values() for spec in group.values()]
@@ -197,15 +185,14 @@ def _advise(job: Job) -> float:
         if job["function"] is None:
             advice = advisor.advise_case(job["case"], mode=job["mode"], **options)
         else:
-            function, line = problem.import_function(job["function"])
+            function, options["import_line"] = import_function(job["function"])
             points, shared = (
                 {name: jax.ShapeDtypeStruct(*spec) for name, spec in group.items()}
                 for group in job["inputs"].values()
             )
-            made = problem.make_problem(function, points, shared, job["wrt"], job["target"], line)
-            advice = advisor.advise_problem(made, **options)
-    text = str(advice)
-    table = advice.table[_COLUMNS].astype(object)
+            options |= {"wrt": job["wrt"], "target": job["target"]}
+            advice = advisor.advise(function, points, shared, **options)
+    text, table = str(advice), advice.table[_COLUMNS].astype(object)
     for name in _COLUMNS:
         show = _FORMATS.get(name.rpartition("_")[2], str)
         table[name] = [show(value) if value == value and value is not None else "" for value in table[name]]

@@ -34,12 +34,9 @@ def print_comparison(
 ) -> int:
     """Print which cases became slower or faster from folder `a` to folder `b`, and return the exit status.
 
-    The exit status is 1 if a case became slower or failed, otherwise 0. The largest changes are printed
-    first.
+    The exit status is 1 if a case became slower or failed, otherwise 0.
 
     Args:
-        a: The results folder of the baseline.
-        b: The results folder to compare with the baseline.
         margin: The relative difference below which two times count as equal, or None for the default of 0.01.
         markdown: The file to write a Markdown table to, "-" to print only that table, or None.
     """

@@ -47,11 +47,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _print_error(_one_line(refusal), BAD_INPUT)
     except OSError as error:
         where = f" {Path(error.filename).name}" if error.filename else ""
-        what = f"cannot write{where}: {error.strerror or error}"
-        return _print_error(f"{what}; finished records are kept, {_CONTINUES}", FAILED)
+        what = f"cannot write{where}: {error.strerror or error}; finished records are kept"
+        return _print_error(f"{what}, {_CONTINUES}", FAILED)
     except AllocationLost as lost:
-        what = f"no worker can be started: {lost}"
-        return _print_error(f"{what}; finished records are kept, {_CONTINUES}", FAILED)
+        what = f"no worker can be started: {lost}; finished records are kept"
+        return _print_error(f"{what}, {_CONTINUES}", FAILED)
     except KeyboardInterrupt:
         return _print_error(f"stopped; every finished record is kept, {_CONTINUES}", INTERRUPTED)
 
@@ -93,7 +93,6 @@ def _print_error(text: str, status: int) -> int:
 
 
 def _one_line(refusal: Refusal) -> str:
-    """Return an error message on one line, shortened in the middle to about 1400 characters."""
     text = "".join(sign if sign.isprintable() else "?" for sign in " ".join(str(refusal).split()))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]} ... {text[-_LONGEST // 2 :]}"
 

@@ -30,12 +30,11 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _plan_and_report(config: dict[str, Any], name: str, console: Console) -> int:
-    """Compile one study, predict its run times, write its report, and return the exit status."""
     job = plan_study.read_plan(config, name)
     with progress.examination(console) as note:
         schedule = plan_study.prepare_plan(job, note)
     print_lines(console, [plan_study.describe_work(schedule)])
-    examined = (*schedule.cases, *(result for result, *_ in schedule.rejected))
+    examined = [result for result, _ in schedule.cases] + [result for result, *_ in schedule.rejected]
     names = {result.case.key: label(result.case) for result in examined}
     with progress.display(console, names, len(schedule.cases), len(schedule.rejected)) as (listen, counts):
         plan_study.run_plan(schedule, listen)

@@ -19,10 +19,9 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Context manager that shows the progress of preflight checks, and yields a callback.
+    """Context manager that yields a callback for (number of checked cases, number of all cases).
 
-    The callback must be called with (number of checked cases, number of all cases). The progress is shown as
-    a live bar on a terminal, and otherwise as plain lines at increasing intervals.
+    The progress is shown as a live bar on a terminal, and otherwise as plain lines at increasing intervals.
     """
     bar = Progress(
         SpinnerColumn(), TextColumn("examining cases"), BarColumn(bar_width=24), MofNCompleteColumn(),
@@ -66,27 +65,29 @@ def display(
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "waiting":
             who = ", ".join(map(str, event["by"])) or "a process of another user"
-            console.print(
-                f"[yellow]waiting[/] for cores: another study on this host holds them (process {who})",
-                highlight=False,
-            )
+            text = f"for cores: another study on this host holds them (process {who})"
+            console.print(f"[yellow]waiting[/] {text}", highlight=False)
             return
         name = names.get(event["key"], event["key"])
         if event["event"] == "end":
             counts[event["status"]] += 1
             number = f"[{sum(counts.values())}/{total + skips}]"
-            result = format_duration(event["seconds"][0]) if event["seconds"] else ""
-            result = result or ": ".join(filter(None, (event["reason"], event["text"])))
+            words = (
+                [format_duration(event["seconds"][0])]
+                if event["seconds"]
+                else [event["reason"], event["text"]]
+            )
+            result = ": ".join(filter(None, words))
             if event["status"] not in ("ok", "planned") or not console.is_terminal:
                 status = f"[{_COLOURS[event['status']]}]{event['status']:7}[/]"
                 line = f"{escape(number)} {status} {escape(name)}  {escape(result)}"
                 console.print(line, soft_wrap=True, highlight=False)
             bar.advance(task)
         ran = sum(counts.values()) - skips
-        wait = format_wait((time.monotonic() - began) / ran * (total - ran)) if ran > 0 else ""
+        seconds = (time.monotonic() - began) / ran * (total - ran) if ran > 0 else None
         done = "planned" if counts["planned"] else "ok"
         state = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"
-        state += f", about {wait} left" if wait else ""
+        state += "" if seconds is None else f", about {format_wait(seconds)} left"
         state += f" · {name}" if event["event"] == "begin" else ""
         bar.update(task, state=escape(state)[: max(20, console.width - 50)])
 

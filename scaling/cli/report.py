@@ -34,10 +34,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def _read_efficiency(word: str | None) -> float:
-    """Return the number in an argument such as "efficiency=0.5", or the default if the argument is None.
-
-    Raise `Refusal` if the argument is invalid.
-    """
     if word is None:
         return findings.EFFICIENCY
     name, _, value = word.partition("=")
@@ -63,8 +59,8 @@ def conclude(
         loaded: The records of the folder, or None to read them.
         efficiency: The parallel efficiency that the recommended device count must reach, from 0 to 1.
     """
-    digest = freshness.inputs_digest(folder)
-    digest += f" efficiency={efficiency}" if efficiency != findings.EFFICIENCY else ""
+    stated = f" efficiency={efficiency}" if efficiency != findings.EFFICIENCY else ""
+    digest = freshness.inputs_digest(folder) + stated
     loaded = loaded or store.load(folder)
     lost = unrecorded(folder, loaded.records)
     latest = store.latest(loaded.records)
@@ -103,13 +99,11 @@ def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
 
 def _print_totals(folder: Path, found: Findings, records: int, console: Console, brief: bool) -> None:
     if elsewhere := records - len(found.records):
-        other = f"{elsewhere} records of other environments (versions, flags or code)"
-        text = f"- {other} are in the report, kept apart."
+        other = "records of other environments (versions, flags or code)"
+        text = f"- {elsewhere} {other} are in the report, kept apart."
         print_lines(console, summary.wrap_text(text, indent="  ") if brief else [text])
     counts = Counter(store.states(found.records).values())
-    parts = [
-        ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed")),
-        f"report: {folder / 'report' / 'index.html'}",
-    ]
-    joined = "; ".join(parts)
-    print_lines(console, parts if brief and len(joined) > summary.WIDTH else [joined])
+    totals = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
+    parts = [totals, f"report: {folder / 'report' / 'index.html'}"]
+    fits = not brief or len("; ".join(parts)) <= summary.WIDTH
+    print_lines(console, ["; ".join(parts)] if fits else parts)

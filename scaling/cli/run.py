@@ -1,15 +1,61 @@
-"""Implement `scaling run`: compose the studies with Hydra, and run, report, compare and publish each one."""
+"""Implement `scaling run`: compose the studies with Hydra, and run, report, compare and publish each one.
+
+A study is read, its cases are checked and scheduled, and the missing ones run here or are submitted to a
+cluster by submit.py.
+"""
 
 import contextlib
 import io
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 
-from scaling.cli import run_study
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
+from scaling.cluster import cluster_settings
+from scaling.cluster.cluster_settings import (
+    ALLOCATION,
+    HOSTS,
+    LOCAL,
+    NONE,
+    SLURM,
+    SUBMISSIONS,
+    ClusterSettings,
+)
+from scaling.core import store
+from scaling.core.case import CEILING, FIELDS, Refusal, label
+from scaling.core.formatting import count_of
+from scaling.options import machine_peaks
+from scaling.study import grid, preflight, results_folder
 from scaling.study.compose import compose, configuration
+from scaling.workers import schedule
+from scaling.workers.machine import Machine
+from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.run_settings import RunSettings
+from scaling.workers.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A validated study to run: its cases, settings, cluster, devices and results folder."""
+
+    name: str
+    title: str | None
+    settings: RunSettings
+    cluster: ClusterSettings
+    machine: Machine
+    folder: Path
+    cells: list[grid.GridCell]
+    nested: bool
+    wait: bool
+    retry: bool = False
 
 
 def execute(words: list[str], console: Console) -> int:
@@ -33,33 +79,243 @@ def _print_hydra_help(words: list[str], console: Console) -> None:
 
 
 def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
-    """Run one study, write its report, and return the exit status.
-
-    If tracking is configured, curves are uploaded to Weights & Biases during and after the run.
-    """
-    job = run_study.read_study(config, name)
-    tracking = between_groups = None
+    """Run the cases of a study that have no result yet, write its report, and return the exit status."""
+    job, tracking, publish_live = read_study(config, name), None, None
     if config["tracking"]["name"] != "none":
         from scaling.wandb.publish import LivePublisher
         from scaling.wandb.settings import TrackingSettings
 
         tracking = TrackingSettings.from_config(config["tracking"])
-        between_groups = LivePublisher(
+        publish_live = LivePublisher(
             job.folder, tracking, job.settings.replicates, lambda line: print_lines(console, [line])
         )
-    ran = run_study.run(job, config["versus"], config["dry_run"], console, between_groups)
-    if ran.submitted:
-        return FAILED if ran.failed else OK
+    for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
+        store.check_schemas(each)
+    key, reports = _ask_cells(job, console)
+    answers, submitted = preflight.judge_answers(job.cells, reports), False
+    with contextlib.ExitStack() as stack:
+        baseline = None
+        if config["versus"] is not None:
+            from scaling.study import variants
+
+            variant = stack.enter_context(variants.open_variant(str(config["versus"])))
+            baseline = variant, job.folder / f"versus-{variant.name}"
+        folders = [job.folder, *([baseline[1]] if baseline else [])]
+        if config["dry_run"]:
+            return _print_dry_run(job, answers, folders, console)
+        for each in folders:
+            results_folder.create_results(each)
+        preflight.save_answers(job.folder, key, reports)
+        if job.cluster.submits and (submit := _import_submit(job)):
+            made, loaded, submitted = submit.submit_and_wait(job, answers, console, publish_live)
+        else:
+            made, loaded = _run_here(job, answers, folders, baseline, console, publish_live)
+    if submitted:
+        return OK
     from scaling.cli import report
 
-    found = report.conclude(job.folder, console, ran.settings, brief=True, loaded=ran.loaded)
-    if ran.baseline:
+    settings = schedule.comparable_settings(loaded.records, made.environments.values())
+    found = report.conclude(job.folder, console, settings, brief=True, loaded=loaded)
+    if baseline:
         from scaling.cli.compare import print_comparison
 
-        print_comparison(ran.baseline, job.folder, console)
+        print_comparison(baseline[1], job.folder, console)
     if tracking is not None:
         from scaling.cli.publish import publish_folder
 
         publish_folder(job.folder, tracking, console)
-    failed = any(record.status == "failed" and record.key in ran.keys for record in found.records)
-    return FAILED if failed else OK
+    keys = {answer.case.key for answer in answers}
+    return FAILED if any(r.status == "failed" and r.key in keys for r in found.records) else OK
+
+
+def read_study(config: dict[str, Any], name: str) -> StudyRun:
+    """Validate a composed configuration, and return the study that it describes.
+
+    Raise `Refusal` for invalid input, before anything starts.
+    """
+    cluster = cluster_settings.from_config(config["cluster"])
+    settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
+    study, versus, wait, deadline = (config[key] for key in ("study", "versus", "wait", "deadline"))
+    for wrong, text in (
+        (not isinstance(study, dict),
+         f"study={name} is not a mapping of fields and grids; name one study, such as study=smoke"),
+        (config.get("hardware") is not None,
+         "hardware is an option of `scaling plan`, and a study runs on this machine: leave it out"),
+        (deadline is not None,
+         f"deadline={deadline} has no effect here: it is an option of `scaling plan`; leave it out"),
+        (wait is False and not cluster.submits,
+         f"wait=false has no effect with cluster={cluster.name}, which runs the study here; leave it out"),
+        (versus is not None and cluster.name != NONE,
+         f"versus={versus} runs on this machine only: leave out cluster={cluster.name}"),
+    ):  # fmt: skip
+        if wrong:
+            raise Refusal(text)
+    folder = results_folder.parse_results(config["results"])
+    overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
+    cells = grid.expand_study(study, overrides, settings.max_cases)
+    machine = _find_machine(cluster, config["dry_run"])
+    if machine_peaks.are_wanted(study):
+        peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
+        cells += map(grid.GridCell, peaks)
+    machine.check_device_counts(
+        [cell.case.devices for cell in cells], settings.processes, settings.oversubscribe
+    )
+    return StudyRun(
+        name, study.get("title"), settings, cluster, machine, folder, cells, config["nested"],
+        cluster.name == LOCAL if wait is None else wait, config["retry"],
+    )  # fmt: skip
+
+
+def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
+    """Return the nodes and devices of a cluster, those in its settings for a dry run without Slurm."""
+    if cluster.name in (NONE, LOCAL):
+        return schedule.local_machine()
+    if cluster.name == HOSTS:
+        if not cluster.hosts or not cluster.per_node:
+            raise Refusal(
+                "cluster=hosts needs their names and devices: cluster.hosts=[a,b] cluster.per_node=4"
+            )
+        return Machine(
+            cluster.platform, cluster.device_kind, cluster.per_node, len(cluster.hosts),
+            f"of {', '.join(cluster.hosts)}", True, cluster.untold,
+        )  # fmt: skip
+    from scaling.cluster import slurm
+
+    if cluster.name == ALLOCATION:
+        return slurm.allocation_machine(cluster)
+    if dry_run and shutil.which("sinfo") is None:
+        return slurm.assumed_machine(cluster)
+    try:
+        return slurm.partition_machine(cluster)
+    except Refusal as refusal:
+        if not (dry_run and cluster.per_node):
+            raise
+        text = f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node"
+        print(text, file=sys.stderr)
+        return slurm.assumed_machine(cluster)
+
+
+def _ask_cells(job: StudyRun, console: Console) -> tuple[str | None, list[preflight.Answer]]:
+    """Return the key of the preflight of a study, and the answers about its cells, which may be cached."""
+    key = preflight.cache_key(job.cells)
+    if (reports := preflight.load_answers(job.folder, key)) is None:
+        from scaling.cli import progress
+
+        with progress.examination(console) as note:
+            reports = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
+    return key, reports
+
+
+def _run_here(
+    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], baseline: Any,
+    console: Console, between_groups: Any,
+) -> tuple[Schedule, store.Loaded]:  # fmt: skip
+    with store.locked(job.folder) as lock:
+        made, loaded = plan_run(job, answers, folders, console)
+        if not (made.sessions or made.skips or made.failures):
+            return made, loaded
+        from scaling.cli import progress
+        from scaling.workers import supervise
+
+        site = None
+        if job.cluster.name != NONE:
+            from scaling.cluster import task
+
+            site = task.make_worker_options(job.cluster, nested=job.nested)
+        names = {answer.case.key: label(answer.case) for answer in answers}
+        recorded = len(made.skips) + len(made.failures)
+        with progress.display(console, names, made.missing, recorded) as (listen, _):
+            supervise.run_schedule(
+                made, job.settings, job.folder, lock, listen, baseline, site, between_groups
+            )
+    return made, store.load(job.folder)
+
+
+def _import_submit(job: StudyRun) -> ModuleType | None:
+    """Return the module `scaling.cli.submit`, or None if the study submits no jobs and has submitted none."""
+    if not job.cluster.submits and not (job.folder / SUBMISSIONS).exists():
+        return None
+    from scaling.cli import submit
+
+    return submit
+
+
+def plan_run(
+    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
+) -> tuple[Schedule, store.Loaded]:
+    """Write study.json, print a summary, and schedule the cases that have no result yet.
+
+    Before that, record as failed the cases that earlier cluster jobs did not finish before their end.
+
+    Returns:
+        The schedule.
+        All records of the results folder.
+    """
+    submit = _import_submit(job)
+    queued = submit.settle_submissions(job, console) if submit else ()
+    loaded = [store.load(each) for each in folders]
+    for line in loaded[0].damaged:
+        console.print(f"[yellow]damaged, ignored:[/] {escape(line)}", soft_wrap=True, highlight=False)
+    made = _schedule_missing_cases(job, answers, loaded, queued)
+    results = [schedule.skip_peers_off_cpu(job.machine.platform, answer) for answer in answers]
+    recorded_once = {answer.case.key for answer in results if answer.inapplicable or answer.failure}
+    scalings = [cell.scaling for cell in job.cells if cell.case.workload != CEILING]
+    cases = [answer.case for answer in answers]
+    manifest = schedule.study_manifest(job.name, job.title, scalings, cases, job.settings, recorded_once)
+    for each in folders:
+        store.write_json(each / "study.json", manifest)
+    _print_summary(made, job, console)
+    return made, loaded[0]
+
+
+def _schedule_missing_cases(
+    job: StudyRun, answers: Sequence[PreflightResult], loaded: Sequence[store.Loaded], queued: Any
+) -> Schedule:
+    baseline = loaded[1].records if len(loaded) > 1 else None
+    return schedule.make_schedule(
+        answers, job.settings, job.machine, loaded[0].records, baseline, queued, job.retry
+    )
+
+
+def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
+    known = next(iter(made.environments.values()))
+    finally_failed = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
+    counts = (
+        (True, f"{made.missing} cases to run"),
+        (True, f"{made.done} done before"),
+        (True, f"{len(made.skips)} skipped"),
+        (made.failures, f"{len(made.failures)} failed before the start"),
+        (made.queued, f"{made.queued} in the queue already"),
+        (made.lost, f"{finally_failed}: retry=true runs them once more"),
+    )
+    text = ", ".join(words for shown, words in counts if shown)
+    on = known["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
+    print_lines(console, [f"{job.name}: {text}; on {on}; results in {job.folder}"])
+
+
+def _print_dry_run(
+    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
+) -> int:
+    submit = _import_submit(job)
+    queued = submit.queued_cases(job) if submit else ()
+    made = _schedule_missing_cases(job, answers, [store.load(each) for each in folders], queued)
+    for each in made.sessions:
+        first, shape = each[0].case, schedule.process_shape(each[0].case, made.machine, job.settings)
+        wide = ", 64-bit" if first.dtype == "float64" else ""
+        nodes = f" on {count_of(shape.nodes, 'node')}" if shape.nodes > 1 else ""
+        who = "a process" if shape.processes == 1 else f"{shape.processes} processes"
+        devices = count_of(first.devices, f"{made.machine.platform} device")
+        console.print(f"[bold]{who} with {devices}{wide}{nodes}[/]", highlight=False)
+        print_lines(console, [f"  run   {label(item.case)}" for item in each])
+    for item in (*made.skips, *made.failures):
+        mark = "[red]fail[/]" if item.preflight.failure else "[yellow]skip[/]"
+        reason = ": ".join(item.preflight.failure or item.preflight.inapplicable or ())
+        console.print(f"  {mark}  {escape(f'{label(item.case)}  {reason}')}", soft_wrap=True, highlight=False)
+    failed = f"{len(made.failures)} that cannot be examined, " if made.failures else ""
+    console.print(
+        f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; "
+        "nothing was started"
+    )
+    if submit and job.cluster.name == SLURM:
+        submit.print_scripts(made, job, console)
+    return FAILED if made.failures else OK

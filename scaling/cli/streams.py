@@ -65,7 +65,6 @@ class _DiscardingOutput(io.FileIO):
 
 
 def _open_text_stream(number: int, stream: TextIO | None) -> io.TextIOWrapper:
-    """Return a text stream on a file descriptor that replaces unencodable characters by "?"."""
     raw = _DiscardingOutput(number, "w", closefd=False)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     return io.TextIOWrapper(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from rich.console import Console
 from rich.markup import escape
 
-from scaling.cli.run_study import StudyRun, plan_run
+from scaling.cli.run import StudyRun, plan_run
 from scaling.cluster import job_state, lost_cases, pack, sbatch, wait
 from scaling.cluster.cluster_settings import LOCAL, SLURM, SUBMISSIONS
 from scaling.core import store

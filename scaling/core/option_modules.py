@@ -8,7 +8,7 @@ import importlib
 from types import ModuleType
 
 _MODULES = {
-    "auto_mode": "scaling.advice.auto_mode",  # mode=auto
+    "advisor": "scaling.advice.advisor",  # mode=auto
     "autochunk": "scaling.options.autochunk",  # chunk=auto
     "compilation_cache": "scaling.options.compilation_cache",  # cache
     "computed_reference": "scaling.options.reference.computed_reference",  # a function without a closed form

@@ -246,7 +246,7 @@ def _compile_and_check(attempt: Attempt, known_blocks: Mapping[str, Any] | None 
     with _raise_in_all_processes(group):
         _require_one_process(case, group)
         if case.mode == AUTO:
-            case = option_modules.load("auto_mode").choose_case(case, group)
+            case = option_modules.load("advisor").choose_case(case, group)
             attempt.note(chosen={name: getattr(case, name) for name in CHOSEN_FIELDS})
         built = workload.build(case)
         if case.engine == JAX:

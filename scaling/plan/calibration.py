@@ -65,11 +65,11 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
         case = timing.case
         if case.kind == "floor":
             latencies[case.target, case.api] = timing.median
-        else:  # subtract the dispatch latency
-            floor = min((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
-            work, seconds = machine_peaks.peak_work(case), timing.median - min(floor, timing.median / 2)
-            key = (case.target, case.dtype, case.precision)
-            speeds.setdefault(key, []).append((float(work), work / seconds))
+            continue
+        floor = min((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
+        work, seconds = machine_peaks.peak_work(case), timing.median - min(floor, timing.median / 2)
+        key = (case.target, case.dtype, case.precision)
+        speeds.setdefault(key, []).append((float(work), work / seconds))
 
     def fastest(target: str, dtype: str = "float32", precision: str = "highest") -> float | None:
         return max((speed for _, speed in speeds.get((target, dtype, precision), ())), default=None)
@@ -99,20 +99,8 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
 
 
 def _network(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
-    """Return a network with one level that reproduces the measured all-reduce, or () if it is unknown.
-
-    The level connects the CPU cores.
-
-    Args:
-        speed: The rate of the all-reduce, in bytes per second.
-        collective: The latency of a call of a program with a collective, in seconds.
-        call: The latency of an empty call, in seconds.
-    """
+    """Return a network of the CPU cores with the bytes per second and latency of the measured all-reduce."""
     if devices < 2 or speed is None or collective is None:
         return ()
-    steps = 2 * math.ceil(math.log2(devices))
-    return (
-        Level(
-            "switch", None, speed * 2 * (devices - 1) / devices, max(collective - call, _MIN_LATENCY) / steps
-        ),
-    )
+    latency = max(collective - call, _MIN_LATENCY) / (2 * math.ceil(math.log2(devices)))
+    return (Level("switch", None, speed * 2 * (devices - 1) / devices, latency),)

@@ -4,9 +4,9 @@ compile_worker.py compiles a case and reads its cost from the program. plan_stud
 """
 
 import contextlib
-import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,12 +46,9 @@ class CompilePool:
             report: Called with each case that ends and the fields of its record (result).
             begin: Called with each case that begins.
         """
-        work = _SharedState(report)
-        for case in sorted(cases, key=lambda case: -case.devices):
-            work.queued_cases.put(case)
-        arguments = (work, begin)
+        work = _SharedState(iter(sorted(cases, key=lambda case: -case.devices)), report, begin)
         threads = [
-            threading.Thread(target=self._compile, args=arguments, daemon=True) for _ in range(self.size)
+            threading.Thread(target=self._compile, args=(work,), daemon=True) for _ in range(self.size)
         ]
         for thread in threads:
             thread.start()
@@ -61,15 +58,12 @@ class CompilePool:
         if work.failure is not None:
             raise work.failure
 
-    def _compile(self, work: "_SharedState", begin: Callable[[Case], None]) -> None:
-        """Compile cases from the queue until it is empty, and replace a worker that dies."""
+    def _compile(self, work: "_SharedState") -> None:
+        """Compile cases until none remains, and replace a worker that dies."""
         try:
             while (case := work.take()) is not None:
                 with self._open_worker() as worker:
-                    while case is not None:
-                        begin(case)
-                        if not self._compile_case(worker, case, work):
-                            break
+                    while case is not None and self._compile_case(worker, case, work):
                         case = work.take()
         except BaseException as error:
             work.failure = error
@@ -86,78 +80,63 @@ class CompilePool:
 
     def _compile_case(self, worker: WorkerGroup, case: Case, work: "_SharedState") -> bool:
         """Trace and compile a case, report it, and return whether the worker is still alive."""
-        request = {"do": "trace", "key": case.key, "case": non_default_fields(case)}
+        work.begin(case)
+        event = self._request(worker, {"do": "trace", "key": case.key, "case": non_default_fields(case)})
+        if event["event"] == "traced":
+            event = work.compile_once(
+                case, event["program"], lambda: self._request(worker, {"do": "compile", "key": case.key})
+            )
+        fields = {name: value for name, value in event.items() if name not in ("event", "key", "rank")}
+        with work.lock:
+            work.report(case, fields)
+        return event["event"] != "died"
+
+    def _request(self, worker: WorkerGroup, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the reply of a worker, or an event "died" with the record fields of the failure."""
         try:
-            event = list(worker.request(request, self.seconds))[-1]
-            if event["event"] == "traced":
-                if not work.claim(case, event["program"]):
-                    return True
-                event = list(worker.request({"do": "compile", "key": case.key}, self.seconds))[-1]
+            return list(worker.request(request, self.seconds))[-1]
         except WorkerDied as death:
             text = str(death) or f"timed out after {self.seconds:g} s (case_seconds)"
-            work.end(case, {"status": "failed", "reason": death.reason, "text": text})
-            return False
-        work.end(case, {name: value for name, value in event.items() if name not in ("event", "key", "rank")})
-        return True
+            return {"event": "died", "status": "failed", "reason": death.reason, "text": text}
 
 
 @dataclass
 class _SharedState:
-    """The state that the threads of a pool share: the queue, and the programs that are or were compiled.
+    """The state that the threads of a pool share.
 
     Attributes:
-        claimed: Dict from program digest to the case that is being compiled and the cases that wait for it.
-        compiled: Dict from program digest to the compiled case and the fields of its record.
-        programs: Dict from case to the digest of its program.
+        cases: The cases that have not begun.
+        programs: Dict from program digest to its result: the last event of its compilation, or None if it
+            failed.
         failure: Exception of a thread, which stops all others.
     """
 
+    cases: Iterator[Case]
     report: Report
-    queued_cases: "queue.Queue[Case]" = field(default_factory=queue.Queue)
+    begin: Callable[[Case], None]
     lock: threading.Lock = field(default_factory=threading.Lock)
-    claimed: dict[str, list[Case]] = field(default_factory=dict)
-    compiled: dict[str, tuple[Case, RecordFields]] = field(default_factory=dict)
-    programs: dict[Case, str] = field(default_factory=dict)
+    programs: dict[str, Future[dict[str, Any] | None]] = field(default_factory=dict)
     failure: BaseException | None = None
 
     def take(self) -> Case | None:
-        """Remove and return the next case of the queue, or return None if it is empty or a thread failed."""
-        with contextlib.suppress(queue.Empty):
-            return self.queued_cases.get_nowait() if self.failure is None else None
-        return None
+        """Return the next case, or None if there is none or a thread failed."""
+        return next(self.cases, None) if self.failure is None else None
 
-    def claim(self, case: Case, program: str | None) -> bool:
-        """Return whether a case is the first one with its program digest, and therefore must be compiled.
+    def compile_once(
+        self, case: Case, program: str | None, compile_program: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Compile a program, or wait for the result of another case with the same program digest.
 
-        Otherwise the case is reported as soon as the program has been compiled.
+        After a failed compilation, the next case that waits compiles the program again.
         """
         if program is None:
-            return True
-        with self.lock:
-            if program in self.compiled:
-                self._report_equal(case, *self.compiled[program])
-                return False
-            self.programs[case] = program
-            self.claimed.setdefault(program, []).append(case)
-            return self.claimed[program][0] is case
-
-    def end(self, case: Case, fields: RecordFields) -> None:
-        """Report a case that ended, and the cases that wait for the same program.
-
-        If the case failed, the waiting cases return to the queue.
-        """
-        with self.lock:
-            program = self.programs.get(case)
-            followers = self.claimed.pop(program, [case])[1:] if program else []
-            self.report(case, fields | ({"program": program} if program else {}))
-            if fields["status"] == "failed":
-                for follower in followers:
-                    self.queued_cases.put(follower)
-                return
-            if program:
-                self.compiled[program] = case, fields
-            for follower in followers:
-                self._report_equal(follower, case, fields)
-
-    def _report_equal(self, case: Case, compiled: Case, fields: RecordFields) -> None:
-        self.report(case, fields | {"compiled_as": compiled.key, "program": self.programs[compiled]})
+            return compile_program()
+        mine = Future[dict[str, Any] | None]()
+        while (first := self.programs.setdefault(program, mine)) is not mine:
+            if (shared := first.result()) is not None:
+                return shared
+        event = compile_program() | {"program": program}
+        if failed := event["status"] == "failed":
+            del self.programs[program]
+        mine.set_result(None if failed else event | {"compiled_as": case.key})
+        return event

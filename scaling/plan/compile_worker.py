@@ -10,21 +10,21 @@ The process allocates no memory on devices. compile_pool.py sets the environment
 that it does not use accelerators.
 """
 
+import contextlib
 import dataclasses
-import functools
 import hashlib
 import json
 import math
 import os
 import re
 import signal
-import sys
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import topologies
 from jax.extend.core import jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
@@ -33,7 +33,6 @@ from scaling.core.case import AUTO, Case, Refusal, from_dict
 from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
 from scaling.options.program import hlo_cost, program_stats
-from scaling.plan import topology
 from scaling.workers import event_channel, process_memory
 
 _USED = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
@@ -47,8 +46,8 @@ _WITH_CUBLAS = {"xla_gpu_enable_triton_gemm": False}
 RecordFields = dict[str, Any]
 
 
-def main() -> int:
-    """Process trace and compile requests until standard input ends, and return exit status 0."""
+def main() -> None:
+    """Process trace and compile requests until standard input ends."""
     channel = event_channel.open_channel()
     header = json.loads(channel.requests.readline())
     event_channel.die_with_parent(header["parent"])
@@ -72,7 +71,6 @@ def main() -> int:
         except Exception as error:
             event = {"event": "end"} | describe_failure(error)
         channel.send_event(**event | {"key": request["key"]})
-    return 0
 
 
 def describe_failure(error: Exception) -> RecordFields:
@@ -87,6 +85,35 @@ def describe_failure(error: Exception) -> RecordFields:
     return {"status": "failed", "reason": reason, "text": environment.scrub(text)[:500]}
 
 
+def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
+    """Return compile-only devices of the platform and target of the header, without access to such devices.
+
+    For a TPU, the devices form a complete slice. A single device is an exception: it is taken from the
+    smallest slice that libtpu supports (2 x 2).
+    """
+    platform, target, per_host = header["platform"], header["target"], header["per_host"]
+    if platform == "cpu":
+        return jax.devices("cpu")[:count]
+    if platform == "gpu":
+        name = f"1x{max(1, count // per_host)}x{min(count, per_host)}"
+        platform, options = "cuda", {"topology": name, "target_config": _to_text_proto(target)}
+    else:
+        chips = header["places"][str(count)]
+        chips = chips if count > 1 else [2 if axis < 2 else 1 for axis in range(len(chips))]
+        name, options = f"{target}:{'x'.join(map(str, chips))}", {}
+    description = topologies.get_topology_desc(platform=platform, topology_name=name, **options)
+    return list(description.devices)[:count]
+
+
+def _to_text_proto(fields: Mapping[str, Any]) -> str:
+    return " ".join(
+        f"{name} {{ {_to_text_proto(value)} }}"
+        if isinstance(value, Mapping)
+        else f"{name}: {json.dumps(value)}"
+        for name, value in fields.items()
+    )
+
+
 class TracedCase:
     """A case whose program is built and traced for its devices.
 
@@ -97,39 +124,23 @@ class TracedCase:
 
     def __init__(self, header: Mapping[str, Any], case: Case) -> None:
         self.header, self.case = header, case
-        slice_shape = tuple(header["places"][str(case.devices)])
-        self.devices = topology.devices(
-            header["platform"], case.devices, header["target"], slice_shape, header["per_host"]
-        )
+        self.devices = _absent_devices(header, case.devices)
         self.built = workload.build(case)
         self.sizes = compile_case.settle_shape(case, self.built, self._missing_memory)
         self.jaxpr: Any = None
-        # With chunk=auto, the block sizes and thus the program are determined by compiling.
-        self.program = None if case.chunk == AUTO else self._trace_digest()
-
-    def _trace_digest(self) -> str | None:
-        """Return the digest of the traced program, or None if the program is too large to trace.
-
-        A pmap program cannot be traced, so that the equivalent shard_map program is used.
-        """
-        stages_without_compiling = functools.partial(timing.Stages, compiled=None)
-        compiled_case = compile_case.compile_blocks(
-            self.case,
-            self.built,
-            self.sizes,
-            self.devices,
-            lambda program: stages_without_compiling(program.function),
+        self.program: str | None = None
+        if case.chunk == AUTO:  # the block sizes and thus the program are determined by compiling
+            return
+        uncompiled = compile_case.compile_blocks(
+            case, self.built, self.sizes, self.devices, lambda program: timing.Stages(program.function, None)
         )
-        if compiled_case.overflow:
-            return None
-        try:
-            self.jaxpr = compile_case.trace_program(compiled_case, self.devices)
-        except OverflowError:
-            return None
-        return _digest(self.case, self.jaxpr, compiled_case.steps, shape.padding_share(self.case, self.sizes))
+        if not uncompiled.overflow:
+            with contextlib.suppress(OverflowError):
+                self.jaxpr = compile_case.trace_program(uncompiled, self.devices)
+                padding = shape.padding_share(case, self.sizes)
+                self.program = _digest(case, self.jaxpr, uncompiled.steps, padding)
 
     def _missing_memory(self, compiled_case: compile_case.CompiledCase) -> str | None:
-        """Return a message if the program needs more memory than a device has, or None if it fits."""
         compiled = compiled_case.stages.compiled
         if isinstance(compiled, _RejectedProgram) and compiled_case.needs == memory.program_bytes(compiled):
             return _describe_shortage(compiled.message)
@@ -151,13 +162,10 @@ class TracedCase:
         except shape.TooLarge as error:
             return fields | describe_failure(error)
         cost = hlo_cost.read(compiled_case.stages.compiled.as_text())
-        fields |= vars(program_stats.program_work(compiled_case, self.devices, cost)) | {
-            **compiled_case.needs
-        }
-        fields |= {name: getattr(compiled_case.stages, name) for name in COMPILING_STAGES} | _optimized_work(
-            cost, compiled_case.steps, self.header["platform"]
-        )
         fields |= {
+            **vars(program_stats.program_work(compiled_case, self.devices, cost)), **compiled_case.needs,
+            **{name: getattr(compiled_case.stages, name) for name in COMPILING_STAGES},
+            **_optimized_work(cost, compiled_case.steps, self.header["platform"]),
             "passes": shape.count_passes(compiled_case.case, self.built, self.sizes) or None,
             "padding": shape.padding_share(self.case, self.sizes), "blocks": compiled_case.blocks,
             "peak_bytes": compiled_case.bytes_while_running,
@@ -209,8 +217,6 @@ class _RejectedProgram:
 
 
 def _rejected_program(program: layout.Program, devices: int, message: str) -> _RejectedProgram:
-    """Return a program that the compiler rejected as too large, with its memory in bytes per device."""
-
     def size(array: Any, shape: tuple[int, ...]) -> int:
         return math.prod(shape) * array.dtype.itemsize
 
@@ -218,21 +224,18 @@ def _rejected_program(program: layout.Program, devices: int, message: str) -> _R
     argument_bytes = sum(size(array, array.sharding.shard_shape(array.shape)) for array in arguments)
     outputs = jax.tree.leaves(jax.eval_shape(program.function, *arguments))
     output_bytes = sum(size(array, array.shape) for array in outputs) // devices
-    temp_bytes = max(0, int(_to_bytes(used[1], used[2])) - argument_bytes - output_bytes) if used else None
+    temp_bytes = (
+        max(0, int(float(used[1]) * _UNITS[used[2]]) - argument_bytes - output_bytes) if used else None
+    )
     return _RejectedProgram(message, argument_bytes, output_bytes, temp_bytes)
 
 
 def _describe_shortage(message: str) -> str:
-    """Shorten an out-of-memory message to "needs 40 GB, a device has 16 GB" if it contains the numbers."""
     used = _USED.search(message)
     if used is None:
         return environment.scrub(" ".join(message.split()))[:300]
-    needs, available = format_bytes(_to_bytes(used[1], used[2])), format_bytes(_to_bytes(used[3], used[4]))
+    needs, available = (format_bytes(float(used[k]) * _UNITS[used[k + 1]]) for k in (1, 3))
     return f"needs {needs}, a device has {available}"
-
-
-def _to_bytes(number: str, unit: str) -> float:
-    return float(number) * _UNITS[unit]
 
 
 _MESH = re.compile(r"AbstractMesh\((?:[^()]|\([^()]*\))*\)")
@@ -255,14 +258,8 @@ def _digest(case: Case, jaxpr: Any, steps: int = 1, padding: float | None = None
     constants = [hashlib.sha256(array.tobytes()).hexdigest() for array in arrays]
     communicates = _COMMUNICATION.search(text) is not None
     settings = (case.api, case.dtype, case.precision, case.storage, case.memory_limit)
-    content = [
-        text,
-        constants,
-        *settings,
-        (case.devices, case.axes) if communicates else None,
-        steps,
-        padding,
-    ]
+    mesh = (case.devices, case.axes) if communicates else None
+    content = [text, constants, *settings, mesh, steps, padding]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
 
 
@@ -298,4 +295,4 @@ def _optimized_work(cost: hlo_cost.ProgramCost, steps: int, platform: str) -> Re
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -178,7 +178,8 @@ def from_config(config: Mapping[str, Any]) -> Hardware:
     )  # fmt: skip
 
 
-def _is_positive(value: Any) -> bool:
+def is_positive(value: Any) -> bool:
+    """Return whether a value of a configuration is a finite number greater than 0."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
@@ -196,16 +197,15 @@ def _is_file_name(value: Any) -> bool:
 
 def _is_span(value: Any) -> bool:
     return (
-        isinstance(value, list) and len(value) == 2 and all(map(_is_positive, value)) and value[0] <= value[1]
+        isinstance(value, list) and len(value) == 2 and all(map(is_positive, value)) and value[0] <= value[1]
     )
 
 
 def _is_share(value: Any) -> bool:
-    return _is_positive(value) and value <= 1
+    return is_positive(value) and value <= 1
 
 
 def _has_keys(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    """Return a predicate that accepts mappings with exactly these keys and valid values."""
     return lambda value: (
         isinstance(value, Mapping) and set(value) == set(keys) and all(map(is_valid, value.values()))
     )
@@ -216,7 +216,7 @@ def _or_none(is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _are_stragglers(value: Any) -> bool:
-    return _has_keys(("share", "slowdown"), _is_positive)(value) and value["share"] < 1 <= value["slowdown"]
+    return _has_keys(("share", "slowdown"), is_positive)(value) and value["share"] < 1 <= value["slowdown"]
 
 
 def _are_slices(value: Any) -> bool:
@@ -231,7 +231,7 @@ def _is_level(value: Any) -> bool:
         level = Level(**value)
     except TypeError:  # not a mapping, or with other keys
         return False
-    numbers = _is_positive(level.bandwidth) and _is_positive(level.latency) and _is_count(level.wraps)
+    numbers = is_positive(level.bandwidth) and is_positive(level.latency) and _is_count(level.wraps)
     return level.shape in SHAPES and numbers and (level.devices is None or _is_count(level.devices))
 
 
@@ -247,7 +247,7 @@ def _is_network(value: Any) -> bool:
 _NUMBER, _COUNT, _SPAN = "a positive number", "a positive integer", "two positive numbers such as [0.4, 0.9]"
 _BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
 _Rule = tuple[Callable[[Any], bool], str]  # (predicate, description of valid values)
-_rate_by_dtype = _has_keys(DTYPES, _or_none(_is_positive))
+_rate_by_dtype = _has_keys(DTYPES, _or_none(is_positive))
 _RULES: dict[str, _Rule] = {
     "name": (_is_file_name, "made of letters, digits and ._+-"),
     "title": (_or_none(_is_text), "a name or null"),
@@ -263,22 +263,22 @@ _RULES: dict[str, _Rule] = {
     "per_chip": (_is_count, _COUNT),
     "most": (_is_count, _COUNT),
     "slices": (_or_none(_are_slices), "shapes in chips, beginning with one chip, such as [[1, 1], [2, 2]]"),
-    "price": (_or_none(_is_positive), f"{_NUMBER} or null"),
+    "price": (_or_none(is_positive), f"{_NUMBER} or null"),
 }  # fmt: skip
 _RATE_RULES: dict[str, _Rule] = {
-    "memory": (_is_positive, _NUMBER),
-    "bandwidth": (_is_positive, _NUMBER),
+    "memory": (is_positive, _NUMBER),
+    "bandwidth": (is_positive, _NUMBER),
     "products": (
-        _has_keys(DTYPES, _has_keys(PRECISIONS, _or_none(_is_positive))),
+        _has_keys(DTYPES, _has_keys(PRECISIONS, _or_none(is_positive))),
         f"a positive number or null for each of {', '.join(PRECISIONS)}, for each of {', '.join(DTYPES)}",
     ),
     "arithmetic": (_rate_by_dtype, _BY_DTYPE),
     "transcendental": (_rate_by_dtype, _BY_DTYPE),
     "divisions": (_or_none(_rate_by_dtype), _BY_DTYPE),
     "reductions": (_or_none(_rate_by_dtype), _BY_DTYPE),
-    "turned": (_or_none(_is_positive), f"{_NUMBER} or null"),
-    "kernel_seconds": (_is_positive, _NUMBER),
-    "call_seconds": (_is_positive, _NUMBER),
+    "turned": (_or_none(is_positive), f"{_NUMBER} or null"),
+    "kernel_seconds": (is_positive, _NUMBER),
+    "call_seconds": (is_positive, _NUMBER),
     "network": (
         _is_network,
         "a list of levels such as {shape: tree, devices: null, bandwidth: 5.0e+10, latency: 5.0e-6}, "
@@ -286,7 +286,7 @@ _RATE_RULES: dict[str, _Rule] = {
     ),
 }
 _PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # calibration.py measures the rates of a CPU
-    "cpu": {"memory": (_or_none(_is_positive), f"{_NUMBER} or null")},
+    "cpu": {"memory": (_or_none(is_positive), f"{_NUMBER} or null")},
     "gpu": _RATE_RULES | {
         "target": (
             lambda value: isinstance(value, Mapping) and len(value) > 0,

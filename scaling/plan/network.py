@@ -80,7 +80,6 @@ def _all_reduce(
 
 
 def _ring_or_tree(size: float, devices: int, level: Level) -> CollectiveCost:
-    """Return the cost of an all-reduce by a ring or a tree, whichever takes less time."""
     if devices < 2:
         return _FREE
     steps = 2 * (devices - 1)

@@ -31,11 +31,7 @@ from scaling.workers.preflight_result import PreflightResult
 from scaling.workers.run_settings import RunSettings
 
 # Dict from platform to packages. One of them must be installed to compile for the platform.
-_COMPILERS = {
-    "tpu": ("libtpu",),
-    "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"),
-    "cpu": ("jaxlib",),
-}
+_COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}
 _ASSEMBLERS = ("nvidia-cuda-nvcc-cu12", "nvidia-cuda-nvcc")  # for GPUs, unless CUDA is installed
 _CUDA = Path("/usr/local/cuda")  # where XLA searches for CUDA
 _EXTRA = {"tpu": "plan-tpu", "gpu": "plan-gpu"}
@@ -83,9 +79,8 @@ class PlanSchedule:
     """The cases of a planned study that are to be compiled, and those that cannot be.
 
     Attributes:
-        cases: Cases to plan.
-        compiled_as: Dict from each of these cases to the case that is compiled. This is a smaller case if the
-            machine has too few devices.
+        cases: Cases to plan, each with the case that is compiled. This is a smaller case if the machine has
+            too few devices.
         environments: Dict from `PreflightResult.environment_key` to the hardware and software to record.
         rejected: Cases that cannot be planned, each with reason and text of its record.
         done: Number of cases that are already planned.
@@ -93,8 +88,7 @@ class PlanSchedule:
     """
 
     study: PlannedStudy
-    cases: tuple[PreflightResult, ...]
-    compiled_as: Mapping[Case, Case]
+    cases: tuple[tuple[PreflightResult, Case], ...]
     environments: Mapping[tuple, dict[str, Any]]
     rejected: tuple[tuple[PreflightResult, str, str], ...]
     done: int
@@ -115,13 +109,9 @@ def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
         if config[option] != default:
             text = f"{option}={config[option]} has no effect on a plan: it is an option of `scaling run`"
             raise Refusal(f"{text}; remove it")
-    folder, settings, deadline = (
-        parse_results(config["results"]),
-        RunSettings.from_config(config),
-        config["deadline"],
-    )
-    number = isinstance(deadline, int | float) and not isinstance(deadline, bool) and 0 < deadline < math.inf
-    if deadline is not None and not number:
+    folder, settings = parse_results(config["results"]), RunSettings.from_config(config)
+    deadline = config["deadline"]
+    if deadline is not None and not machines.is_positive(deadline):
         raise Refusal(f"deadline must be a positive number of seconds, not {deadline!r}")
     hardware = machines.from_config(config["hardware"])
     store.check_schemas(folder)
@@ -141,13 +131,9 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 
 
 def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
-    """Return the cases of a study.
-
-    devices=all is replaced by each available device count that divides the points evenly.
-    """
+    """Return the cases of a study. devices=all means each available device count that divides the points."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
-    study, fields = _fill_in_devices(config["study"], hardware), _fill_in_devices(overrides, hardware)
-    cells = grid.expand_study(study, fields, max_cases)
+    cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts())
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
         return cells
     return [
@@ -157,63 +143,47 @@ def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int)
     ]
 
 
-def _fill_in_devices(value: Any, hardware: Hardware) -> Any:
-    """Return a study, or its overrides, with devices=all replaced by the available device counts."""
-    if isinstance(value, list):
-        return [_fill_in_devices(item, hardware) for item in value]
-    if not isinstance(value, Mapping):
-        return value
-    filled = {name: _fill_in_devices(item, hardware) for name, item in value.items()}
-    return filled | ({"devices": hardware.device_counts()} if filled.get("devices") == grid.EVERY else {})
-
-
 def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total: None) -> PlanSchedule:
     """Check the cases of a study, and return the schedule of those that are not planned yet.
 
     `note` is called several times a second with the numbers of checked and of all cases.
     """
-    compiler = find_compiler(study.hardware)
+    hardware, (compiler, version) = study.hardware, find_compiler(study.hardware)
     results = preflight.examine_cells(study.cells, study.settings.case_seconds, note)
-    environments = {result.environment_key: _environment(study, compiler, result) for result in results}
+    recorded = {"name": hardware.name, "digest": hardware.digest, compiler: version}
+    platform, flags = hardware.platform, environment.variables(hardware.platform)
+    environments = {
+        result.environment_key: environment.describe(
+            platform, hardware.device_kind, flags, result.workload_digest, None, hardware=recorded
+        )
+        for result in results
+    }
     plans = store.load(study.folder).plans if study.folder.is_dir() else []
     planned_before = {(record.key, record.environment["digest"]) for record in plans if record.good}
-    cases, rejected, compiled_as = [], [], {}
-    new = [
-        result
-        for result in results
-        if (result.case.key, environments[result.environment_key]["digest"]) not in planned_before
-    ]
+    keys = [(result.case.key, environments[result.environment_key]["digest"]) for result in results]
+    new = [result for result, key in zip(results, keys, strict=True) if key not in planned_before]
+    cases, rejected = [], []
     for result in new:
-        case, max_devices = result.case, study.hardware.most
-        smaller = case if case.devices <= max_devices else smaller_case(case, study.hardware)
+        case = result.case
+        compiled = case if case.devices <= hardware.most else smaller_case(case, hardware)
         if rejection := _why_rejected(result):
             rejected.append((result, *rejection))
-        elif smaller is None:
-            text = f"no program on {max_devices} devices or fewer does the same work per device"
+        elif compiled is None:
+            text = f"no program on {hardware.most} devices or fewer does the same work per device"
             rejected.append((result, "not_defined", text))
         else:
-            cases.append(result)
-            compiled_as[case] = smaller
-    keys = frozenset(result.case.key for result in results)
+            cases.append((result, compiled))
     return PlanSchedule(
-        study,
-        tuple(cases),
-        compiled_as,
-        environments,
-        tuple(rejected),
-        len(results) - len(new),
-        keys,
-    )
+        study, tuple(cases), environments, tuple(rejected), len(results) - len(new),
+        frozenset(key for key, _ in keys),
+    )  # fmt: skip
 
 
 def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
     if outcome := result.failure or result.inapplicable:
         return outcome
     if result.case.engine != "jax":
-        return (
-            "not_offered",
-            f"{result.case.engine} is not compiled by XLA, and only JAX can be planned",
-        )
+        return "not_offered", f"{result.case.engine} is not compiled by XLA, and only JAX can be planned"
     if result.case.mode == AUTO:
         return "not_defined", "mode=auto is chosen on the machine that runs it; plan the modes themselves"
     if not result.case.jit:
@@ -262,24 +232,14 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
     return None
 
 
-def _environment(study: PlannedStudy, compiler: tuple[str, str], result: PreflightResult) -> dict[str, Any]:
-    name, version = compiler
-    hardware, digest = study.hardware, result.workload_digest
-    recorded = {"name": hardware.name, "digest": hardware.digest, name: version}
-    flags = environment.variables(hardware.platform)
-    return environment.describe(
-        hardware.platform, hardware.device_kind, flags, digest, None, hardware=recorded
-    )
-
-
 def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
     """Compile the cases, predict their times, and write the record of each case when it ends.
 
     `listener` is called with an event, which is a dict, when a case begins or ends.
     """
     study, by_program = schedule.study, dict[Case, list[PreflightResult]]()
-    for result in schedule.cases:
-        by_program.setdefault(schedule.compiled_as[result.case], []).append(result)
+    for result, compiled in schedule.cases:
+        by_program.setdefault(compiled, []).append(result)
     create_results(study.folder)
     with store.locked(study.folder, ".plan.lock"):
         writer = store.Writer(study.folder)
@@ -297,26 +257,17 @@ def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
             for result in by_program[compiled]:
                 conclude(result, predict(result.case, compiled, study.hardware, fields))
 
-        store.write_json(_manifest_file(study), _manifest(study))
+        def begin(compiled: Case) -> None:
+            listener({"event": "begin", "key": by_program[compiled][0].case.key})
+
+        _write_manifest(study)
         for result, reason, text in schedule.rejected:
-            conclude(
-                result,
-                {
-                    "status": "failed" if result.failure else "skipped",
-                    "reason": reason,
-                    "text": text,
-                },
-            )
+            status = "failed" if result.failure else "skipped"
+            conclude(result, {"status": status, "reason": reason, "text": text})
         if by_program:
-            pool = _compile_pool(study, by_program)
-            pool.compile_all(
-                by_program, report, lambda c: listener({"event": "begin", "key": by_program[c][0].case.key})
-            )
-
-
-def _compile_pool(study: PlannedStudy, cases: Mapping[Case, Any]) -> CompilePool:
-    header = worker_header(study.hardware, {case.devices for case in cases})
-    return CompilePool(header, min(len(cores.usable_cores()), len(cases)), study.settings.case_seconds)
+            header = worker_header(study.hardware, {case.devices for case in by_program})
+            size = min(len(cores.usable_cores()), len(by_program))
+            CompilePool(header, size, study.settings.case_seconds).compile_all(by_program, report, begin)
 
 
 def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
@@ -354,27 +305,15 @@ def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields
     return fields | {"predicted": dataclasses.asdict(time) | {"by": "formula" if beyond else "program"}}
 
 
-def _manifest_file(study: PlannedStudy) -> Path:
-    return study.folder / f"plan-{study.hardware.name}.json"
-
-
-def _manifest(study: PlannedStudy) -> dict[str, Any]:
+def _write_manifest(study: PlannedStudy) -> None:
+    hardware, path = study.hardware, study.folder / f"plan-{study.hardware.name}.json"
     scaling = {cell.scaling for cell in study.cells}
-    before = store.read_json(_manifest_file(study))  # may describe another study in the same folder
+    before = store.read_json(path)  # may describe another study in the same folder
     if isinstance(before, dict) and isinstance(before.get("scaling"), list):
         scaling |= set(map(str, before["scaling"]))
-    hardware = {
-        **study.hardware.config,
-        "digest": study.hardware.digest,
-        "device_kind": study.hardware.device_kind,
-    }
-    fields = {
-        "study": study.name,
-        "title": study.title,
-        "scaling": sorted(scaling),
-        "hardware": hardware,
-    }
-    return store.stamp() | fields
+    described = {**hardware.config, "digest": hardware.digest, "device_kind": hardware.device_kind}
+    fields = {"study": study.name, "title": study.title, "scaling": sorted(scaling), "hardware": described}
+    store.write_json(path, store.stamp() | fields)
 
 
 def describe_work(schedule: PlanSchedule) -> str:
@@ -412,5 +351,4 @@ def plan_lines(schedule: PlanSchedule, found: Findings, deadline: float | None) 
 
 
 def _format_range(low: float, high: float) -> str:
-    """Return two numbers as text such as "2 to 5", or one number if both have the same text."""
     return " to ".join(dict.fromkeys(map(format_number, (low, high))))

@@ -17,156 +17,95 @@ _UNDEFINED = "not_defined"
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
     """Return the (reason, text) to record for a case that cannot run, or None if the case can run.
 
-    The reason is a code such as "not_defined", and the text explains it.
-
-    Args:
-        case: The case (one configuration to run), with its defaults filled in by completion.py.
-        workload: The workload of the case, which contains the function to differentiate.
-        sizes: The numbers of outputs, inputs and seeds of the derivative.
+    The reason is a code such as "not_defined". The defaults of the case are filled in by completion.py.
     """
-    rules = [
-        *_mode_rules(case, workload, sizes), *_reduction_rules(case, workload, sizes),
-        *_coloring_rules(case, workload), *_mixed_rules(case, workload), *_offer_rules(case, workload, sizes),
-    ]  # fmt: skip
-    if case.engine != JAX:
-        offer: tuple[str, str] | None = option_modules.load("peers").why_not_offered(case, workload, sizes)
-        return _first_match(rules) or offer
-    if case.seeds == "colored" and case.ad_mode.has_seeds:
-        text = option_modules.load("sparse").why_unavailable()
-        rules.append(("not_installed", bool(text), text))
-    return _first_match([*rules, *_layout_rules(case, sizes)])
+    rules = _list_rules(case, workload, sizes)
+    if case.engine == JAX:
+        needs_asdex = case.seeds == "colored" and case.ad_mode.has_seeds
+        missing = option_modules.load("sparse").why_unavailable() if needs_asdex else ""
+        rules += [("not_installed", bool(missing), missing), *_list_layout_rules(case, sizes)]
+    found = next(((reason, text) for reason, applies, text in rules if applies), None)
+    if found is None and case.engine != JAX:
+        found = option_modules.load("peers").why_not_offered(case, workload, sizes)
+    return found
 
 
-def _first_match(rules: list[_Rule]) -> tuple[str, str] | None:
-    return next(((reason, text) for reason, holds, text in rules if holds), None)
-
-
-def _mode_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    mode, second = case.ad_mode, case.target in SECOND
-    one_number = f"target={case.target} needs a function with one output; {case.workload} has {sizes.values}"
-    laplacian, only = case.target == LAPLACIAN, [name for name in MODES if MODES[name].laplacian_only]
-    needed = ", ".join([*HESSIAN, *(only if laplacian else ())])
-    once = f"mode={case.mode} computes first derivatives; target={case.target} needs {needed}"
-    kind = "the Laplacian" if mode.laplacian_only else "second derivatives"
-    targets = " or ".join([LAPLACIAN] if mode.laplacian_only else SECOND)
-    twice = f"mode={case.mode} computes {kind}; use target={targets}"
+def _list_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
+    mode, reduction, second = case.ad_mode, workload.reduction, case.target in SECOND
+    name, sums, whole = case.workload, reduction.sums_points, case.batch == "whole"
     by_point = f"target={case.target} is computed for each point"
-    over_outputs = (
-        f"mode={case.mode} differentiates a sum over outputs, which {case.workload} does not ask for"
-    )
-    reduction = workload.reduction
-    is_sum = sizes.summed or reduction.sums_points or (reduction.sums_outputs and case.batch == "vmap")
-    is_sum |= workload.reduce is None and sizes.outputs == 1 and case.batch == "vmap"
-    return [
-        (_UNDEFINED, second and sizes.values != 1, one_number),
-        (_UNDEFINED, second and mode.has_seeds and mode.order != 2, once),
-        (
-            _UNDEFINED,
-            second and case.split == "data",
-            f"{by_point}, and split=data differentiates a sum over points",
-        ),
-        (_UNDEFINED, second and case.batch == "whole", f"{by_point}; use batch=vmap"),
-        (_UNDEFINED, mode.order == 2 and not (laplacian if mode.laplacian_only else second), twice),
-        (_UNDEFINED, mode.single_seed and not is_sum, over_outputs),
-    ]
-
-
-def _reduction_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    mode, reduction, on_host = case.ad_mode, workload.reduction, case.storage == "host"
-    sums = reduction.sums_points
-    per_point = [name for name in workload.names if name in workload.points]
-    shared = (
-        "reduce=points needs wrt= inputs that all points share, "
-        f"and each point has its own {' and '.join(per_point)}"
-    )
-    uneven = (
-        f"mode={case.mode} sums over the points of each device, and {case.points} points do not divide "
-        f"evenly over {case.axes[0]} devices"
-    )
-    on_devices = (
-        "the sum over points is one Jacobian, which stays on the devices; "
-        "use block to compute some points at a time"
-    )
-    whole = case.batch == "whole" and not mode.is_value and not sums
-    one_number = (
-        f"{case.workload} with batch=whole returns one number, for which reduce={reduction.name} is undefined"
-    )
-    return [
-        (_UNDEFINED, sums and not mode.is_value and bool(per_point), shared),
-        (_UNDEFINED, sums and mode.by_workload and case.points % case.axes[0] != 0, uneven),
-        (_UNDEFINED, sums and on_host, on_devices),
-        (_UNDEFINED, whole and reduction.products,
-         f"reduce={reduction.name} is computed for each point; use batch=vmap"),
-        (_UNDEFINED, whole and sizes.summed and not reduction.linear_in_inputs, one_number),
-        (_UNDEFINED, whole and on_host, "storage=host computes some points at a time; use batch=vmap"),
-    ]  # fmt: skip
-
-
-def _coloring_rules(case: Case, workload: Workload) -> list[_Rule]:
-    mode, colored = case.ad_mode, case.seeds == "colored" and not case.ad_mode.is_value
+    # Modes and targets of second derivatives.
+    targets = (LAPLACIAN,) if mode.laplacian_only else SECOND
+    modes = [*HESSIAN, *(m for m in MODES if MODES[m].laplacian_only and case.target == LAPLACIAN)]
+    kind = "the Laplacian" if mode.laplacian_only else "second derivatives"
+    is_sum = sizes.summed or sums or (reduction.sums_outputs and not whole)
+    is_sum |= workload.reduce is None and sizes.outputs == 1 and not whole
+    # Inputs with a value for each point.
+    per_point = [each for each in workload.names if each in workload.points]
+    separable = len(per_point) == (len(workload.names) if sizes.summed and not sums else 0)
+    whole_jacobian = whole and not mode.is_value and not sums
+    # Colored seeds and mixed modes.
+    colored, mixed = case.seeds == "colored" and not mode.is_value, bool(mode.parts)
     one_seed = "hvp" if case.target == "hvp" else mode.name if mode.single_seed else ""
     asked, fix = f"reduce={workload.reduce}", "reduce=whole"
     if case.target == LAPLACIAN:
         asked, fix = f"target={LAPLACIAN}", "target=hessian"
-    reduced = f"seeds=colored returns the nonzeros of the whole Jacobian, not {asked}; use {fix}"
-    no_pattern = (
-        f"{case.workload} has no sparsity pattern, so that {case.mode} cannot return the nonzeros alone"
-    )
+    by_input = mixed and case.seeds != "colored"
+    of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""
+    by = f" by {case.wrt}" if case.wrt else ""
     return [
-        (_UNDEFINED, colored and workload.reduce is not None, reduced),
-        (_UNDEFINED, colored and case.batch == "whole",
-         "seeds=colored is computed for each point; use batch=vmap"),
+        (_UNDEFINED, second and sizes.values != 1,
+         f"target={case.target} needs a function with one output; {name} has {sizes.values}"),
+        (_UNDEFINED, second and mode.has_seeds and mode.order != 2,
+         f"mode={case.mode} computes first derivatives; target={case.target} needs {', '.join(modes)}"),
+        (_UNDEFINED, second and case.split == "data",
+         f"{by_point}, and split=data differentiates a sum over points"),
+        (_UNDEFINED, second and whole, f"{by_point}; use batch=vmap"),
+        (_UNDEFINED, mode.order == 2 and case.target not in targets,
+         f"mode={case.mode} computes {kind}; use target={' or '.join(targets)}"),
+        (_UNDEFINED, mode.single_seed and not is_sum,
+         f"mode={case.mode} differentiates a sum over outputs, which {name} does not ask for"),
+        (_UNDEFINED, sums and not mode.is_value and bool(per_point),
+         "reduce=points needs wrt= inputs that all points share, "
+         f"and each point has its own {' and '.join(per_point)}"),
+        (_UNDEFINED, sums and mode.by_workload and case.points % case.axes[0] != 0,
+         f"mode={case.mode} sums over the points of each device, and {case.points} points do not divide "
+         f"evenly over {case.axes[0]} devices"),
+        (_UNDEFINED, sums and case.storage == "host",
+         "the sum over points is one Jacobian, which stays on the devices; "
+         "use block to compute some points at a time"),
+        (_UNDEFINED, whole_jacobian and reduction.products,
+         f"reduce={reduction.name} is computed for each point; use batch=vmap"),
+        (_UNDEFINED, whole_jacobian and sizes.summed and not reduction.linear_in_inputs,
+         f"{name} with batch=whole returns one number, for which reduce={reduction.name} is undefined"),
+        (_UNDEFINED, whole_jacobian and case.storage == "host",
+         "storage=host computes some points at a time; use batch=vmap"),
+        (_UNDEFINED, colored and workload.reduce is not None,
+         f"seeds=colored returns the nonzeros of the whole Jacobian, not {asked}; use {fix}"),
+        (_UNDEFINED, colored and whole, "seeds=colored is computed for each point; use batch=vmap"),
         (_UNDEFINED, colored and bool(one_seed), f"{one_seed} has one seed, which needs no coloring"),
-        (_UNDEFINED, colored and not mode.has_seeds and workload.pattern is None, no_pattern),
+        (_UNDEFINED, colored and not mode.has_seeds and workload.pattern is None,
+         f"{name} has no sparsity pattern, so that {case.mode} cannot return the nonzeros alone"),
+        (_UNDEFINED, mixed and whole, "mode=mixed is computed for each point; use batch=vmap"),
+        (_UNDEFINED, by_input and reduction.products,
+         f"reduce={reduction.name} needs the columns of all inputs, "
+         f"and each part of mode={case.mode} has some of them; use jacfwd or jacrev"),
+        (_UNDEFINED, by_input and len(workload.names) < 2,
+         "mode=mixed needs several inputs, some forward and some in reverse, "
+         f"and wrt={case.wrt} is one; with seeds=colored it can mix modes within one input"),
+        ("not_offered", case.engine == JAX and mode.by_workload and case.mode not in workload.whole_modes,
+         f"{name} offers no {case.mode}{by}{of}"),
+        ("not_offered", whole and workload.whole is None, f"{name} does not offer batch=whole"),
+        ("not_offered", whole and mode.has_seeds and not separable,
+         f"{name} with batch=whole cannot be differentiated by wrt={case.wrt}"),
+        (_UNDEFINED, whole and case.engine == JAX and case.axes[0] > 1 and not sums,
+         "batch=whole cannot be partitioned over points; use split=seeds"),
     ]  # fmt: skip
 
 
-def _mixed_rules(case: Case, workload: Workload) -> list[_Rule]:
-    mixed, reduction = bool(case.ad_mode.parts), workload.reduction
-    by_input = mixed and case.seeds != "colored"
-    halves = (
-        f"reduce={reduction.name} needs the columns of all inputs, "
-        f"and each part of mode={case.mode} has some of them; use jacfwd or jacrev"
-    )
-    one_input = (
-        f"mode=mixed needs several inputs, some forward and some in reverse, and wrt={case.wrt} is one"
-    )
-    return [
-        (
-            _UNDEFINED,
-            mixed and case.batch == "whole",
-            "mode=mixed is computed for each point; use batch=vmap",
-        ),
-        (_UNDEFINED, by_input and reduction.products, halves),
-        (
-            _UNDEFINED,
-            by_input and len(workload.names) < 2,
-            f"{one_input}; with seeds=colored it can mix modes within one input",
-        ),
-    ]
-
-
-def _offer_rules(case: Case, workload: Workload, sizes: DerivativeShape) -> list[_Rule]:
-    ours, whole, sums = case.engine == JAX, case.batch == "whole", workload.reduction.sums_points
-    unwritten = ours and case.ad_mode.by_workload and case.mode not in workload.whole_modes
-    of = f" of reduce={case.reduce}" if case.reduce else " of nonzeros" if case.seeds == "colored" else ""
-    by = f" by {case.wrt}" if case.wrt else ""
-    per_point = [name in workload.points for name in workload.names]
-    separable = all(per_point) if sizes.summed and not sums else not any(per_point)
-    inputs = f"{case.workload} with batch=whole cannot be differentiated by wrt={case.wrt}"
-    uncut = "batch=whole cannot be partitioned over points; use split=seeds"
-    return [
-        ("not_offered", unwritten, f"{case.workload} offers no {case.mode}{by}{of}"),
-        ("not_offered", whole and workload.whole is None, f"{case.workload} does not offer batch=whole"),
-        ("not_offered", whole and case.ad_mode.has_seeds and not separable, inputs),
-        (_UNDEFINED, whole and ours and case.axes[0] > 1 and not sums, uncut),
-    ]
-
-
-def _layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
+def _list_layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
     eager, split_seeds = not case.jit, case.split == "seeds" and case.seeds == "identity"
     uneven = [part.seeds for part in sizes.parts if part.seeds % case.devices]
-    seeds = f"{(uneven or [0])[0]} seeds do not divide evenly over {case.devices} devices"
     return [
         (_UNDEFINED, not case.ad_mode.has_seeds and case.axes[1] > 1,
          f"mode={case.mode} has no seeds to partition; use split=points"),
@@ -177,5 +116,6 @@ def _layout_rules(case: Case, sizes: DerivativeShape) -> list[_Rule]:
         (_UNDEFINED, eager and case.storage == "host",
          "storage=host needs compiled programs, and jit=false compiles none"),
         ("indivisible", split_seeds and bool(uneven),
-         f"{seeds}; split=both with mesh=1x{case.devices} pads them"),
+         f"{sum(uneven[:1])} seeds do not divide evenly over {case.devices} devices; "
+         f"split=both with mesh=1x{case.devices} pads them"),
     ]  # fmt: skip

@@ -24,7 +24,7 @@ from scaling.core.case import (
     unknown_name,
 )
 from scaling.peers import interface as peers
-from scaling.study.grid import UnusedField
+from scaling.study.grid import UnusedField, list_meshes
 from scaling.study.user_workload import check_workload, find_module
 
 if TYPE_CHECKING:
@@ -32,13 +32,9 @@ if TYPE_CHECKING:
 
 
 def complete(case: Case, make: workload.MakeWorkload = workload.make_user_workload) -> Case:
-    """Fill in the defaults of a case (one configuration to run), and reset the fields that have no effect.
+    """Fill in the defaults of a case as given in a study, and reset the fields that have no effect.
 
-    Raise `Refusal` if a value in the case is invalid.
-
-    Args:
-        case: The case as given in a study.
-        make: The function that maps a case to its `Workload`, which contains the function to differentiate.
+    `make` maps a case to its `Workload`. Raise `Refusal` if a value in the case is invalid.
     """
     case = _resolve_names(case)
     case = dataclasses.replace(case, **_reset_values(case))
@@ -50,10 +46,7 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
 
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
-    """Return the fields that are set in a case but have no effect, as a dict from field name to reason.
-
-    The case is a case as given in a study, before its defaults are filled in.
-    """
+    """Return a dict from each field that is set in a case of a study but has no effect to the reason."""
     settled, found = _resolve_names(case), dict[str, UnusedField]()
     target = f"with target={settled.target}"
     if settled.mode != case.mode:
@@ -80,9 +73,7 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 def _resolve_names(case: Case) -> Case:
     """Return the case with the target, mode, variant, formulation, sizes and points from its workload.
 
-    A field that is set in the case keeps its value, unless another field determines it: for example, the mode
-    is "value" if the target is the value of the function. Raise `Refusal` if the workload does not have a
-    target, variant, formulation, dtype or size that is set in the case.
+    Raise `Refusal` for a value that the workload does not have.
     """
     module = find_module(case.workload)
     mode, target = _resolve_target(case, module)
@@ -94,9 +85,8 @@ def _resolve_names(case: Case) -> Case:
     if case.dtype not in dtypes:
         raise unknown_name(f"dtype for {case.workload}", case.dtype, dtypes)
     sizes = dict(getattr(module, "SIZES", {}))
-    for name in case.sizes:
-        if name not in sizes:
-            raise unknown_name(f"size of {case.workload}", name, sizes or ["none"])
+    if unknown := [name for name in case.sizes if name not in sizes]:
+        raise unknown_name(f"size of {case.workload}", unknown[0], sizes or ["none"])
     settled = dataclasses.replace(
         case,
         target=target,
@@ -110,11 +100,7 @@ def _resolve_names(case: Case) -> Case:
 
 
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return the AD mode and the target of a case with defaults filled in, such as ("jacfwd", "jacobian").
-
-    If the target is the value of the function, the mode is "value". If the mode is "value", the target is the
-    value of the function. Raise `Refusal` if the workload does not have the target.
-    """
+    """Return the AD mode and the target. One of them can determine the other: mode=value computes a value."""
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
     targets = tuple(getattr(module, "TARGETS", ("jacobian",)))
@@ -130,16 +116,7 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the value of a field of a case, such as `variant`, or the first of `names` if it is not set.
-
-    Raise `Refusal` if the value is invalid.
-
-    Args:
-        case: The case.
-        field: The name of the field.
-        names: The values that the workload offers.
-        others: The values that the engine (the AD system) offers in addition.
-    """
+    """Return the value of a field such as `variant`, or the first name. Valid are `names` and `others`."""
     value = getattr(case, field) or (names[0] if names else None)
     if value is not None and value not in names + others:
         raise unknown_name(f"{field} of {case.workload}", value, names + others or ["none"])
@@ -147,13 +124,15 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[s
 
 
 def _reset_values(case: Case) -> dict[str, Any]:
-    """Return new values for the fields of a case that have no effect, as a dict from field name to value.
+    """Return a dict from each field of a case that has no effect to its new value, mostly the default.
 
-    Most of these fields get their default value. Raise `Refusal` if the case needs a mesh (split=both) but
-    has none that matches its number of devices.
+    Raise `Refusal` if the case needs a mesh (split=both) but has none that matches its number of devices.
     """
-    if case.split == "both" and case.api != "jit":
-        _check_mesh(case)
+    needs_mesh = case.split == "both" and case.api != "jit"
+    if needs_mesh and case.mesh not in (meshes := list_meshes(case.devices)):
+        given = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
+        choices = f"choose from {', '.join(meshes)}, or mesh=all for each of them"
+        raise Refusal(f"split=both with {given} on devices={case.devices}: {choices}")
     changed = defaults(set(unused_in_layout(case)) - {"wrt"})
     if case.split == "data":
         changed["reduce"] = "points"
@@ -164,33 +143,8 @@ def _reset_values(case: Case) -> dict[str, Any]:
     return changed
 
 
-def _check_mesh(case: Case) -> None:
-    known = [f"{n}x{case.devices // n}" for n in range(case.devices, 0, -1) if case.devices % n == 0]
-    if case.mesh not in known:
-        given = "no mesh" if case.mesh is None else f"mesh={case.mesh}"
-        choices = f"choose from {', '.join(known)}, or mesh=all for each of them"
-        raise Refusal(f"split=both with {given} on devices={case.devices}: {choices}")
-
-
 def unused_in_layout(case: Case) -> dict[str, UnusedField]:
-    """Return the fields that have no effect because of the mode, the target or the layout of a case.
-
-    Returns:
-        A dict from field name to the reason.
-    """
-    unused: dict[str, UnusedField] = {}
-    for name, holds, words, because in _unused_field_rules(case):
-        if holds:
-            unused.setdefault(name, UnusedField(words, because))
-    return unused
-
-
-def _unused_field_rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...]]]:
-    """Return the rules that decide which fields of a case have no effect.
-
-    A rule is (field, whether the field has no effect, reason, fields that cause this). If several rules apply
-    to the same field, only the first counts.
-    """
+    """Return a dict from each field that the mode, target or layout of a case makes unused to the reason."""
     mode, plain = case.ad_mode, case.api == "jit"
     whole, by_hand = not mode.has_seeds, mode.by_workload
     with_mode, seedless = f"with mode={mode.name}", whole or mode.single_seed or case.target == "hvp"
@@ -199,7 +153,8 @@ def _unused_field_rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...
     value_only, alone = mode.is_value and case.reduce != "points", case.devices == 1 or plain
     one_seed = f"{'with target=hvp' if case.target == 'hvp' else with_mode}, which uses one seed"
     which = ("mode", "target")
-    return [
+    # (field, whether it has no effect, reason, fields that cause this). The first rule of a field counts.
+    rules = [
         *(
             (name, case.mode == AUTO, "with mode=auto, which chooses it", ("mode",))
             for name in CHOSEN_FIELDS[1:]
@@ -227,6 +182,7 @@ def _unused_field_rules(case: Case) -> list[tuple[str, bool, str, tuple[str, ...
         ("formulation", by_hand, f"{with_mode}, which is written by hand", ("mode",)),
         ("wrt", mode.is_value, "with mode=value, which has no derivative", which),
     ]
+    return {name: UnusedField(words, because) for name, holds, words, because in reversed(rules) if holds}
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:

@@ -78,23 +78,18 @@ _Task = Callable[[Any, Mapping[str, Any]], None]
 
 
 def _compose_once(conf: Path, folders: list[str], overrides: list[str], task: _Task) -> None:
-    """Compose one configuration, and call `task` with it.
-
-    This function is faster than `hydra.main`, which composes the configuration twice.
-    """
+    """Compose one configuration for `task`, faster than `hydra.main`, which composes it twice."""
     from hydra import compose as compose_config
     from hydra import initialize_config_dir
     from hydra.core.hydra_config import HydraConfig
     from omegaconf import open_dict
 
-    paths = ["file://" + str(Path(folder).absolute()) for folder in folders]
-    search = [f"hydra.searchpath={[path]}" for path in paths]
+    search = [f"hydra.searchpath={[f'file://{Path(folder).absolute()}']}" for folder in folders]
     with initialize_config_dir(str(conf), version_base=None):
         config = compose_config("config", [*overrides, *search], return_hydra_config=True)
     HydraConfig.instance().set_config(config)  # which ${hydra:...} refers to
-    choices = config.hydra.runtime.choices
     with open_dict(config):
-        del config["hydra"]
+        choices = config.pop("hydra").runtime.choices
     task(config, choices)
 
 
@@ -148,13 +143,12 @@ def _read_keys(file: Path) -> list[str]:
 
 
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any], known: list[str]) -> None:
-    """Raise `Refusal` for unknown or missing keys, or if a group such as `cluster` is not set to one name."""
-    for name in config:
-        if name not in known:
-            raise unknown_name("key", name, known)
-    for name in known:
-        if name not in config and name != "hardware":
-            raise Refusal(f"~{name} removes a key that every study needs: omit it, or write {name}=...")
+    if unknown := [name for name in config if name not in known]:
+        raise unknown_name("key", unknown[0], known)
+    if missing := [name for name in known if name not in config and name != "hardware"]:
+        raise Refusal(
+            f"~{missing[0]} removes a key that every study needs: omit it, or write {missing[0]}=..."
+        )
     for group, example in _GROUPS.items():
         if not isinstance(choices.get(group), str) and (group != "hardware" or group not in choices):
             several = f"; several run with --multirun {group}=A,B" if group in ("study", "hardware") else ""
@@ -162,26 +156,20 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any], known: li
 
 
 def _check_cluster(config: Any, conf: Path) -> None:
-    """Raise `Refusal` if the configuration of a known kind of cluster has an unknown or unused key."""
-    if not isinstance(config, Mapping) or config.get("name") not in NAMES:
+    kind = config.get("name") if isinstance(config, Mapping) else None
+    if kind not in NAMES:
         return
-    used = _read_keys(conf / "cluster" / f"{config['name']}.yaml")
-    for name in config:
-        if name not in used and f"cluster.{name}" in _CLUSTER:
-            raise Refusal(
-                f"cluster.{name} has no effect with cluster={config['name']}: "
-                f"leave it out, or use {', '.join(used)}"
-            )
-        if name not in used:
-            raise unknown_name(f"key of cluster={config['name']}", name, used)
+    used = _read_keys(conf / "cluster" / f"{kind}.yaml")
+    for name in (name for name in config if name not in used):
+        if f"cluster.{name}" not in _CLUSTER:
+            raise unknown_name(f"key of cluster={kind}", name, used)
+        text = f"cluster.{name} has no effect with cluster={kind}"
+        raise Refusal(f"{text}: leave it out, or use {', '.join(used)}")
 
 
 @contextlib.contextmanager
 def _check_files() -> Iterator[None]:
-    """Return a context manager. In its context, each YAML file is checked before Hydra reads it.
-
-    See yaml_files.py for the limits on size and nesting.
-    """
+    """Check each YAML file that Hydra reads in a context, see yaml_files.py."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
 
     from scaling.study import yaml_files
@@ -209,7 +197,6 @@ def _read_times_as_text() -> None:
 
 
 def _in_hydra_syntax(word: str) -> str:
-    """Return a command-line override in the form that Hydra parses, with `++` or quotes if needed."""
     name, _, value = word.partition("=")
     if word.startswith(("sizes.", "cluster.sbatch.")) or name in _CLUSTER:  # keys that a YAML file may omit
         return f"++{word}"
@@ -268,23 +255,23 @@ def _explain_key(text: str, known: list[str], words: list[str]) -> Refusal | Non
         return Refusal(
             f"unknown key of hardware {key!r}: conf/hardware has one file for each, with every key in it"
         )
-    missing = re.search(r"Key '([^']+)' is not in struct|Could not override '([^']+)'", text)
-    name = (missing[1] or missing[2]) if missing else ""
-    if name and "." not in name and "full_key: sampling" not in text:
-        return unknown_name("key", name, known)
-    if name:
-        where = re.search(r"full_key: (\S+)", text)
-        return Refusal(f"unknown key {(where[1] if where else name)!r}: `scaling run --help` lists every key")
-    return None
+    missing = re.search(r"Key '([^']+)' is not in struct", text) or re.search(
+        r"Could not override '([^']+)'", text
+    )
+    if missing is None:
+        return None
+    if "." not in missing[1] and "full_key: sampling" not in text:
+        return unknown_name("key", missing[1], known)
+    where = re.search(r"full_key: (\S+)", text) or missing
+    return Refusal(f"unknown key {where[1]!r}: `scaling run --help` lists every key")
 
 
 def _explain_override(word: str) -> Refusal:
     word = word.removeprefix("++")
     name, sign, value = word.partition("=")
     if not sign or not name:
-        return Refusal(
-            f"{word!r} is not an override: write FIELD=VALUE, such as devices=2 or 'devices=[1,2]'"
-        )
+        text = f"{word!r} is not an override: write FIELD=VALUE"
+        return Refusal(f"{text}, such as devices=2 or 'devices=[1,2]'")
     bare = value.strip().strip("'\"").replace("'", "\\'")
     return Refusal(
         f"cannot read {word!r}: quote a value with special characters for the shell and for Hydra, such as "

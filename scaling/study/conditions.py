@@ -15,11 +15,6 @@ from scaling.core.case import Refusal, unknown_name
 
 _LONGEST = 2000  # characters
 _LARGEST = 10**18
-_FORMS = (
-    ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub, ast.Compare, ast.Eq,
-    ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot, ast.BinOp, ast.Add,
-    ast.Sub, ast.Mult, ast.Mod, ast.FloorDiv, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple,
-)  # fmt: skip
 _COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
@@ -29,6 +24,10 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
     ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
+_FORMS = (
+    *_COMPARISONS, *_ARITHMETIC, ast.Expression, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp, ast.Not, ast.USub,
+    ast.Compare, ast.BinOp, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple,
+)  # fmt: skip
 
 
 def check(where: Any) -> str | None:
@@ -36,13 +35,11 @@ def check(where: Any) -> str | None:
 
     `True` and `False` become the conditions "True" and "False". Raise `Refusal` for any other type.
     """
-    if where is None or isinstance(where, bool):
-        return None if where is None else str(where)
-    if not isinstance(where, str):
+    if not isinstance(where, str | bool | None):
         raise Refusal(
             f"where must be a condition in quotes, such as \"devices == 1 or api != 'jit'\", not {where!r}"
         )
-    return where
+    return str(where) if isinstance(where, bool) else where
 
 
 def holds(where: str, names: Mapping[str, Any]) -> bool:
@@ -50,9 +47,8 @@ def holds(where: str, names: Mapping[str, Any]) -> bool:
 
     Raise `Refusal` if the condition cannot be parsed or evaluated.
     """
-    tree = _parse(where)
     try:
-        return bool(_value(tree, names))
+        return bool(_value(_parse(where), names))
     except Refusal:
         raise
     except Exception as error:
@@ -69,12 +65,8 @@ def _parse(where: str) -> ast.expr:
         tree = ast.parse(where, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Refusal(f"where={where!r} cannot be read: {error or 'it is nested too deeply'}") from None
-    for node in ast.walk(tree):
-        if not isinstance(node, _FORMS):
-            raise Refusal(
-                f"where={where!r}: {type(node).__name__} is not allowed; "
-                "compare fields, join with and, or, not"
-            )
+    if wrong := [type(node).__name__ for node in ast.walk(tree) if not isinstance(node, _FORMS)]:
+        raise Refusal(f"where={where!r}: {wrong[0]} is not allowed; compare fields, join with and, or, not")
     return tree.body
 
 
@@ -106,16 +98,10 @@ def _value(node: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _compute(operation: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
-    """Return `operation(left, right)`.
-
-    Raise `ValueError` if an operand is not a number, or if the magnitude of an operand or of the result
-    exceeds `_LARGEST`.
-    """
     for operand in (left, right):
         if isinstance(operand, bool) or not isinstance(operand, int | float):
             raise ValueError(f"arithmetic takes numbers, not {operand!r}")
     result = operation(left, right)
-    for number in (left, right, result):
-        if abs(number) > _LARGEST:
-            raise ValueError(f"a number is too large; the largest allowed is {_LARGEST:.0e}")
+    if any(abs(number) > _LARGEST for number in (left, right, result)):
+        raise ValueError(f"a number is too large; the largest allowed is {_LARGEST:.0e}")
     return result

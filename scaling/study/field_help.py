@@ -16,12 +16,12 @@ from typing import Any
 from scaling.core.case import CEILING, CHOICES, OPTIONS, Case
 from scaling.peers import interface
 from scaling.study.grid import SCALINGS
+from scaling.study.hydra_options import FLAGS
 
 MARK = "@FIELDS@"  # placeholder for the fields in the template of the help
 _WIDTH, _NAME = 79, 22
 _KEY = re.compile(r"^( *)([a-z_]+):\s*([^#]*?)\s*(?:#\s*(.*))?$")
 _GROUPS = ("defaults", "sampling")  # keys with a nested mapping, whose own keys are listed one per line
-_FLAGS = ("jit", "overlap", "dry_run", "nested", "bind", "oversubscribe", "retry")
 _MISSING = dataclasses.MISSING
 _DEFAULTS = {each.name: each.default for each in dataclasses.fields(Case) if each.default is not _MISSING}
 
@@ -41,14 +41,13 @@ def describe(conf: Path) -> str:
     """
     built_in = {each.name for each in pkgutil.iter_modules([str(Path(__file__).parents[1] / "workloads")])}
     allowed: dict[str, Collection[Any]] = {
-        **CHOICES, **OPTIONS, **dict.fromkeys(_FLAGS, (True, False)), "wait": (True, False, None),
+        **CHOICES, **OPTIONS, **dict.fromkeys(FLAGS, (True, False)), "wait": (True, False, None),
         "scaling": SCALINGS, "workload": [*sorted(built_in - {CEILING}), "an import path of your own"],
         "engine": [interface.JAX, *interface.engines(), "an import path of your own"],
     }  # fmt: skip
     text = (conf / "config.yaml").read_text(encoding="utf-8").partition("\nhydra:")[0]
-    fields = _read_fields(text).items()
     return "\n".join(
-        _format_field(name, default, meaning, allowed.get(name, ())) for name, (default, meaning) in fields
+        _format_field(name, *words, allowed.get(name, ())) for name, words in _read_fields(text).items()
     )
 
 
@@ -77,13 +76,10 @@ def _format_field(name: str, default: str, meaning: str, allowed: Collection[Any
     values = f" Values: {', '.join(map(_in_yaml, allowed))}." if allowed else ""
     first = f"  {name}".ljust(_NAME)
     return textwrap.fill(
-        f"{sentence}{values} Default: {default or 'none'}.".strip(),
-        _WIDTH,
-        break_long_words=False,
-        break_on_hyphens=False,
-        initial_indent=first if len(first) <= _NAME else f"{first} ",
+        f"{sentence}{values} Default: {default or 'none'}.".strip(), _WIDTH, break_long_words=False,
+        break_on_hyphens=False, initial_indent=first if len(first) <= _NAME else f"{first} ",
         subsequent_indent=" " * _NAME,
-    )
+    )  # fmt: skip
 
 
 def _in_yaml(value: Any) -> str:

@@ -29,12 +29,7 @@ _Sources = dict[str, str]  # field -> its source: the command line, the study, o
 
 
 class UnusedField(NamedTuple):
-    """The reason why a field of a case has no effect.
-
-    Attributes:
-        words: The reason as text, such as "with api=jit, which runs on one device".
-        because: The names of the fields that cause it.
-    """
+    """The reason why a field has no effect, such as "with api=jit, ...", and the names of its causes."""
 
     words: str
     because: tuple[str, ...]
@@ -67,7 +62,10 @@ class GridCell:
 
 
 def expand_study(
-    study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None
+    study: Mapping[str, Any],
+    overrides: Mapping[str, Any],
+    most: int | None = None,
+    device_counts: Sequence[int] = (),
 ) -> list[GridCell]:
     """Return the different cases of a study as a list of `GridCell`, in the order of the study.
 
@@ -81,9 +79,13 @@ def expand_study(
         overrides: A mapping from field to its value on the command line, or to None if it is not given there.
         most: The maximum number of cells, counted before `where` excludes any. If there are more, `Refusal`
             is raised. None means no limit.
+        device_counts: The values of devices=all. If empty, devices=all is invalid.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
     grids = list(_expand_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))
+    for fields, _ in grids:
+        if device_counts and fields.get("devices") == EVERY:
+            fields["devices"] = list(device_counts)
     count = sum(math.prod(map(len, _swept_values(fields).values())) for fields, _ in grids)
     if most is not None and count > most:
         raise Refusal(
@@ -105,12 +107,7 @@ def _expand_grids(
 ) -> Iterator[tuple[_Fields, _Sources]]:
     """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
 
-    Args:
-        study: The fields, grids and parts of the study.
-        given: The fields on the command line.
-        place: The name of the study or part, for messages.
-        sources: A dict from field to the source of its value, for fields that are set outside this study or
-            part.
+    `place` names the study or part in messages. `sources` are those of the fields that are set outside it.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY}
     parts = study.get("parts") or {}
@@ -133,14 +130,9 @@ def _expand_grids(
 
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Return the fields of `under`, with values in `upper` taking precedence. Ignore values that are None.
-
-    The mappings of `sizes` are merged by name, so that `upper` can replace a single size. Raise `Refusal` for
-    an unknown key.
-    """
-    for name in (*under, *upper):
-        if name not in FIELDS + _OWN:
-            raise unknown_name("study key", name, FIELDS + _OWN + _STUDY)
+    """Return the fields of both that are not None. `upper` takes precedence, in `sizes` name by name."""
+    if unknown := [name for name in (*under, *upper) if name not in FIELDS + _OWN]:
+        raise unknown_name("study key", unknown[0], FIELDS + _OWN + _STUDY)
     merged = {k: v for layer in (under, upper) for k, v in layer.items() if v is not None}
     if isinstance(under.get("sizes"), Mapping) and isinstance(upper.get("sizes"), Mapping):
         merged["sizes"] = {**under["sizes"], **upper["sizes"]}
@@ -148,12 +140,7 @@ def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
 
 
 def _without_aliases(grid: _Fields, given: Mapping[str, Any]) -> _Fields:
-    """Return a grid in which no mode sets `batch` implicitly, if `batch` is given on the command line.
-
-    Some names of modes, such as vmap_jacfwd, set both the AD mode and `batch`. These names are replaced by
-    the AD mode. If `batch` is not given on the command line, the grid is returned unchanged. Raise `Refusal`
-    if such a name is given on the command line in addition to `batch`.
-    """
+    """Replace modes that set `batch`, such as vmap_jacfwd, if the command line sets `batch`."""
     if "batch" not in given:
         return grid
     if aliases := [mode for mode in _as_list(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]:
@@ -169,10 +156,7 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
-    """Return a dict from field to the list of its values in a grid.
-
-    A size has a key such as `sizes.p`. The key `where` is omitted.
-    """
+    """Return a dict from field, such as `mode` or `sizes.p`, to the list of its values in a grid."""
     sizes = fields.get("sizes", {})
     if not isinstance(sizes, Mapping):
         raise Refusal(f"sizes must be a mapping such as {{p: 64}} or {{p: [8, 64]}}, not {sizes!r}")
@@ -190,18 +174,23 @@ def _expand_cells(fields: _Fields) -> Iterator[GridCell]:
                 yield cell
 
 
-def _expand_meshes(fields: _Fields) -> Iterator[_Fields]:
-    """Yield the fields of a case. If `mesh` is "all", yield them once for each possible mesh of its devices.
+def _condition_names(cell: GridCell) -> dict[str, Any]:
+    fields = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
+    return fields | dict(cell.case.sizes) | {"scaling": cell.scaling}
 
-    A mesh such as 2x4 partitions the points over 2 devices and the seeds over 4.
-    """
+
+def _expand_meshes(fields: _Fields) -> Iterator[_Fields]:
+    """Yield the fields of a case, once for each possible mesh of its devices if `mesh` is "all"."""
     devices = fields.get("devices", 1)
-    if fields.get("mesh") != EVERY or not isinstance(devices, int) or devices < 1:
+    if fields.get("mesh") == EVERY and isinstance(devices, int) and devices >= 1:
+        yield from (fields | {"mesh": mesh} for mesh in list_meshes(devices))
+    else:
         yield fields
-        return
-    for over_points in range(devices, 0, -1):
-        if devices % over_points == 0:
-            yield fields | {"mesh": f"{over_points}x{devices // over_points}"}
+
+
+def list_meshes(devices: int) -> list[str]:
+    """Return the meshes of a device count, such as "2x4": points over 2 devices and seeds over 4."""
+    return [f"{n}x{devices // n}" for n in range(devices, 0, -1) if devices % n == 0]
 
 
 def _make_cell(fields: _Fields) -> GridCell:
@@ -231,21 +220,11 @@ def _make_cell(fields: _Fields) -> GridCell:
 
 
 def _parse_bytes(text: str) -> int:
-    """Return the number of bytes in a text such as "2GB" or "512MiB", or raise `Refusal` if it is invalid."""
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", text)
     unit = _BYTES.get(match[2].lower()) if match else None
     if match is None or unit is None or float(match[1]) * unit > LARGEST:
         raise Refusal(f"memory_limit must be bytes, such as 2GB, 512MiB or 2000000000, not {text!r}")
     return int(float(match[1]) * unit)
-
-
-def _condition_names(cell: GridCell) -> dict[str, Any]:
-    """Return the names that a `where` condition may use, as a dict from name to value in this cell.
-
-    The names are the fields of the case, its sizes, and `scaling`.
-    """
-    fields = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
-    return fields | dict(cell.case.sizes) | {"scaling": cell.scaling}
 
 
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:

@@ -12,7 +12,7 @@ from typing import NoReturn
 from scaling.core.case import Refusal
 
 _KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # values of --info
-_FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")
+FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,9 +29,7 @@ class Parser(argparse.ArgumentParser):
 def check(words: Sequence[str], fields: Sequence[str]) -> None:
     """Raise `Refusal` if a word of `scaling run` or `scaling plan` is not a valid option or override.
 
-    Args:
-        words: The words after the subcommand.
-        fields: The names of the configuration fields, for suggestions.
+    `fields` are the names of the configuration fields, for suggestions.
     """
     parser = Parser(prog="scaling run", add_help=False, allow_abbrev=False)
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
@@ -78,8 +76,6 @@ def _unknown_option(word: str, fields: Sequence[str], options: Sequence[str]) ->
 
 
 def _example(name: str, fields: Sequence[str]) -> str:
-    """Return an example of an override for a field, such as "devices=2"."""
-    examples = {"devices": "devices=2", "where": "'where=\"devices == 1\"'"} | {
-        f: f"{f}=true" for f in _FLAGS
-    }
+    flags = {flag: f"{flag}=true" for flag in FLAGS}
+    examples = {"devices": "devices=2", "where": "'where=\"devices == 1\"'"} | flags
     return examples.get(name, f"{name}=VALUE" if name in fields else "study=smoke")

@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import importlib.metadata
 import json
+import operator
 import os
 import sys
 import time
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scaling.core import environment, store
-from scaling.core.case import Case, Refusal, from_dict, to_dict, user_modules
+from scaling.core.case import VIEWS, Case, Refusal, defaults, from_dict, to_dict, user_modules
 from scaling.study.grid import GridCell, UnusedField, refuse_unused
 from scaling.workers import cores
 from scaling.workers.preflight_result import PreflightResult
@@ -34,10 +35,7 @@ _MOST_HANGS, _MOST_DEATHS = 3, 20  # in a row, after which all remaining cells o
 _POLL_SECONDS = 0.1
 _EXITED = "(SystemExit)"  # marks an exit of the module in the text of a failure
 _FILE = ".examined.json"
-_LAYOUT_DEFAULTS: dict[str, Any] = {
-    "devices": 1, "api": "shard_map", "split": "points", "mesh": None, "chunk": None, "block": None,
-    "cache": None, "memory_limit": None, "storage": None, "overlap": False,
-}  # fmt: skip
+_LAYOUT_DEFAULTS = defaults((*VIEWS["layout"], *VIEWS["memory"], "cache"))
 Answer = dict[str, Any]  # an event of preflight_process.py, or {"failure": (reason, text)}
 Note = Callable[[int, int], None]
 
@@ -45,9 +43,7 @@ Note = Callable[[int, int], None]
 class _Unanswered(Exception):
     """Raised if a child process exits, hangs or reports a failure instead of an answer about a case.
 
-    Attributes:
-        reason: The reason code for the record, such as "timeout".
-        importing: Whether this happened during the import of modules, so that no case can be checked.
+    `reason` is a code for the record. If `importing`, no case of the modules can be checked.
     """
 
     def __init__(self, reason: str, text: str, importing: bool) -> None:
@@ -75,13 +71,7 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
     """Check the cells of a study in child processes, and return one answer per cell, in the same order.
 
     An answer is the JSON object that the child process sends, or {"failure": (reason, text)} if the check
-    itself failed. The number of processes that run at the same time is at most the number of usable cores.
-
-    Args:
-        cells: The cases as given in the study.
-        seconds: The time limit for the check of one case.
-        note: A function that is called several times a second with (number of checked cells, number of
-            cells).
+    itself failed. The arguments are those of `examine_cells`.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, cell in enumerate(cells):
@@ -109,8 +99,7 @@ def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[
     `Refusal` if any case is invalid, if a field that is set in the study has no effect, or if every check
     ends with SystemExit.
     """
-    refusals = list(dict.fromkeys(answer["refusal"] for answer in answers if "refusal" in answer))
-    if refusals:
+    if refusals := list(dict.fromkeys(answer["refusal"] for answer in answers if "refusal" in answer)):
         more = f" (and {len(refusals) - 1} more like this)" if len(refusals) > 1 else ""
         raise Refusal(refusals[0] + more)
     unused = [answer.get("unused", {}) for answer in answers]
@@ -138,17 +127,11 @@ def without_layout(case: Case) -> Case:
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
-def _problem_key(case: Case) -> tuple[Any, ...]:
-    return case.target, case.variant, tuple(case.sizes.items())
-
-
 @dataclass
 class _Examination:
     """The state of the checks of a study.
 
     Attributes:
-        cells: The cases as given in the study.
-        seconds: The time limit for the check of one case.
         answers: A dict from the index of a cell to its answer.
         stopped: Whether the checks must stop, for example after Ctrl-C.
     """
@@ -164,59 +147,39 @@ class _Examination:
         Cells that differ only in layout are checked one after another. If one of them fails, the following
         ones fail without a check. After several failures in a row, or after a failure during import, all
         remaining cells fail.
-
-        Args:
-            modules: The names of the user's modules that the cells need.
-            numbers: The indices of the cells.
         """
-        problems = {number: without_layout(self.cells[number].case) for number in numbers}
-        first = {
-            problem: number for number, problem in reversed(problems.items())
-        }  # in reverse order, so that the first index is kept
-        remaining = sorted(numbers, key=lambda number: first[problems[number]])
-        hangs = deaths = 0
+        by_problem: dict[Case, list[int]] = {}
+        for number in numbers:
+            by_problem.setdefault(without_layout(self.cells[number].case), []).append(number)
+        remaining = [number for same_problem in by_problem.values() for number in same_problem]
+        failures: list[str] = []  # the reasons of the failures in a row
         while remaining and not self.stopped:
             before = len(remaining)
             try:
                 self._answer_in_order(modules, remaining)
             except _Unanswered as why:
-                if len(remaining) < before:
-                    hangs = deaths = 0
-                hangs, deaths = hangs + (why.reason == "timeout"), deaths + 1
-                repeated = hangs == _MOST_HANGS or deaths == _MOST_DEATHS
-                self._record_failure(modules, remaining, why, deaths if repeated else 0)
+                failures = [*(failures if len(remaining) == before else []), why.reason]
+                case = self.cells[remaining[0]].case
+                text = f"{' and '.join(modules) or case.workload}: {why}"
+                failed = remaining if why.importing else by_problem[without_layout(case)]
+                self._fail([number for number in failed if number not in self.answers], why.reason, text)
+                remaining = [number for number in remaining if number not in self.answers]
+                if failures.count("timeout") == _MOST_HANGS or len(failures) == _MOST_DEATHS:
+                    text += f" ({len(failures)} cases in a row ended like this; this one was not examined)"
+                    self._fail(remaining, why.reason, text)
+                    return
+                remaining = self._put_similar_last(remaining, case)
 
-    def _record_failure(
-        self, modules: tuple[str, ...], remaining: list[int], why: _Unanswered, deaths: int
-    ) -> None:
-        """Record a failure for the first remaining cell and for all cells that differ from it only in layout.
+    def _put_similar_last(self, numbers: Sequence[int], case: Case) -> list[int]:
+        """Put the cells with the target, variant and sizes of `case`, which may fail too, at the end."""
+        key = operator.attrgetter("target", "variant", "sizes")
+        return sorted(numbers, key=lambda number: key(self.cells[number].case) == key(case))
 
-        If the failure happened during import, or if `deaths` is not 0, all remaining cells fail.
-
-        Args:
-            modules: The names of the user's modules that the cells need.
-            remaining: The indices of the cells without an answer. The indices of the failed cells are
-                removed.
-            why: The failure.
-            deaths: The number of failures in a row if it has reached the limit, otherwise 0.
-        """
-        first = self.cells[remaining[0]].case
-        same_problem = {n for n in remaining if without_layout(self.cells[n].case) == without_layout(first)}
-        text = f"{' and '.join(modules) or first.workload}: {why}"
-        unasked_text = f"{text} ({deaths} cases in a row ended like this; this one was not examined)"
-        for number in remaining if deaths or why.importing else same_problem:
-            was_asked = why.importing or number in same_problem
-            self.answers[number] = {"failure": (why.reason, text if was_asked else unasked_text)}
-        remaining[:] = [number for number in remaining if number not in self.answers]
-        # Cells with the same target, variant and sizes go last, so that the others are answered first.
-        remaining.sort(key=lambda number: _problem_key(self.cells[number].case) == _problem_key(first))
+    def _fail(self, numbers: Sequence[int], reason: str, text: str) -> None:
+        self.answers |= {number: {"failure": (reason, text)} for number in numbers}
 
     def _answer_in_order(self, modules: tuple[str, ...], remaining: list[int]) -> None:
-        """Start a child process, and record its answers about the remaining cells.
-
-        After each answer, the index of the cell is removed from `remaining`. Raise `_Unanswered` if the
-        process does not answer.
-        """
+        """Record the answers of a child process, and remove the indices of the cells from `remaining`."""
         from scaling.workers.child_process import ChildProcess
 
         cells = [{"case": to_dict(self.cells[n].case), "scaling": self.cells[n].scaling} for n in remaining]
@@ -239,20 +202,12 @@ class _Examination:
                 self.answers[remaining.pop(0)] = answer
 
     def _next_event(self, process: "ChildProcess", seconds: float, when: str, importing: bool) -> "Event":
-        """Return the next event of a child process. Raise `_Unanswered` if it fails, exits or hangs.
-
-        Args:
-            process: The child process.
-            seconds: The time limit.
-            when: A clause for the error message, such as "while it was imported".
-            importing: Whether the process is importing modules.
-        """
+        """Return the next event of a child process. Raise `_Unanswered` if it fails, exits or hangs."""
         deadline = time.monotonic() + seconds
         while (event := process.receive(_POLL_SECONDS)) is None:
             if self.stopped or time.monotonic() > deadline:
-                raise _Unanswered(
-                    "timeout", f"timed out after {seconds:g} s (case_seconds) {when}", importing
-                )
+                text = f"timed out after {seconds:g} s (case_seconds) {when}"
+                raise _Unanswered("timeout", text, importing)
         if event["event"] == "exit":
             ended = process.explain_exit(event["status"])
             last = f": {ended.last_line}" if ended.last_line else ""
@@ -278,12 +233,7 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
-    """Return the preflight answers that are cached in a results folder, or None if there are none for `key`.
-
-    Args:
-        folder: The results folder.
-        key: The result of `cache_key` for the cells of the study.
-    """
+    """Return the answers that are cached in a results folder for cells with this `cache_key`, or None."""
     cached = store.read_json(folder / _FILE)
     if key is None or not isinstance(cached, dict) or cached.get("key") != key:
         return None
@@ -291,22 +241,15 @@ def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Cache the answers about the cells of a study in its results folder.
+    """Cache the answers about the cells with the given `cache_key`, unless a case is invalid or failed.
 
-    Nothing is cached if the key is None, or if any case is invalid, failed its check, or is too large for
-    this machine. Write errors, such as a full disk, are ignored.
-
-    Args:
-        folder: The results folder.
-        key: The result of `cache_key` for the cells of the study.
-        answers: The answers of `ask_cells`.
+    Write errors, such as a full disk, are ignored.
     """
     # Whether a case is too large depends on the machine, so that answer is not cached.
     is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)
     if key is not None and is_cacheable:
         with contextlib.suppress(OSError):
-            cached = {"key": key, "digest": _digest(answers), "answers": answers}
-            store.write_json(folder / _FILE, cached)
+            store.write_json(folder / _FILE, {"key": key, "digest": _digest(answers), "answers": answers})
 
 
 def _digest(value: Any) -> str:

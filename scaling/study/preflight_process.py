@@ -77,7 +77,11 @@ def answer(cell: GridCell) -> dict[str, Any]:
     if (scaled := cell.scaled(completed)) != completed:
         completed = complete(scaled, _make_workload)  # some targets always have one point
     built = workload.build(completed, _make_workload)
-    unused = _find_unused_fields(cell.case, completed, built)
+    unused = unused_fields(cell.case)
+    is_lower = completed.engine == interface.JAX and completed.precision != "highest"
+    if is_lower and not multiplies(completed, built):
+        because = "workload", "variant", "formulation", "batch"
+        unused["precision"] = UnusedField("for a function without matrix products", because)
     try:
         sizes = shape.derivative_shape(completed, built)
         completed = without_trivial_blocks(completed, sizes)
@@ -89,15 +93,6 @@ def answer(cell: GridCell) -> dict[str, Any]:
         "workload_digest": workload.digest(completed.workload),
         "engine": list(interface.versions(completed.engine).items()), "unused": unused,
     }  # fmt: skip
-
-
-def _find_unused_fields(stated: Case, completed: Case, built: workload.Workload) -> dict[str, UnusedField]:
-    unused = unused_fields(stated)
-    lower = completed.engine == interface.JAX and completed.precision != "highest"
-    if lower and not multiplies(completed, built):
-        because = "workload", "variant", "formulation", "batch"
-        unused["precision"] = UnusedField("for a function without matrix products", because)
-    return unused
 
 
 def multiplies(case: Case, built: workload.Workload) -> bool:
@@ -119,18 +114,14 @@ def _may_multiply(jaxpr: Any) -> bool:
     """Return whether a jaxpr contains a primitive that is not known to be elementwise."""
     for equation in jaxpr.eqns:
         name, inner = equation.primitive.name, subjaxprs(equation)
-        if name not in ELEMENTWISE and (not inner or name.startswith("custom")):
-            return True
-        if any(_may_multiply(getattr(each, "jaxpr", each)) for each in inner):
+        is_opaque = name not in ELEMENTWISE and (not inner or name.startswith("custom"))
+        if is_opaque or any(_may_multiply(getattr(each, "jaxpr", each)) for each in inner):
             return True
     return False
 
 
 def _why_indivisible(case: Case) -> tuple[str, str] | None:
-    """Return (reason, text) if a case has one point, which cannot be partitioned over its devices, or None.
-
-    Raise `Refusal` if the case has several points that do not divide evenly over its devices.
-    """
+    """Return (reason, text) for a single point on several devices. Raise `Refusal` for an uneven division."""
     devices = case.axes[0]
     if case.engine != interface.JAX or case.split == "both" or not (rest := case.points % devices):
         return None
@@ -145,21 +136,15 @@ def _why_indivisible(case: Case) -> tuple[str, str] | None:
     return "indivisible", text
 
 
+_make_problem = functools.lru_cache(_REMEMBERED)(workload.make_user_workload)
+
+
 def _make_workload(case: Case) -> Any:
     return _make_problem(without_layout(case))
 
 
-@functools.lru_cache(_REMEMBERED)
-def _make_problem(problem: Case) -> Any:
-    """Return `workload(case)`, cached for cases that differ only in their layout."""
-    return workload.make_user_workload(problem)
-
-
 def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return the event that `do()` returns. If it raises an exception, return an event that describes it.
-
-    `name` is the name of the workload or of the modules, for messages.
-    """
+    """Return the event that `do()` returns. If it raises an exception, return an event that describes it."""
     try:
         return do()
     except Refusal as refusal:

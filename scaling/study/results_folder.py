@@ -11,11 +11,10 @@ from scaling.core.case import Refusal
 
 def parse_results(value: Any) -> Path:
     """Convert the value of `results=PATH` to a path, or raise `Refusal` if no such folder can exist."""
-    text = str(value)
     is_path = isinstance(value, str | int | float) and not isinstance(value, bool)
-    if not is_path or not text.strip() or "\0" in text:
+    if not is_path or not str(value).strip() or "\0" in str(value):
         raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")
-    folder = Path(text)
+    folder = Path(str(value))
     for path in (folder, *folder.parents):
         try:
             path.lstat()

@@ -22,13 +22,9 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Import and return the module of a workload.
+    """Import and return the module of a workload, by its import path or the name of a built-in workload.
 
-    Raise `Refusal` if the name is the path of a file, or if a file of the user has the name of a built-in
-    workload.
-
-    Args:
-        name: The import path of the module, or the name of a built-in workload.
+    Raise `Refusal` if the name is the path of a file, or if a file of the user has a built-in name.
     """
     if name.endswith(".py") or "/" in name or "\\" in name:
         raise Refusal(
@@ -40,7 +36,6 @@ def find_module(name: str) -> ModuleType:
 
 
 def _import_hint(name: str) -> str:
-    """Return advice such as "write workload=a.b" for a workload that was given as the path of a file."""
     *folders, file = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
     stem = file.removesuffix(".py") or "NAME"
     if not name.startswith(("/", "~")) and all(each.isidentifier() for each in folders):
@@ -50,10 +45,7 @@ def _import_hint(name: str) -> str:
 
 
 def _check_not_shadowed(name: str) -> None:
-    """Raise `Refusal` if the user has a workload file with the same name as a built-in workload.
-
-    The working directory and the folders of PYTHONPATH are searched.
-    """
+    """Raise `Refusal` if a workload file in the working directory or on PYTHONPATH has a built-in name."""
     folder_of_package = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
@@ -66,18 +58,14 @@ def _check_not_shadowed(name: str) -> None:
 
 
 def check_workload(name: str, made: Any) -> Workload:
-    """Check the result of a user's function `workload(case)` and its fields, and return it.
+    """Check the result of the function `workload(case)` of a user's module `name`, and return it.
 
     Raise `Refusal` if the result or a field has a wrong type or an unknown value. The inputs of the workload
     are checked later, when they are flattened.
-
-    Args:
-        name: The name of the workload, for messages.
-        made: The result of `workload(case)`.
     """
     if not isinstance(made, Workload):
-        words = f"must return a scaling.workload.Workload, not {type(made).__name__}"
-        raise Refusal(f"workload(case) of {name!r} {words}")
+        expected = f"must return a scaling.workload.Workload, not {type(made).__name__}"
+        raise Refusal(f"workload(case) of {name!r} {expected}")
     reductions = [name for name in REDUCTIONS if name != WHOLE.name]
     if made.reduce not in (None, *reductions):
         raise unknown_name("reduce", made.reduce, reductions)
@@ -87,13 +75,11 @@ def check_workload(name: str, made: Any) -> Workload:
         words = "a mapping from modes to functions, such as {'analytic': derivative}"
         raise _wrong_type(f"whole_modes of {name!r}", words, made.whole_modes)
     whole_modes = [mode.name for mode in MODES.values() if not mode.has_seeds]
-    for mode in made.whole_modes:
-        if mode not in whole_modes:
-            raise unknown_name(f"mode in whole_modes of {name!r}", mode, whole_modes)
-    optional = ("whole", "reference", "second", "pattern", "nonzeros")
-    given = {field: value for field in optional if (value := getattr(made, field)) is not None}
-    for what, value in {**given, "function": made.function, **made.whole_modes}.items():
-        if not callable(value):
+    if unknown := [mode for mode in made.whole_modes if mode not in whole_modes]:
+        raise unknown_name(f"mode in whole_modes of {name!r}", unknown[0], whole_modes)
+    optional = {name: getattr(made, name) for name in ("whole", "reference", "second", "pattern", "nonzeros")}
+    for what, value in {**optional, "function": made.function, **made.whole_modes}.items():
+        if not callable(value) and not (value is None and what in optional):
             raise _wrong_type(f"{what} of {name!r}", "a function", value)
     return made
 

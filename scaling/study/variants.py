@@ -24,13 +24,9 @@ _PACKAGE = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """Prepare the baseline program that `text` names, and yield it as a `Variant`.
+    """Prepare the baseline of `versus`, a text of one of the `FORMS`, and yield it as a `Variant`.
 
-    Temporary files are removed when the context exits. Raise `Refusal` if the text is invalid or the program
-    cannot be prepared.
-
-    Args:
-        text: The value of `versus`, such as "jax:0.10.0". See `FORMS`.
+    Temporary files are removed when the context exits. Raise `Refusal` if the program cannot be prepared.
     """
     kind, _, what = text.partition(":")
     if (kind, bool(what)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
@@ -54,11 +50,7 @@ def open_variant(text: str) -> Iterator[Variant]:
 
 
 def _check_out_revision(revision: str, folder: Path) -> Variant:
-    """Check out a git revision into `folder`, and return it as a `Variant`.
-
-    The repository that contains the working directory is used. Raise `Refusal` if there is no repository or
-    no such revision.
-    """
+    """Check out a git revision of the repository of the working directory into `folder`."""
     versus = f"versus=commit:{revision}"
     repository = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
@@ -74,40 +66,33 @@ def _check_out_revision(revision: str, folder: Path) -> Variant:
     working_directory = folder / Path.cwd().resolve().relative_to(top)
     if not working_directory.is_dir():
         raise Refusal(f"{versus}: this folder is not in that revision; run from a folder that is")
-    commit_variable = {"AD_SCALING_COMMIT": sha} if (folder / "scaling" / "worker.py").exists() else {}
     imported = [Path(entry).resolve() for entry in sys.path if entry]
     # Entries of sys.path inside the repository: a src folder or an editable install.
     inside = [folder / path.relative_to(top) for path in imported if path.is_relative_to(top)]
-    variables = commit_variable | {"PYTHONPATH": _python_path(working_directory, folder, *inside)}
+    variables = {"PYTHONPATH": _python_path(working_directory, folder, *inside)}
+    if (folder / "scaling" / "worker.py").exists():
+        variables["AD_SCALING_COMMIT"] = sha
     return Variant(f"commit-{sha[:10]}", folder=working_directory, variables=variables)
 
 
 def _install_jax(version: str) -> Path:
-    """Return the path of the Python interpreter of a virtual environment with this version of JAX.
-
-    The environment is created on first use in the user's cache folder. Raise `Refusal` if the installation
-    fails.
-    """
+    """Return the Python interpreter of a virtual environment with JAX, in the user's cache folder."""
     if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
         raise Refusal(f"versus=jax:{version} is not a version: use one on PyPI, such as versus=jax:0.10.0")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"
     folder = cache / f"jax-{version}-python{sys.version_info[0]}.{sys.version_info[1]}"
-    python = str(folder / "bin" / "python")
+    python = folder / "bin" / "python"
     if not (folder / "made").exists():
-        install = [python, "-m", "pip", "install", "-qq", f"jax=={version}"]
-        for command in ([sys.executable, "-m", "venv", "--clear", str(folder)], install):
+        create = [sys.executable, "-m", "venv", "--clear", str(folder)]
+        for command in (create, [str(python), "-m", "pip", "install", "-qq", f"jax=={version}"]):
             process = subprocess.run(command, capture_output=True, text=True, check=False)
             if process.returncode:
                 raise Refusal(f"versus=jax:{version} cannot be installed: {last_line(process.stderr)}")
         (folder / "made").touch()
-    return Path(python)
+    return python
 
 
 def _check_variant(text: str, variant: Variant) -> None:
-    """Raise `Refusal` if the program cannot start a worker, or if its worker uses another protocol version.
-
-    `text` is the value of `versus`, for messages.
-    """
     script = "import jax, numpy, scaling.worker as w; jax.devices(); print(getattr(w, 'PROTOCOL', 1))"
     variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | os.environ | dict(variant.variables)
     try:

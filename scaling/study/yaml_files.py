@@ -55,10 +55,7 @@ def describe(error: yaml.YAMLError, path: Path | None = None) -> str:
 
 
 def _check_events(path: Path, text: str) -> None:
-    """Raise `Refusal` if a YAML text exceeds the limits on nesting or values, or is not a single mapping.
-
-    The function reads only the parser events of the text and does not build the values.
-    """
+    """Check the parser events of a YAML text, without building its values."""
     sizes: dict[str | None, int] = {}  # anchor -> number of nodes in its value
     parents: list[tuple[str | None, int]] = []  # (anchor, number of nodes before) of the open collections
     count = documents = 0
@@ -73,10 +70,8 @@ def _check_events(path: Path, text: str) -> None:
             sizes[anchor] = count - before
         elif isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in parents):
-                raise Refusal(
-                    f"{line}: the alias *{event.anchor} is within the value that it names, "
-                    "which contains itself"
-                )
+                text = f"the alias *{event.anchor} is within the value that it names, which contains itself"
+                raise Refusal(f"{line}: {text}")
             count += sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.NodeEvent):
             sizes[event.anchor] = 1
@@ -104,5 +99,4 @@ def _check_root(line: str, event: yaml.NodeEvent) -> None:
 
 
 def _format_path(path: Path) -> str:
-    """Return a path as text: relative to the working directory if it is inside, otherwise its name."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else path.name
