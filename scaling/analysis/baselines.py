@@ -10,11 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaling.analysis.curves import Timing, family_key, problem, problem_size, time_ratio
-from scaling.analysis.grouping import group_by
-from scaling.analysis.methods import Method, method_of
+from scaling.analysis.cases import Method, family_key, group_by, method_of, problem_size
 from scaling.analysis.ratios import Estimate
-from scaling.core.case import CEILING, Case
+from scaling.analysis.timings import Timing, time_ratio
+from scaling.core.case import CEILING, Case, problem
 from scaling.core.environment import OF_THE_CASE
 from scaling.options import machine_peaks
 

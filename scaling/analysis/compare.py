@@ -13,10 +13,10 @@ from pathlib import Path
 from scipy.stats import false_discovery_control
 
 from scaling.analysis import ratios
+from scaling.analysis.cases import group_by
 from scaling.analysis.estimate_text import format_percentage, format_ratio
-from scaling.analysis.grouping import group_by
 from scaling.analysis.ratios import Ratio
-from scaling.analysis.setting_comparison import automatic_blocks
+from scaling.analysis.timings import automatic_blocks
 from scaling.core import store
 from scaling.core.case import Case, Refusal, label
 from scaling.core.environment import OF_THE_CASE

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scaling.analysis.baselines import Rates, measured_rates, rate_at, rates_like
-from scaling.analysis.curves import Curve, Timing
+from scaling.analysis.curves import Curve
+from scaling.analysis.timings import Timing
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
     rates, base = measured_rates(peaks), curve.timings[0]
     rest = list(zip(curve.points, curve.timings, strict=True))[1:]
     return tuple(
-        _break_down(timing, base, point.efficiency, rates)
+        _break_down(timing, base, point.efficiency.value, rates)
         for point, timing in rest
         if not _is_floor_bound(timing)
     )

@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from scaling.analysis.curves import KINDS, curve_name, family_name, size_name, stem
+from scaling.analysis.cases import family_name, group_by, least_by, method_of, size_name, stem
+from scaling.analysis.curves import KINDS, curve_name
 from scaling.analysis.estimate_text import format_percentage
-from scaling.analysis.grouping import group_by, least_by
-from scaling.analysis.methods import method_of
 from scaling.core.case import Case, label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.record import Record

@@ -7,20 +7,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from scaling.analysis import autocorrelation
-from scaling.analysis.certainty import (
+from scaling.analysis.cases import family_name, size_name
+from scaling.analysis.curves import Curve
+from scaling.analysis.estimate_text import format_percentage
+from scaling.analysis.findings import Findings, describe_environment
+from scaling.analysis.ratios import interval_widening, samples_by_compilation, trend
+from scaling.analysis.timings import (
     DISTURBED,
     ONE_PROCESS,
     SHORT,
+    Timing,
+    automatic_blocks,
     disturbed_share,
     marks_of,
     near_floor,
+    padding_share,
 )
-from scaling.analysis.curves import Curve, Timing, family_name, size_name
-from scaling.analysis.estimate_text import format_percentage
-from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.ratios import samples_by_compilation
-from scaling.analysis.setting_comparison import automatic_blocks, padding_share
 from scaling.core.case import Case, label, problem
 from scaling.core.environment import OF_THE_CASE
 from scaling.core.formatting import count_of, format_duration
@@ -176,7 +178,7 @@ def _trend(timing: Timing) -> str:
     Only the first compilation of each process is tested, because each recompilation may change the mean time.
     """
     first = (samples_by_compilation(record)[0] for record in timing.records)
-    change = max((autocorrelation.trend(samples) or 0.0 for samples in first), key=abs)
+    change = max((trend(samples) or 0.0 for samples in first), key=abs)
     return f"{change:+.1%} from the first third to the last" if abs(change) > _TREND else ""
 
 
@@ -187,7 +189,7 @@ def _autocorrelated(timing: Timing) -> str:
     """
     if timing.replicates > 1:
         return ""
-    times = autocorrelation.interval_widening(samples_by_compilation(timing.records[0])[0]) or 1.0
+    times = interval_widening(samples_by_compilation(timing.records[0])[0]) or 1.0
     width = _half_width(timing)
     wide = width * (1 - 1 / times) > _NARROW
     return f"{width:.1%} either side, {times:.1f} times that of independent samples" if wide else ""

@@ -7,11 +7,10 @@ from typing import Any
 
 import yaml
 
-from scaling.analysis.curves import Timing
+from scaling.analysis.cases import MEMORY_FIELDS
 from scaling.analysis.estimate_text import format_ratio
 from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.methods import MEMORY_FIELDS
-from scaling.analysis.stages import first_call_seconds
+from scaling.analysis.timings import Timing, first_call_seconds
 from scaling.core.case import to_dict
 from scaling.core.formatting import format_duration, format_number
 

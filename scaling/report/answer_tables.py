@@ -7,21 +7,23 @@ plain text without markup.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from scaling.analysis.answer import format_time, largest_problems, name_with_blocks
-from scaling.analysis.certainty import dispatch_floor
-from scaling.analysis.curves import (
-    FastestMethod,
+from scaling.analysis.answer import largest_problems, name_with_blocks
+from scaling.analysis.cases import (
     baseline_name,
+    describe_call,
     family_key,
     family_name,
+    group_by,
+    least_by,
+    method_of,
     problem_size,
     size_name,
 )
+from scaling.analysis.crossover import FastestMethod
 from scaling.analysis.estimate_text import format_percentage, format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, PredictedPoint
-from scaling.analysis.grouping import group_by, least_by
-from scaling.analysis.methods import describe_call, method_of
+from scaling.analysis.timings import dispatch_floor, format_time
 from scaling.core.case import problem
 from scaling.core.formatting import count_of, format_duration
 from scaling.report.text_table import Table, make_table
@@ -80,7 +82,7 @@ def format_ratio_of(row: FastestMethod) -> str:
 
     The numbers in parentheses are the 95 % confidence interval. Return '' if there is no runner-up.
     """
-    return format_ratio(row.ratio, row.ratio_low, row.ratio_high)
+    return format_ratio(*row.ratio) if row.ratio else ""
 
 
 def problem_name(findings: Findings, row: FastestMethod) -> str:
@@ -180,7 +182,7 @@ def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> 
 
 
 def _describe_second(name: str, row: FastestMethod) -> str:
-    return format_time_ratio(name, row.ratio, row.ratio_low, row.ratio_high)
+    return format_time_ratio(name, *(row.ratio or ()))
 
 
 def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
@@ -191,8 +193,7 @@ def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
     point = findings.points_of(row.first).get("strong")
     if point is None or point.is_baseline:
         return ""
-    speedup = format_ratio(point.speedup, point.speedup_low, point.speedup_high)
-    return f"Speed-up over {baseline_name(point.baseline_devices)}: {speedup}"
+    return f"Speed-up over {baseline_name(point.baseline_devices)}: {format_ratio(*point.speedup)}"
 
 
 def _planned_cards(forecast: Forecast) -> Iterable[Card]:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-from scaling.analysis.methods import describe_call
+from scaling.analysis.cases import describe_call
 from scaling.core.case import Case
 from scaling.core.formatting import count_of
 

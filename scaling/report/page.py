@@ -81,7 +81,7 @@ def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) 
     )
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     planned = {sentence for section in sections for sentence in section.sentences}
-    if sentences := [sentence for sentence in summarize(findings)[1] if sentence not in planned]:
+    if sentences := [sentence for sentence in summarize(findings) if sentence not in planned]:
         sections.append(
             Section("sentences", "In sentences", "the answer with all that went wrong", "", sentences)
         )

@@ -4,19 +4,28 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from scaling.analysis import lint, published_results
-from scaling.analysis.answer import PEER_COLUMNS, format_time, peer_rows
-from scaling.analysis.certainty import SHORT, near_floor
-from scaling.analysis.curves import CurvePoint, Timing, family_name, relative_to
+from scaling.analysis.answer import PEER_COLUMNS, peer_rows
+from scaling.analysis.cases import family_name, group_by, method_of, relative_to
+from scaling.analysis.curves import CurvePoint, format_relative
 from scaling.analysis.dataframe import environment_columns
 from scaling.analysis.estimate_text import format_exponent, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, format_efficiency
-from scaling.analysis.grouping import group_by
-from scaling.analysis.methods import method_of
 from scaling.analysis.ratios import Estimate
 from scaling.analysis.scaling_fits import karp_flatt
-from scaling.analysis.setting_comparison import automatic_blocks, memory_of, padding_share
-from scaling.analysis.stages import break_even_calls, compiling_seconds, first_call_seconds, sparsity_seconds
+from scaling.analysis.timings import (
+    SHORT,
+    Timing,
+    automatic_blocks,
+    break_even_calls,
+    compiling_seconds,
+    first_call_seconds,
+    format_time,
+    memory_of,
+    near_floor,
+    padding_share,
+    sparsity_seconds,
+)
 from scaling.core.case import PEAKS, Case, label
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.record import REASONS, Record
@@ -118,11 +127,9 @@ def _format_curve_ratios(findings: Findings, timing: Timing, field: str) -> str:
 
 
 def _format_point(point: CurvePoint, field: str, sign: str) -> str:
-    value, low, high = (getattr(point, f"{field}{end}") for end in ("", "_low", "_high"))
-    base = "" if field == "against_jit" else relative_to(point.baseline_devices)
-    exact = point.is_baseline and field != "against_jit"
-    low, high = (None, None) if exact else (low, high)
-    return format_ratio(value, low, high, sign) + base
+    if field == "against_jit":
+        return format_ratio(*point.against_jit) if point.against_jit else ""
+    return format_relative(point, getattr(point, field), sign) + relative_to(point.baseline_devices)
 
 
 def _make_remark_function(findings: Findings, timings: Iterable[Timing]) -> Any:
@@ -294,7 +301,7 @@ def _law_table(findings: Findings) -> Table:
         "serial": part("serial"),
         "contention": part("contention"),
         "coherency": part("coherency"),
-        "largest speed-up": lambda fit: format_ratio(fit[1].limit) if fit[1].determined else "",
+        "largest speed-up": lambda fit: format_ratio(fit[1].limit) if fit[1].limit and fit[1].determined else "",
         "at devices": lambda fit: format_number(fit[1].peak) if fit[1].determined and fit[1].peak else "",
         "off by": lambda fit: f"{fit[1].spread:.1%}",
         "Karp-Flatt": lambda fit: _format_estimate(

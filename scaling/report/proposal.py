@@ -8,16 +8,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scaling.analysis.answer import count_unmeasured
-from scaling.analysis.curves import Curve, CurvePoint, family_name, stem
+from scaling.analysis.cases import describe_call, family_name, method_of, stem
+from scaling.analysis.curves import Curve, derivative_curves, format_relative
 from scaling.analysis.estimate_text import format_percentage, format_ratio, format_share, is_ratio_determined
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.lint import ERROR, WARNING, lint_findings
-from scaling.analysis.methods import describe_call, method_of
 from scaling.analysis.trends import LARGE_ERROR
 from scaling.core.formatting import count_of, format_duration, format_number
 from scaling.core.store import load, replace_file
 from scaling.report import methods_text
-from scaling.report.curve_selection import derivative_curves
 from scaling.report.document import (
     PREAMBLE,
     DocumentBlock,
@@ -123,12 +122,11 @@ def _describe_curve(findings: Findings, curve: Curve) -> str:
     text = (
         f"{curve.kind.capitalize()} scaling of {family_name(curve.case)} ({_describe_program(curve)}), the "
         f"fastest of the measured modes on the most devices. Its baseline is the same program on "
-        f"{curve.baseline}: the {word} on {count_of(last.devices, 'device')} is {_format_speedup(last)}, the "
-        f"efficiency {_format_efficiency(last)}"
+        f"{curve.baseline}: the {word} on {count_of(last.devices, 'device')} is {format_relative(last, last.speedup)}, the "
+        f"efficiency {format_relative(last, last.efficiency, '')}"
     )
-    if last.against_jit and is_ratio_determined(last.against_jit_low, last.against_jit_high):
-        jit = format_ratio(last.against_jit, last.against_jit_low, last.against_jit_high)
-        text += f"; {jit} the speed of the best plain program on one device"
+    if last.against_jit and is_ratio_determined(*last.against_jit[1:]):
+        text += f"; {format_ratio(*last.against_jit)} the speed of the best plain program on one device"
     fits = (law for fitted, laws in findings.scaling_fits if fitted is curve for law in laws if law.best)
     for law in fits:
         parts = ", ".join(f"{name} part {format_share(*estimate)}" for name, estimate in law.parts.items())
@@ -141,8 +139,8 @@ def _describe_curve(findings: Findings, curve: Curve) -> str:
 def _curve_table(findings: Findings, curve: Curve) -> DocumentTable:
     rows = [
         (
-            str(p.devices), format_duration(p.seconds, p.low, p.high), _format_speedup(p), f"{p.ideal:g}x",
-            _format_efficiency(p),
+            str(p.devices), format_duration(p.seconds, p.low, p.high), format_relative(p, p.speedup), f"{p.ideal:g}x",
+            format_relative(p, p.efficiency, ""),
         )
         for p in curve.points
     ]  # fmt: skip
@@ -152,16 +150,6 @@ def _curve_table(findings: Findings, curve: Curve) -> DocumentTable:
     )
     columns = ("devices", "time", "speed-up", "ideal", "efficiency")
     return DocumentTable(title + describe_environment(findings, curve.environment), columns, rows)
-
-
-def _format_speedup(point: CurvePoint) -> str:
-    interval = () if point.is_baseline else (point.speedup_low, point.speedup_high)
-    return format_ratio(point.speedup, *interval)
-
-
-def _format_efficiency(point: CurvePoint) -> str:
-    low, high = (None, None) if point.is_baseline else (point.efficiency_low, point.efficiency_high)
-    return format_ratio(point.efficiency, low, high, sign="")
 
 
 def _describe_requested_hours(curve: Curve) -> list[str]:

@@ -11,10 +11,11 @@ from rich.console import Console
 from rich.text import Text
 
 from scaling.analysis import answer, lint
-from scaling.analysis.curves import FastestMethod
+from scaling.analysis.cases import method_of
+from scaling.analysis.crossover import FastestMethod
 from scaling.analysis.estimate_text import format_time_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.methods import method_of
+from scaling.analysis.timings import format_time
 from scaling.core.formatting import count_of
 from scaling.report.answer_tables import describe_certainty, problem_name
 from scaling.report.labels import JOINED, clean_text, keep_numbers_whole
@@ -60,7 +61,7 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
     width = min(width, WIDTH)
     below = [*_list_warnings(findings, folder, width), *_list_next_commands(folder, width)]
     rows = [row for _, (row, *_) in answer.largest_problems(findings)]
-    sentences = [_describe_fastest(findings, row) for row in rows] or answer.summarize(findings)[1]
+    sentences = [_describe_fastest(findings, row) for row in rows] or answer.summarize(findings)
     paragraphs = [wrap_text(sentence, width, "  ") for sentence in sentences]
     return [
         *_fit_paragraphs(paragraphs, LINES - _RESERVED_LINES - len(below), f"scaling report {folder}"),
@@ -84,12 +85,12 @@ def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command
 
 
 def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
-    time = f"{answer.format_time(row.first)} on {count_of(row.first.case.devices, 'device')}"
+    time = f"{format_time(row.first)} on {count_of(row.first.case.devices, 'device')}"
     verb = "is fastest" if row.distinguished else "takes"
     words = f"{problem_name(findings, row)}: {answer.name_with_blocks(row.first)} {verb} {time}"
     if row.second is not None and not row.empty:
         name = method_of(row.second.case).name
-        words += f"; {format_time_ratio(name, row.ratio, row.ratio_low, row.ratio_high)}"
+        words += f"; {format_time_ratio(name, *(row.ratio or ()))}"
     return f"{words}; {describe_certainty(row)}."
 
 

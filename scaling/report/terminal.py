@@ -10,13 +10,12 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from scaling.analysis.answer import summarize
-from scaling.analysis.curves import Curve, family_name
+from scaling.analysis.cases import describe_call, family_name, method_of
+from scaling.analysis.curves import Curve, derivative_curves
 from scaling.analysis.estimate_text import format_ratio
 from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.methods import describe_call, method_of
 from scaling.core.formatting import count_of
 from scaling.report.answer_tables import answer_table
-from scaling.report.curve_selection import derivative_curves
 from scaling.report.labels import keep_numbers_whole
 from scaling.report.summary import print_wrapped, to_one_line, wrap_text
 from scaling.report.text_table import Table
@@ -32,7 +31,7 @@ def print_report(findings: Findings, console: Console) -> None:
         _print_table(answer, console)
     for curves in derivative_curves(findings.curves):
         _print_table(curve_table(findings, curves), console)
-    for sentence in summarize(findings)[1]:
+    for sentence in summarize(findings):
         print_wrapped(f"- {sentence}", console)
 
 
@@ -42,10 +41,7 @@ def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
     rows = []
     for curve in curves[:_MAX_CURVES]:
         points = {point.devices: point for point in curve.points}
-        cells = (
-            format_ratio(p.speedup, p.speedup_low, p.speedup_high).partition(" (")[0] if p else ""
-            for p in map(points.get, counts)
-        )
+        cells = (format_ratio(*p.speedup).partition(" (")[0] if p else "" for p in map(points.get, counts))
         rows.append((f"{method_of(curve.case).name}, {describe_call(curve.case)}", *cells))
     omitted = len(curves) - len(rows)
     more = f"; {count_of(omitted, 'more curve')} in the report" if omitted else ""

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from scaling.analysis.curves import Curve, SizeSweep, family_name, stem
+from scaling.analysis.cases import Method, describe_call, family_name, group_by, method_of, stem
+from scaling.analysis.curves import Curve
 from scaling.analysis.findings import Findings
-from scaling.analysis.grouping import group_by
-from scaling.analysis.methods import Method, describe_call, method_of
+from scaling.analysis.growth import SizeSweep
 from scaling.analysis.ratios import Estimate
 from scaling.core.case import Case
 from scaling.core.formatting import count_of
@@ -74,7 +74,7 @@ def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
         for curve in group:
             line, points = Line(curve.environment, case.workload, method_of(curve.case)), curve.points
             times[line] = {p.devices: Estimate(p.seconds, p.low, p.high) for p in points}
-            speedups[line] = {p.devices: Estimate(p.speedup, p.speedup_low, p.speedup_high) for p in points}
+            speedups[line] = {p.devices: p.speedup for p in points}
         baselines = tuple(sorted({curve.baseline_devices for curve in group}))
         yield Plot(kind, "time", title, "devices", "devices", "seconds", times)
         over = f"speed-up over {' or '.join(count_of(base, 'device') for base in baselines)}"

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis.curves import FastestMethod, family_name, size_name
+from scaling.analysis.cases import describe_call, family_name, group_by, method_of, size_name
+from scaling.analysis.crossover import FastestMethod
 from scaling.analysis.findings import Findings
-from scaling.analysis.grouping import group_by
-from scaling.analysis.methods import describe_call, method_of
 from scaling.core.case import label, to_dict
 from scaling.core.record import Record, to_line
 from scaling.wandb.plots import Line, Plot
@@ -156,11 +155,12 @@ def ideal_metric(baseline: int) -> str:
 
 def _fastest_row(each: FastestMethod) -> Fields:
     case, (low, high) = each.first.case, each.first.interval or (None, None)
+    ratio = each.ratio or (None, None, None)
     return {
         "problem": family_name(case), "size": size_name(case), "devices": case.devices,
         "fastest": method_of(case).name, "call": describe_call(case), "seconds": each.first.median,
         "low": low, "high": high, "next": method_of(each.second.case).name if each.second else None,
-        "next takes": each.ratio, "next takes low": each.ratio_low, "next takes high": each.ratio_high,
+        "next takes": ratio[0], "next takes low": ratio[1], "next takes high": ratio[2],
         "sure": each.sure, "over by hand": each.by_hand, "honest": each.first.honest,
         "environment": each.first.environment,
     }  # fmt: skip

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scaling.analysis.curves import Timing, family_name
+from scaling.analysis.cases import family_name
+from scaling.analysis.timings import Timing
 from scaling.core.case import Case, label
 from scaling.core.formatting import count_of, format_duration
 from scaling.report.figures.theme import MUTED, SHAPES, LineStyle
