@@ -41,8 +41,6 @@ from scaling.core.case import AUTO, Case, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.record import REASONS, Record
 
-PEER_COLUMNS = ("problem", "devices", "system", "time", "JAX's fastest", "times as long")
-
 
 def answer_sentences(source: Path | Findings) -> list[str]:
     """Return a summary of the results of a study as a list of English sentences.
@@ -337,31 +335,6 @@ def _describe_peers(findings: Findings) -> list[str]:
 def _name_problem(baseline: Baseline) -> str:
     case, devices = baseline.timing.case, count_of(baseline.timing.case.devices, "device")
     return f"{family_name(case)}, {size_name(case)}, {devices}, {method_of(case).name}"
-
-
-def peer_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return a table row for each case that was timed with another AD system, compared with JAX.
-
-    Each row is a tuple of the cells of PEER_COLUMNS.
-    """
-    return [
-        (
-            _problem_cell(findings, timing),
-            str(timing.case.devices),
-            method_of(timing.case).name,
-            format_time(timing),
-            f"{method_of(jax.case).name}, {format_duration(jax.median)}" if jax else "not measured",
-            format_ratio(*baseline.over_jax) if baseline.over_jax else "",
-        )
-        for baseline in findings.baselines
-        for timing, jax in ((baseline.timing, baseline.jax),)
-        if timing.case.engine != "jax"
-    ]
-
-
-def _problem_cell(findings: Findings, timing: Timing) -> str:
-    where = describe_environment(findings, timing.environment, timing.honest)
-    return f"{family_name(timing.case)} {size_name(timing.case)}{where}"
 
 
 def _describe_scaling(findings: Findings) -> list[str]:

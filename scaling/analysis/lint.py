@@ -76,14 +76,13 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
     return f"{count_of(count[ERROR], 'error')}, {count_of(count[WARNING], 'warning')}"
 
 
-def lint_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return the table of lint results: a row with the verdict, then one row for each violated rule.
-
-    Each row is a tuple of the cells of COLUMNS.
-    """
+def lint_rows(findings: Findings) -> list[dict[str, str]]:
+    """Return the table of lint results: a row with the verdict, then one row for each violated rule."""
     remarks = lint_findings(findings)
-    rows = ((r.severity, r.rule, str(r.count), r.text, r.fix) for r in remarks)
-    return [("verdict", verdict(remarks), "", "", ""), *rows]
+    cells = ((r.severity, r.rule, str(r.count), r.text, r.fix) for r in remarks)
+    return [
+        dict(zip(COLUMNS, row, strict=True)) for row in (("verdict", verdict(remarks), "", "", ""), *cells)
+    ]
 
 
 def _timed_cases(findings: Findings) -> list[Timing]:

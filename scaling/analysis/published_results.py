@@ -25,11 +25,8 @@ def _load_groups() -> Sequence[Mapping[str, Any]]:
     return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 
 
-def published_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return a table row for each published result, or [] if none of them was measured.
-
-    Each row is a tuple of the cells of COLUMNS.
-    """
+def published_rows(findings: Findings) -> list[dict[str, str]]:
+    """Return a table row for each published result, or [] if none of them was measured."""
     rows, measured = [], False
     for group, row in ((each, row) for each in _load_groups() for row in each["rows"]):
         # Use the newest environment that contains the timings of this row.
@@ -42,7 +39,8 @@ def published_rows(findings: Findings) -> list[tuple[str, ...]]:
         else:
             time, factor = _compare_with_measured(row, value)
             cells = [time + describe_environment(findings, environment), factor]
-        rows.append((group["problem"], what, row["system"], _format_published(row), *cells))
+        cells = [group["problem"], what, row["system"], _format_published(row), *cells]
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
     return rows if measured else []
 
 

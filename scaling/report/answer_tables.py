@@ -23,7 +23,7 @@ from scaling.analysis.crossover import FastestMethod
 from scaling.analysis.estimate_text import format_percentage, format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, PredictedPoint
-from scaling.analysis.timings import dispatch_floor, format_time
+from scaling.analysis.timings import Timing, dispatch_floor, format_time
 from scaling.core.case import problem
 from scaling.core.formatting import count_of, format_duration
 from scaling.report.text_table import Table, make_table
@@ -77,28 +77,19 @@ def describe_certainty(row: FastestMethod) -> str:
     return "; ".join(filter(None, ["not distinguished from the runner-up", ", ".join(row.doubts)]))
 
 
-def format_ratio_of(row: FastestMethod) -> str:
-    """Return the ratio of the runner-up's time to the fastest time as text, such as '1.40x (1.30 to 1.50)'.
-
-    The numbers in parentheses are the 95 % confidence interval. Return '' if there is no runner-up.
-    """
-    return format_ratio(*row.ratio) if row.ratio else ""
-
-
-def problem_name(findings: Findings, row: FastestMethod) -> str:
+def problem_name(findings: Findings, timing: Timing) -> str:
     """Return the name of a problem as text, such as 'mlp width=8 points=64'.
 
     If the results come from several environments, the environment is appended.
     """
-    case, first = row.first.case, row.first
-    where = describe_environment(findings, first.environment, first.honest)
-    return f"{family_name(case)} {size_name(case)}{where}"
+    where = describe_environment(findings, timing.environment, timing.honest)
+    return f"{family_name(timing.case)} {size_name(timing.case)}{where}"
 
 
 def answer_table(findings: Findings) -> Table:
     """Return a table of the fastest AD mode of each problem, on the device count with the least time."""
-    best = _keep_best_device_counts(findings.fastest)
-    return _fastest_mode_table(findings, "fastest", "Fastest mode of each problem", NOTE, best)
+    rows = (_cells(findings, row) for row in _keep_best_device_counts(findings.fastest))
+    return make_table("fastest", "Fastest mode of each problem", NOTE, rows)
 
 
 def _keep_best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
@@ -109,28 +100,22 @@ def _keep_best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMetho
 
 def device_table(findings: Findings) -> Table:
     """Return a table of the fastest AD mode of each problem on each device count."""
+    rows = (_cells(findings, row) for row in findings.fastest)
     note = "The same for each number of devices."
-    return _fastest_mode_table(
-        findings, "each", "Fastest mode on each number of devices", note, findings.fastest
-    )
+    return make_table("each", "Fastest mode on each number of devices", note, rows)
 
 
-def _fastest_mode_table(
-    findings: Findings, anchor: str, title: str, note: str, rows: Iterable[FastestMethod]
-) -> Table:
-    def describe_second(row: FastestMethod) -> str:
-        second = row.second
-        return f"{method_of(second.case).name}, {format_duration(second.median)}" if second else ""
-
-    return make_table(anchor, title, note, rows, {
-        "problem": lambda row: problem_name(findings, row),
-        "fastest": lambda row: name_with_blocks(row.first),
-        "time": lambda row: format_time(row.first),
-        "devices": lambda row: row.first.case.devices,
-        "runner-up": describe_second,
-        "ratio": format_ratio_of,
-        "certainty": describe_certainty,
-    })  # fmt: skip
+def _cells(findings: Findings, row: FastestMethod) -> dict[str, object]:
+    first, second = row.first, row.second
+    return {
+        "problem": problem_name(findings, first),
+        "fastest": name_with_blocks(first),
+        "time": format_time(first),
+        "devices": first.case.devices,
+        "runner-up": second and f"{method_of(second.case).name}, {format_duration(second.median)}",
+        "ratio": row.ratio and format_ratio(*row.ratio),
+        "certainty": describe_certainty(row),
+    }
 
 
 def make_cards(findings: Findings) -> list[Card]:
@@ -154,9 +139,9 @@ def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: Faste
     if row.second is not None:
         second = method_of(row.second.case).name
         mode += "" if row.distinguished or second == mode else f" or {second}"
-        ratio = _describe_second(second, row)
+        ratio = format_time_ratio(second, *(row.ratio or ()))
     return Card(
-        problem_name(findings, row),
+        problem_name(findings, row.first),
         _describe_other_sizes(rows, row),
         mode,
         f"{count_of(row.first.case.devices, 'device')}, {describe_call(row.first.case)}",
@@ -179,10 +164,6 @@ def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> 
     names = dict.fromkeys(name_with_blocks(each.first) for each in best if each.distinguished)
     others = [name for name in names if name != name_with_blocks(row.first)]
     return f"one of {len(best)} sizes" + (f"; fastest at others: {', '.join(others)}" if others else "")
-
-
-def _describe_second(name: str, row: FastestMethod) -> str:
-    return format_time_ratio(name, *(row.ratio or ()))
 
 
 def _describe_speedup(findings: Findings, row: FastestMethod) -> str:

@@ -87,7 +87,7 @@ def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command
 def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
     time = f"{format_time(row.first)} on {count_of(row.first.case.devices, 'device')}"
     verb = "is fastest" if row.distinguished else "takes"
-    words = f"{problem_name(findings, row)}: {answer.name_with_blocks(row.first)} {verb} {time}"
+    words = f"{problem_name(findings, row.first)}: {answer.name_with_blocks(row.first)} {verb} {time}"
     if row.second is not None and not row.empty:
         name = method_of(row.second.case).name
         words += f"; {format_time_ratio(name, *(row.ratio or ()))}"

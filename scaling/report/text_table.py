@@ -1,11 +1,9 @@
 """Class Table, whose cells are text, for the HTML page, the Markdown report and the console."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from scaling.core.formatting import count_of
-
-T = TypeVar("T")
 
 
 class Table(NamedTuple):
@@ -39,27 +37,17 @@ def make_table(
     anchor: str,
     title: str,
     note: str,
-    items: Iterable[T],
-    columns: Mapping[str, Callable[[T], object]],
+    rows: Iterable[Mapping[str, object]],
     row_anchors: Sequence[str] = (),
 ) -> Table:
-    """Return a table with one row per item. A cell is empty if its value is None.
+    """Return a table of text from dicts, from column name to cell. A cell is empty if its value is None.
 
     Columns without any text are omitted, except the first column.
-
-    Args:
-        anchor: The HTML anchor of the table.
-        note: The text below the title.
-        columns: A dict from column name to a function that returns the cell of an item.
-        row_anchors: The HTML anchors of the rows.
     """
-    rows = [
-        tuple("" if (cell := get(item)) is None else str(cell) for get in columns.values()) for item in items
-    ]
-    kept = [at for at in range(len(columns)) if at == 0 or any(row[at] for row in rows)]
-    names = list(columns)
-    cells = [tuple(row[at] for at in kept) for row in rows]
-    return Table(anchor, title, note, tuple(names[at] for at in kept), cells, row_anchors)
+    texts = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
+    names = list(texts[0]) if texts else []
+    kept = tuple(name for name in names if name == names[0] or any(row[name] for row in texts))
+    return Table(anchor, title, note, kept, [tuple(row[name] for name in kept) for row in texts], row_anchors)
 
 
 def join_words(*words: object) -> str:

@@ -222,7 +222,8 @@ def published_table(tmp_path, *records):
     writer = Writer(tmp_path)
     for item in records:
         writer.append(item)
-    return {(row[0], row[1], row[2]): row[3:] for row in published_results.published_rows(read(tmp_path))}
+    rows = [tuple(row.values()) for row in published_results.published_rows(read(tmp_path))]
+    return {row[:3]: row[3:] for row in rows}
 
 
 def test_published_times_are_listed_with_the_measured_times(tmp_path):
