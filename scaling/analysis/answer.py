@@ -120,10 +120,6 @@ def describe_fastest(findings: Findings) -> list[str]:
 
 
 def _describe_kind(case: Case) -> str:
-    """Return as text what a case without an AD mode of JAX measures, such as 'derivatives written by hand'.
-
-    For another AD system, the text is the name of its engine.
-    """
     if case.kind != "case" or case.engine != "jax":
         return case.engine if case.kind == "case" else "what the machine can do"
     return "values" if case.ad_mode.is_value else "derivatives written by hand"
@@ -188,13 +184,6 @@ def list_measured(row: FastestMethod) -> str:
 
 
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
-    """Return a clause that states the speed-ups over the baseline and over the best plain jit program.
-
-    The baseline is the same program on the smallest device count of its strong scaling curve.
-
-    Returns:
-        A list with the clause. It is empty if the timing is the baseline, or is on no strong scaling curve.
-    """
     point, curve = findings.points_of(timing).get("strong"), findings.curve_of(timing)
     if point is None or curve is None or point.is_baseline:
         return []
@@ -280,13 +269,6 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
 
 
 def _describe_advice(findings: Findings) -> list[str]:
-    """Return a sentence that compares the time of mode=auto with that of the fastest mode.
-
-    The sentence states the median and the largest ratio of these times over all problems and device counts.
-
-    Returns:
-        A list with the sentence. It is empty if mode=auto was not measured.
-    """
     rows = [(row.first, t) for row in findings.fastest for t in row.others if t.case.mode == AUTO]
     ratios = sorted(
         ((time_ratio(timing, first), timing) for first, timing in rows), key=lambda row: row[0][0]

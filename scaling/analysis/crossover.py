@@ -170,7 +170,6 @@ def _crossovers_of_line(
 def _crossover_between(
     smaller: tuple[int, Timing], larger: tuple[int, Timing], by_key: Mapping[tuple, Timing]
 ) -> Crossover | None:
-    """Return the significant change of the fastest method between two sizes, or None if there is none."""
     (below, first), (above, last) = smaller, larger
     before, after = base_method(first.case), base_method(last.case)
     slower_first, slower_last = by_key.get(_timing_key(first, after)), by_key.get(_timing_key(last, before))
@@ -185,7 +184,6 @@ def _crossover_between(
 
 
 def _is_faster(fast: Timing, slow: Timing) -> bool:
-    """Return whether `fast` is significantly faster than `slow` and takes longer than an empty call."""
     low = time_ratio(slow, fast).low
     return low is not None and low > 1 and not is_empty_call(fast)
 

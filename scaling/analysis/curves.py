@@ -171,10 +171,6 @@ def derived_bytes_note(series: Iterable[Timing]) -> str:
 
 
 def _best_plain_programs(timings: Iterable[Timing]) -> dict[tuple, Timing]:
-    """Return a dict from (environment, problem) to the timing of the fastest plain jit program on one device.
-
-    Handwritten derivatives and other engines are excluded.
-    """
     plain = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and competes(t.case))
     return least_by(plain, lambda t: (t.environment, problem(t.case)), lambda t: t.median)
 

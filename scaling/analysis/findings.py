@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis import curves as analysis
-from scaling.analysis.baselines import Baseline, find_baselines
+from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency_breakdowns, find_baselines
 from scaling.analysis.cases import stem
 from scaling.analysis.crossover import FastestMethod, FastestModeMap, fastest_methods, fastest_mode_maps
 from scaling.analysis.curves import Curve, CurvePoint
-from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown, efficiency_breakdowns
 from scaling.analysis.forecast import Forecast, PlanFile, forecasts, read_plan_file
 from scaling.analysis.growth import SizeExponent, SizeSweep, size_exponents, size_sweeps
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
@@ -178,7 +177,6 @@ def read(
 
 
 def _plan_files(folder: Path) -> dict[str, PlanFile]:
-    """Return a dict from hardware name to the plan file of a folder. Damaged files are omitted."""
     contents = (
         (path.stem.removeprefix("plan-"), read_json(path)) for path in sorted(folder.glob("plan-*.json"))
     )
@@ -186,7 +184,6 @@ def _plan_files(folder: Path) -> dict[str, PlanFile]:
 
 
 def _label_of_cell(cell: Mapping[str, Any]) -> str:
-    """Return the label of a case in study.json, or its key if the case is damaged."""
     try:
         return label(from_dict(cell["case"]))
     except (KeyError, TypeError, ValueError):

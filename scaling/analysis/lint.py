@@ -63,7 +63,6 @@ def lint_findings(findings: Findings) -> list[LintFinding]:
 
 
 def _summarize_violations(violations: Sequence[str]) -> str:
-    """Return the two most frequent distinct violations, and the number of the others, as text."""
     counts = [p if count == 1 else f"{p} ({count} times)" for p, count in Counter(violations).most_common()]
     return "; ".join([*counts[:2], *([f"and {len(counts) - 2} more"] if len(counts) > 2 else [])])
 
@@ -90,10 +89,6 @@ def _timed_cases(findings: Findings) -> list[Timing]:
 
 
 def _check_each(fault: Fault) -> Rule:
-    """Return a lint rule that applies a check to each timed case.
-
-    The check must return a description of the defect, or '' if there is none.
-    """
     return lambda findings: [
         f"{label(timing.case)}{describe_environment(findings, timing.environment)}: {words}"
         for timing in _timed_cases(findings)
@@ -102,11 +97,6 @@ def _check_each(fault: Fault) -> Rule:
 
 
 def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
-    """Return a description of each failed case.
-
-    If `wrong` is true, only the cases with a wrong or non-finite result are included, otherwise only the
-    others.
-    """
     return [
         f"{label(r.case)}: {r.reason or 'no reason given'}: {r.text or 'no words'}"
         for r in findings.records
@@ -199,7 +189,6 @@ def _padded(timing: Timing) -> str:
 
 
 def _varying_blocks(timing: Timing) -> str:
-    """Return the block sizes of chunk=auto as text if they differ between processes, otherwise ''."""
     counts = dict.fromkeys(words for record in timing.records if (words := automatic_blocks(record)))
     return "; ".join(counts) if len(counts) > 1 else ""
 

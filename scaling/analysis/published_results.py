@@ -61,10 +61,6 @@ def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, s
 def _measure(
     findings: Findings, environment: str, group: Mapping[str, Any], row: Mapping[str, Any]
 ) -> float | None:
-    """Return the measured value that corresponds to a published row, or None if it was not measured.
-
-    The value is a time in seconds, or a ratio of two times if the row contains the key "over".
-    """
     timing = _find_timing(findings, environment, {**group["case"], **row["case"]})
     if timing is None or row.get("first"):
         return first_call_seconds(timing) if timing else None
@@ -87,7 +83,6 @@ def _matches(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
 
 
 def _describe_missing(findings: Findings, fields: Mapping[str, Any]) -> str:
-    """Return text that explains why a case has no time: its status and reason, or 'not in this study'."""
     bad = (
         r for r in findings.records if r.status != "ok" and _matches(to_dict(r.case), {**_DEFAULTS, **fields})
     )

@@ -201,7 +201,6 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
 
 
 def _allocation(record: Record) -> str:
-    """Return the cluster job of a process as text. All processes without a job share one allocation."""
     return str(record.environment.get("job"))
 
 
@@ -216,7 +215,6 @@ def _average_by_allocation(
 
 
 def _with_interval(ratio: Ratio) -> Ratio:
-    """Return a ratio with its 95 % Student's t interval, from its error and degrees of freedom."""
     factor = math.exp(float(stdtrit(ratio.freedom, 0.975)) * math.sqrt(ratio.error))
     return replace(ratio, low=ratio.value / factor, high=ratio.value * factor)
 
@@ -333,12 +331,10 @@ def spread_factor(samples: Sequence[float]) -> float:
 
 
 def _lag_one_correlation(samples: Sequence[float]) -> float:
-    """Return the lag-one autocorrelation of the ranks of the samples, or 0 if all samples are equal."""
     ranks = _centred_ranks(samples)
     return 1 - float((np.diff(ranks) ** 2).sum()) / (2 * float(ranks @ ranks)) if ranks.any() else 0.0
 
 
 def _centred_ranks(samples: Sequence[float]) -> Any:
-    """Return the ranks of the samples minus their mean. Equal samples share the mean of their ranks."""
     _, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[index] - (len(samples) + 1) / 2

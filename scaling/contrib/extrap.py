@@ -25,7 +25,7 @@ from scaling.analysis.cases import (
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing
 from scaling.core.case import Case
-from scaling.report.labels import clean_text
+from scaling.report.text import clean_text
 
 MARK = "# Made by ad-scaling"  # the first line of a file
 _MOST_PARAMETERS = 4

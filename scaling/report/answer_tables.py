@@ -26,7 +26,7 @@ from scaling.analysis.forecast import Forecast, PredictedPoint
 from scaling.analysis.timings import Timing, dispatch_floor, format_time
 from scaling.core.case import problem
 from scaling.core.formatting import count_of, format_duration
-from scaling.report.text_table import Table, make_table
+from scaling.report.text import Table, make_table
 
 NOTE = (
     "The fastest automatic mode, on its best number of devices. Time: median of one call. Ratio: "
@@ -93,7 +93,6 @@ def answer_table(findings: Findings) -> Table:
 
 
 def _keep_best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
-    """Return the fastest method of each problem and environment, on the device count with the least time."""
     key = lambda row: (row.first.environment, row.first.honest, problem(row.first.case))  # noqa: E731
     return list(least_by(rows, key, lambda row: row.first.median).values())
 
@@ -129,12 +128,6 @@ def make_cards(findings: Findings) -> list[Card]:
 
 
 def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: FastestMethod) -> Card:
-    """Return the summary card of one function.
-
-    Args:
-        rows: The fastest methods of the function, one for each problem and device count.
-        row: The fastest method for the largest problem, which the card describes.
-    """
     mode, ratio = name_with_blocks(row.first), ""
     if row.second is not None:
         second = method_of(row.second.case).name
@@ -154,10 +147,6 @@ def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: Faste
 
 
 def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> str:
-    """Return a note such as 'one of 5 sizes; fastest at others: jacfwd (vmap)', or '' if there is one size.
-
-    Only methods that differ from the method of `row` and are distinguished from their runner-up are named.
-    """
     best = _keep_best_device_counts(rows)
     if len(best) < 2:
         return ""
@@ -167,10 +156,6 @@ def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> 
 
 
 def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
-    """Return the speed-up as text, such as 'Speed-up over one device: 3.80x', or ''.
-
-    Return '' if the case is not part of a strong scaling curve, or if it is the baseline of the curve.
-    """
     point = findings.points_of(row.first).get("strong")
     if point is None or point.is_baseline:
         return ""
@@ -178,10 +163,6 @@ def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
 
 
 def _planned_cards(forecast: Forecast) -> Iterable[Card]:
-    """Yield one summary card per planned function, for its largest problem.
-
-    Function values and handwritten derivatives are excluded.
-    """
     curves = (c for c in forecast.curves if not (c.case.ad_mode.is_value or c.case.ad_mode.closed_form))
     problems = group_by(curves, lambda c: (family_key(c.case), problem(c.points[0].record.case)))
     families = group_by(problems.items(), lambda item: item[0][0]).values()

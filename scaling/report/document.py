@@ -9,8 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from scaling.report.figures.marks import Figure
-from scaling.report.labels import clean_text
-from scaling.report.text_table import Table
+from scaling.report.text import Table, clean_text
 
 
 class Part(NamedTuple):

@@ -30,8 +30,7 @@ from scaling.core.formatting import count_of, format_bytes, format_duration, for
 from scaling.core.record import REASONS, Record
 from scaling.options import machine_peaks
 from scaling.report.answer_tables import problem_name
-from scaling.report.labels import describe_panel, file_stems
-from scaling.report.text_table import Table, join_words, make_table
+from scaling.report.text import Table, describe_panel, file_stems, join_words, make_table
 
 _MAX_VALUES = 6  # shown of an environment fact, such as the jobs
 
@@ -112,7 +111,6 @@ def measured_table(findings: Findings) -> Table:
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> str:
-    """Return a ratio of a case on its scaling curves as text, such as '3.80x, weak 3.50x'."""
     words = {
         kind: format_relative(point, getattr(point, field), sign) + relative_to(point.baseline_devices)
         for kind, point in points.items()
@@ -148,7 +146,6 @@ def _format_seconds(seconds: float | None) -> str:
 
 
 def _unmeasured_table(findings: Findings) -> Table:
-    """Return a table of the failed, skipped and missing cases, with the reason for each case."""
     bad = (record for record in findings.records if record.status != "ok")
     rows = [
         {
@@ -224,19 +221,16 @@ def _planned_table(forecast: Forecast, stem: str) -> Table:
 
 
 def _planned_records(forecast: Forecast, *statuses: str) -> list[Record]:
-    """Return the records of a plan with the given statuses, sorted by program and device count."""
     records = (record for record in forecast.records if record.status in statuses)
     return sorted(records, key=lambda record: (label(record.case, ["devices"]), record.case.devices))
 
 
 def _format_time_share(predicted: Mapping[str, Any], name: str) -> str:
-    """Return a part of a predicted time, such as "communication", as a percentage of it: '12 %', or 'none'."""
     seconds, total = predicted.get(name), predicted.get("seconds")
     return "" if seconds is None or not total else format_percentage(seconds / total) if seconds else "none"
 
 
 def _describe_memory(record: Record) -> str:
-    """Return the peak memory of a device and its share of the capacity, if known, as text: '3.00 GB (12 %)'."""
     if record.peak_bytes is None:
         return ""
     share = (
@@ -394,6 +388,5 @@ def environment_table(findings: Findings) -> Table:
 
 
 def _join_first(values: Sequence[str]) -> str:
-    """Join the first six values with semicolons, and append the number of the remaining values as text."""
     more = len(values) - _MAX_VALUES
     return "; ".join(values[:_MAX_VALUES]) + (f"; and {count_of(more, 'other')}" if more > 0 else "")

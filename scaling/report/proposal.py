@@ -20,7 +20,7 @@ from scaling.report import methods_text
 from scaling.report.document import PREAMBLE, Part, to_latex, to_markdown
 from scaling.report.figures import files, over_devices
 from scaling.report.figures.marks import Figure
-from scaling.report.text_table import Table
+from scaling.report.text import Table
 
 FOLDER = "proposal"  # subfolder of the report
 CALLS = 10**6  # number of calls of the derivative for which time is requested
@@ -85,11 +85,6 @@ def _describe_program(curve: Curve) -> str:
 
 
 def _describe_curve(findings: Findings, curve: Curve) -> str:
-    """Return a paragraph that describes the scaling curve of a recommended mode.
-
-    It contains the baseline, the speed-up and efficiency on the most devices, and the best-fitting scaling
-    law.
-    """
     last = curve.points[-1]
     word = "scaled speed-up" if curve.kind == "weak" else "speed-up"
     text = (
@@ -126,10 +121,6 @@ def _curve_table(findings: Findings, curve: Curve) -> Table:
 
 
 def _describe_requested_hours(curve: Curve) -> str:
-    """Return the device-hours and node-hours of a million calls as text that shows the calculation.
-
-    The device count of the curve with the shortest time per call is used.
-    """
     best = min(curve.points, key=lambda point: point.seconds)
     timing = curve.timings[curve.points.index(best)]
     unit = "core" if timing.records[0].environment.get("platform") == "cpu" else "device"
@@ -150,10 +141,6 @@ def _describe_requested_hours(curve: Curve) -> str:
 
 
 def _describe_predictions(findings: Findings, curve: Curve) -> list[str]:
-    """Return the predicted times of a curve's program on other hardware, as one sentence per matching plan.
-
-    Each sentence contains the time on the most devices of the plan and the known error of its predictions.
-    """
     sentences = []
     scores = {each.hardware: each.total for each in findings.plan_scores}
     same = stem(curve.case, curve.kind)

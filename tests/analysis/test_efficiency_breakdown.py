@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.analysis import curves
-from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown, count_refused, efficiency_breakdowns
+from scaling.analysis.baselines import EfficiencyBreakdown, count_refused, efficiency_breakdowns
 from scaling.analysis.timings import pool_processes
 
 STEADY = 9  # samples

@@ -16,7 +16,7 @@ from scaling.report.document import (
     to_markdown_table,
 )
 from scaling.report.figures.marks import Figure
-from scaling.report.text_table import Table
+from scaling.report.text import Table
 
 NASTY = [
     "# $ % & _ { } ~ ^ \\", "<script>alert(1)</script>", "a|b `c` *d* [e](http://f)", "\\input{/etc/passwd}", "\\\\[5cm]",

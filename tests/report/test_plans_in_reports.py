@@ -16,7 +16,7 @@ from scaling.core.record import Record, to_line
 from scaling.core.store import write_json
 from scaling.report import answer_tables, export, figures, methods_text, page_tables, write_report
 from scaling.report.figures import files, over_devices
-from scaling.report.labels import file_stems
+from scaling.report.text import file_stems
 from tests.support import made_up
 from tests.support.made_up import NASTY, case_of
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scaling.analysis.baselines import Roofline, rooflines
+from scaling.analysis.baselines import EfficiencyBreakdown, Roofline, count_refused, rooflines
 from scaling.analysis.cases import (
     base_method,
     describe_call,
@@ -13,7 +13,6 @@ from scaling.analysis.cases import (
     size_name,
 )
 from scaling.analysis.curves import Curve, curves_of_largest_problems
-from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown, count_refused
 from scaling.analysis.estimate_text import format_percentage
 from scaling.analysis.findings import Findings
 from scaling.analysis.score import PlanScores
@@ -33,7 +32,7 @@ from scaling.report.figures.theme import (
     LineStyle,
     line_styles,
 )
-from scaling.report.labels import describe_panel
+from scaling.report.text import describe_panel
 
 _PARTS = {
     "work": LineStyle("does the work", BLUE),
@@ -200,10 +199,6 @@ def _line_name(point: MemoryPoint) -> str:
 
 
 def _most_complete_problems(findings: Findings) -> list[list[MemoryPoint]]:
-    """Return the measurements of one problem per function: the problem with the most methods.
-
-    Functions that were measured with a single method are omitted.
-    """
     points = [
         MemoryPoint(memory, timing.median, timing)
         for timing in findings.timings

@@ -190,7 +190,6 @@ def draw_intervals(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineS
 
 
 def _drop_missing(*fields: str) -> Spec:
-    """Return a Vega-Lite filter that drops the rows in which any of the given fields is missing."""
     return {"transform": [{"filter": " && ".join(f"datum.{field} != null" for field in fields)}]}
 
 

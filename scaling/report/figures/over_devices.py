@@ -129,7 +129,6 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
 
 
 def _measurement_row(curve: Curve, point: CurvePoint, timing: Timing) -> Row:
-    """Return the figure data of one measurement. A ratio is None if its confidence interval is too wide."""
     words, fields = list[str](), Row()
     for field, word in _RATIOS.items():
         estimate = getattr(point, field)
@@ -343,7 +342,6 @@ def _largest_planned(curves: Iterable[PredictedCurve]) -> list[list[PredictedCur
 
 
 def _measured_curves(group: Sequence[PredictedCurve], curves: Iterable[Curve]) -> list[Curve]:
-    """Return the measured `curves` that have the same program and problem as a predicted curve of `group`."""
     planned = {(curve.kind, stem(curve.case, curve.kind)) for curve in group}
     return [curve for curve in curves if (curve.kind, stem(curve.case, curve.kind)) in planned]
 

@@ -11,7 +11,7 @@ from scaling.core.formatting import format_duration
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import INK, LineStyle, line_styles
-from scaling.report.labels import describe_panel
+from scaling.report.text import describe_panel
 
 _CELL = 74  # pixels
 _SURE, _UNSURE = 0.42, 0.12  # opacity of a cell whose fastest mode is or is not distinguished
