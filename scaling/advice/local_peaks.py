@@ -17,7 +17,7 @@ from typing import Any
 import jax
 import yaml
 
-from scaling.analysis import curves
+from scaling.analysis.timings import pool_processes
 from scaling.core import environment, run_case, store
 from scaling.core.case import Case, unknown_name
 from scaling.core.record import Record
@@ -47,7 +47,7 @@ def model_this_machine(cases: Sequence[Case], cores: Sequence[int] | None) -> Ha
     """
     device = jax.devices()[0]
     if device.platform == "cpu":
-        timings = curves.pool_processes(_load_or_measure_peaks(cases, cores))
+        timings = pool_processes(_load_or_measure_peaks(cases, cores))
         return calibration.calibrate(read_hardware("cpu"), timings, bound_only=False)
     known = (read_hardware(path.stem) for path in (configuration() / "hardware").glob("*.yaml"))
     return next((hardware for hardware in known if hardware.device_kind == device.device_kind), None)

@@ -5,20 +5,20 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from scaling.analysis import certainty, forecast, trends
+from scaling.analysis import forecast, trends
 from scaling.analysis.baselines import Baseline
-from scaling.analysis.curves import (
-    Curve,
-    FastestMethod,
-    Timing,
-    derived_bytes_note,
+from scaling.analysis.cases import (
+    describe_call,
     family_key,
     family_name,
-    note_on_pairs,
+    group_by,
+    least_by,
+    method_of,
     problem_size,
     size_name,
-    time_ratio,
 )
+from scaling.analysis.crossover import FastestMethod
+from scaling.analysis.curves import Curve, derived_bytes_note
 from scaling.analysis.estimate_text import (
     format_percentage,
     format_ratio,
@@ -27,19 +27,19 @@ from scaling.analysis.estimate_text import (
 )
 from scaling.analysis.findings import Findings, describe_environment, read
 from scaling.analysis.forecast import Forecast
-from scaling.analysis.grouping import group_by, least_by
-from scaling.analysis.methods import describe_call, method_of
 from scaling.analysis.score import ORDER_FACTOR, PlanScores
-from scaling.analysis.setting_comparison import automatic_blocks
-from scaling.analysis.trends import format_time
+from scaling.analysis.timings import (
+    Timing,
+    automatic_blocks,
+    dispatch_floor,
+    format_time,
+    note_on_pairs,
+    time_ratio,
+)
 from scaling.core import memory
 from scaling.core.case import AUTO, Case, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.record import REASONS, Record
-
-_MOST_ROWS = 20
-COLUMNS = ("problem", "devices", "fastest", "time", "runner-up", "times as long")
-PEER_COLUMNS = ("problem", "devices", "system", "time", "JAX's fastest", "times as long")
 
 
 def answer_sentences(source: Path | Findings) -> list[str]:
@@ -120,10 +120,6 @@ def describe_fastest(findings: Findings) -> list[str]:
 
 
 def _describe_kind(case: Case) -> str:
-    """Return as text what a case without an AD mode of JAX measures, such as 'derivatives written by hand'.
-
-    For another AD system, the text is the name of its engine.
-    """
     if case.kind != "case" or case.engine != "jax":
         return case.engine if case.kind == "case" else "what the machine can do"
     return "values" if case.ad_mode.is_value else "derivatives written by hand"
@@ -136,7 +132,7 @@ def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
         f"{format_time(row.first)}, {describe_call(case)}"
     )
     if row.empty:
-        floor = format_duration(certainty.dispatch_floor(row.first))
+        floor = format_duration(dispatch_floor(row.first))
         return (
             f"no mode is called the fastest; {mode} takes the shortest time, {at}, "
             f"not distinguishable from an empty call ({floor})"
@@ -145,7 +141,7 @@ def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
         return f"{list_measured(row)}, {at}"
     verb = "is fastest" if row.distinguished else "is tied with the next, not distinguished,"
     name = f"the next, {method_of(row.second.case).name},"
-    factor = format_time_ratio(name, row.ratio, row.ratio_low, row.ratio_high)
+    factor = format_time_ratio(name, *(row.ratio or ()))
     doubts = f"; not sure: {', '.join(row.doubts)}" if row.distinguished and row.doubts else ""
     return f"{mode} {verb} {at}; {factor}{note_on_pairs(row.second, row.first)}{doubts}"
 
@@ -188,27 +184,19 @@ def list_measured(row: FastestMethod) -> str:
 
 
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
-    """Return a clause that states the speed-ups over the baseline and over the best plain jit program.
-
-    The baseline is the same program on the smallest device count of its strong scaling curve.
-
-    Returns:
-        A list with the clause. It is empty if the timing is the baseline, or is on no strong scaling curve.
-    """
     point, curve = findings.points_of(timing).get("strong"), findings.curve_of(timing)
     if point is None or curve is None or point.is_baseline:
         return []
     too_large = findings.too_large_on(timing, "strong")
     fewest = ", the fewest that it fits on" if too_large and too_large < point.baseline_devices else ""
-    base, speedup = curve.baseline + fewest, (point.speedup, point.speedup_low, point.speedup_high)
-    if not is_ratio_determined(*speedup[1:]):
-        return [f"Its speed-up over the same program on {base} is {format_ratio(*speedup)}"]
-    text = f"That is {format_ratio(*speedup)} as fast as the same program on {base}"
-    text += f"{note_on_pairs(curve.timings[0], timing)}, efficiency {format_number(point.efficiency)}"
-    against = (point.against_jit, point.against_jit_low, point.against_jit_high)
-    if point.against_jit is not None and is_ratio_determined(*against[1:]):
+    base, speedup = curve.baseline + fewest, format_ratio(*point.speedup)
+    if not is_ratio_determined(*point.speedup[1:]):
+        return [f"Its speed-up over the same program on {base} is {speedup}"]
+    text = f"That is {speedup} as fast as the same program on {base}"
+    text += f"{note_on_pairs(curve.timings[0], timing)}, efficiency {format_number(point.efficiency.value)}"
+    if point.against_jit and is_ratio_determined(*point.against_jit[1:]):
         where = "there" if point.baseline_devices == 1 else "on one device"
-        text += f", and {format_ratio(*against)} as fast as the best plain jit program {where}"
+        text += f", and {format_ratio(*point.against_jit)} as fast as the best plain jit program {where}"
     return [text]
 
 
@@ -240,7 +228,7 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
     strong = findings.curve_of(chosen)
     if strong and len(strong.points) > 1:
         point = next(p for p in strong.points if p.devices == chosen.case.devices)
-        efficiency = format_ratio(point.efficiency, point.efficiency_low, point.efficiency_high, sign="")
+        efficiency = format_ratio(*point.efficiency, sign="")
         parts.append("" if point.is_baseline else f", efficiency {efficiency}")
         parts.append(f"; {describe_efficiency(findings, strong)}")
     devices = (
@@ -268,26 +256,19 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
     `findings.efficiency`.
     """
     least = f"{findings.efficiency:g}"
-    if not all(is_ratio_determined(p.efficiency_low, p.efficiency_high) for p in curve.points):
+    if not all(is_ratio_determined(*p.efficiency[1:]) for p in curve.points):
         return f"the largest number of devices with an efficiency of at least {least} is not determined"
-    below = next((p for p in curve.points if p.efficiency < findings.efficiency), None)
+    below = next((p for p in curve.points if p.efficiency.value < findings.efficiency), None)
     most = max(
         (p for p in curve.points if below is None or p.devices < below.devices), key=lambda p: p.devices
     )
-    low = most.efficiency_low
+    low = most.efficiency.low
     doubt = ", not surely" if low is not None and low < findings.efficiency else ""
     where = f"up to {count_of(most.devices, 'device')}{', the most measured' if below is None else ''}"
     return f"efficiency stays at {least} or above {where}{doubt}"
 
 
 def _describe_advice(findings: Findings) -> list[str]:
-    """Return a sentence that compares the time of mode=auto with that of the fastest mode.
-
-    The sentence states the median and the largest ratio of these times over all problems and device counts.
-
-    Returns:
-        A list with the sentence. It is empty if mode=auto was not measured.
-    """
     rows = [(row.first, t) for row in findings.fastest for t in row.others if t.case.mode == AUTO]
     ratios = sorted(
         ((time_ratio(timing, first), timing) for first, timing in rows), key=lambda row: row[0][0]
@@ -338,31 +319,6 @@ def _name_problem(baseline: Baseline) -> str:
     return f"{family_name(case)}, {size_name(case)}, {devices}, {method_of(case).name}"
 
 
-def peer_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return a table row for each case that was timed with another AD system, compared with JAX.
-
-    Each row is a tuple of the cells of PEER_COLUMNS.
-    """
-    return [
-        (
-            _problem_cell(findings, timing),
-            str(timing.case.devices),
-            method_of(timing.case).name,
-            format_time(timing),
-            f"{method_of(jax.case).name}, {format_duration(jax.median)}" if jax else "not measured",
-            format_ratio(*baseline.over_jax) if baseline.over_jax else "",
-        )
-        for baseline in findings.baselines
-        for timing, jax in ((baseline.timing, baseline.jax),)
-        if timing.case.engine != "jax"
-    ]
-
-
-def _problem_cell(findings: Findings, timing: Timing) -> str:
-    where = describe_environment(findings, timing.environment, timing.honest)
-    return f"{family_name(timing.case)} {size_name(timing.case)}{where}"
-
-
 def _describe_scaling(findings: Findings) -> list[str]:
     """Return a sentence for each function and kind of scaling that describes its fastest scaling curve.
 
@@ -389,8 +345,7 @@ def _describe_scaling(findings: Findings) -> list[str]:
 
 def _describe_curve(findings: Findings, curve: Curve) -> str:
     last, weak = curve.points[-1], curve.kind == "weak"
-    speedup = format_ratio(last.speedup, last.speedup_low, last.speedup_high)
-    efficiency = format_ratio(last.efficiency, last.efficiency_low, last.efficiency_high, sign="")
+    speedup, efficiency = format_ratio(*last.speedup), format_ratio(*last.efficiency, sign="")
     note = derived_bytes_note(curve.timings) if weak else ""
     return (
         f"{'scaled speed-up' if weak else 'speed-up'} {speedup}{curve.relative}, efficiency {efficiency}, "
@@ -481,51 +436,12 @@ def _describe_defects(findings: Findings) -> list[str]:
     ]  # fmt: skip
 
 
-def summarize(findings: Findings) -> tuple[list[tuple[str, ...]], list[str]]:
-    """Return the summary table of a results folder, and sentences that describe the results.
+def summarize(findings: Findings) -> list[str]:
+    """Return the results that the tables do not show, and the fastest mode of each function, as sentences.
 
-    The table lists the fastest AD modes. If it would have more than 20 rows, it contains only the largest
-    problem of each function on each device count.
-
-    Returns:
-        rows: tuples of the cells of COLUMNS. The list is empty if nothing was measured.
-        sentences: the results that the table does not show, and the fastest mode of each function. If the
-            list of rows is empty, they describe all results.
+    If nothing was measured, the sentences describe all results.
     """
     if not any(record.status == "ok" for record in findings.records):
-        return [], answer_sentences(findings)
+        return answer_sentences(findings)
     parts = (describe_fastest, trends.describe_variants, _describe_peers, _describe_plans, _describe_defects)
-    others = [sentence for part in parts for sentence in part(findings)]
-    if len(findings.fastest) <= _MOST_ROWS:
-        return table_rows(findings), others
-    rows = group_by(findings.fastest, lambda row: (row.first.case.devices, *_function_key(row))).values()
-    largest = [max(group, key=lambda row: problem_size(row.first.case)) for group in rows]
-    return table_rows(findings, largest), others
-
-
-def table_rows(source: Path | Findings, some: list[FastestMethod] | None = None) -> list[tuple[str, ...]]:
-    """Return a table row for the fastest AD mode for each problem and device count.
-
-    Args:
-        source: the path of a results folder, or its findings.
-        some: the fastest methods to list. By default all of them are listed.
-    Returns:
-        Tuples of the cells of COLUMNS.
-    """
-    findings = source if isinstance(source, Findings) else read(source)
-    rows: list[tuple[str, ...]] = []
-    for row in findings.fastest if some is None else some:
-        case, second = row.first.case, row.second
-        next_one = f"{method_of(second.case).name}, {format_duration(second.median)}" if second else ""
-        place = (_problem_cell(findings, row.first), str(case.devices), method_of(case).name)
-        rows.append((*place, format_time(row.first), next_one, _format_certainty(row)))
-    return rows
-
-
-def _format_certainty(row: FastestMethod) -> str:
-    if row.empty:
-        return f"no more than an empty call ({format_duration(certainty.dispatch_floor(row.first))})"
-    if row.second is None:
-        return "no other automatic mode"
-    factor = format_ratio(row.ratio, row.ratio_low, row.ratio_high) + note_on_pairs(row.second, row.first)
-    return factor if row.distinguished else f"not distinguished: {factor}"
+    return [sentence for part in parts for sentence in part(findings)]

@@ -13,10 +13,10 @@ from pathlib import Path
 from scipy.stats import false_discovery_control
 
 from scaling.analysis import ratios
+from scaling.analysis.cases import group_by
 from scaling.analysis.estimate_text import format_percentage, format_ratio
-from scaling.analysis.grouping import group_by
 from scaling.analysis.ratios import Ratio
-from scaling.analysis.setting_comparison import automatic_blocks
+from scaling.analysis.timings import automatic_blocks
 from scaling.core import store
 from scaling.core.case import Case, Refusal, label
 from scaling.core.environment import OF_THE_CASE
@@ -125,7 +125,6 @@ def _load_newest_records(side: str, folder: Path) -> tuple[dict[str, list[Record
 
 
 def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase | None:
-    """Return the comparison of one case, or None if it was neither measured nor failed in either folder."""
     a, b = (tuple(r for r in side if r.status == "ok") for side in (old, new))
     failed = [name for name, side in (("A", old), ("B", new)) if any(r.status == "failed" for r in side)]
     unmeasured = (r for r in (*old, *new) if r.status != "ok")
@@ -173,7 +172,6 @@ def _sort_key(row: ComparedCase) -> tuple:
 
 
 def _environment_differences(old: Iterable[Record], new: Iterable[Record]) -> list[str]:
-    """Return the properties that differ between two environments, such as 'jax (0.10.1, then 0.10.2)'."""
     a, b = (
         group_by({pair for record in side for pair in _environment_facts(record)}, lambda pair: pair[0])
         for side in (old, new)
@@ -272,7 +270,6 @@ def format_markdown(comparison: FolderComparison) -> str:
 
 
 def _escape_cell(text: str) -> str:
-    """Escape text for a cell of a Markdown table."""
     for plain, escaped in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|")):
         text = text.replace(plain, escaped)
     return " ".join(text.split())

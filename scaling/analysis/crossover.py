@@ -7,12 +7,89 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scaling.analysis import certainty
-from scaling.analysis.curves import FastestMethod, Timing, family_key, problem_size, time_ratio
-from scaling.analysis.grouping import group_by, least_by
-from scaling.analysis.methods import Method, base_method
-from scaling.analysis.sweeps import find_sweeps, size_values
-from scaling.core.case import Case
+from scaling.analysis.cases import (
+    Method,
+    base_method,
+    competes,
+    family_key,
+    find_sweeps,
+    group_by,
+    least_by,
+    method_of,
+    problem_size,
+    size_values,
+)
+from scaling.analysis.estimate_text import is_ratio_determined
+from scaling.analysis.ratios import Estimate
+from scaling.analysis.timings import Timing, is_empty_call, pool_processes, reasons_for_doubt, time_ratio
+from scaling.core.case import Case, problem
+from scaling.core.record import Record
+
+
+@dataclass(frozen=True)
+class FastestMethod:
+    """The fastest JAX method for one problem on one device count, compared with the runner-up."""
+
+    first: Timing
+    second: Timing | None  # fastest other mode; if there is none, another setting of the same mode
+    ratio: Estimate | None  # time of `second` divided by the time of `first`
+    by_hand: float | None  # time of `first` divided by that of the handwritten derivative
+    others: tuple[Timing, ...] = ()  # handwritten derivatives and other engines, for the same problem
+
+    @property
+    def empty(self) -> bool:
+        """Return whether the fastest time cannot be distinguished from that of an empty call."""
+        return is_empty_call(self.first)
+
+    @property
+    def distinguished(self) -> bool:
+        """Return whether the runner-up is significantly slower than `first`.
+
+        The result is false if the time of `first` cannot be distinguished from that of an empty call.
+        """
+        return self.ratio is not None and (self.ratio.low or 0.0) > 1 and not self.empty
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Return the reasons to doubt that `first` is the fastest method, such as 'foreign load'."""
+        if self.second is None or self.ratio is None:
+            return ()
+        wide = () if is_ratio_determined(*self.ratio[1:]) else ("the ratio is not determined",)
+        return (*reasons_for_doubt(self.first, self.second), *wide)
+
+    @property
+    def sure(self) -> bool:
+        """Return whether the two methods are distinguished and there is no reason for doubt."""
+        return self.distinguished and not self.doubts
+
+    @property
+    def certainty(self) -> str:
+        """Return the certainty of the result as text for a table cell, such as 'not distinguished'."""
+        if self.second is None or self.empty:
+            return "an empty call" if self.empty else "no other method"
+        if not self.distinguished:
+            return "not distinguished"
+        return "sure" if self.sure else f"not sure: {', '.join(self.doubts)}"
+
+
+def fastest_methods(records: Iterable[Record]) -> list[FastestMethod]:
+    """Return the fastest JAX method for each problem, device count and environment, with its runner-up."""
+    timings = (timing for timing in pool_processes(records) if not timing.case.ad_mode.is_value)
+    groups = group_by(timings, lambda t: (t.environment, t.honest, problem(t.case), t.case.devices)).values()
+    return [_find_fastest(rivals, g) for g in groups if (rivals := [t for t in g if competes(t.case)])]
+
+
+def _find_fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod:
+    first = min(rivals, key=lambda t: t.median)
+    other_modes = [t for t in rivals if base_method(t.case) != base_method(first.case)]
+    others = other_modes or [t for t in rivals if method_of(t.case) != method_of(first.case)]
+    second = min(others, key=lambda t: t.median, default=None)
+    ratio = time_ratio(second, first) if second else None
+    # A handwritten sparse derivative is dense or only its nonzeros; never compare the two.
+    written = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
+    hand = min((t.median for t in written if t.case.seeds == first.case.seeds), default=None)
+    excluded = tuple(t for t in group if not competes(t.case))
+    return FastestMethod(first, second, ratio, first.median / hand if hand else None, excluded)
 
 
 @dataclass(frozen=True)
@@ -93,7 +170,6 @@ def _crossovers_of_line(
 def _crossover_between(
     smaller: tuple[int, Timing], larger: tuple[int, Timing], by_key: Mapping[tuple, Timing]
 ) -> Crossover | None:
-    """Return the significant change of the fastest method between two sizes, or None if there is none."""
     (below, first), (above, last) = smaller, larger
     before, after = base_method(first.case), base_method(last.case)
     slower_first, slower_last = by_key.get(_timing_key(first, after)), by_key.get(_timing_key(last, before))
@@ -101,16 +177,15 @@ def _crossover_between(
         return None
     if not (_is_faster(first, slower_first) and _is_faster(last, slower_last)):
         return None
-    doubts = dict.fromkeys([*certainty.doubts(first, slower_first), *certainty.doubts(last, slower_last)])
+    doubts = dict.fromkeys([*reasons_for_doubt(first, slower_first), *reasons_for_doubt(last, slower_last)])
     lead, lag = math.log(slower_first.median / first.median), math.log(slower_last.median / last.median)
     at = below * (above / below) ** (lead / (lead + lag) if lead + lag else 0.5)
     return Crossover(first.case.devices, before, after, below, above, at, tuple(doubts))
 
 
 def _is_faster(fast: Timing, slow: Timing) -> bool:
-    """Return whether `fast` is significantly faster than `slow` and takes longer than an empty call."""
     low = time_ratio(slow, fast).low
-    return low is not None and low > 1 and not certainty.is_empty_call(fast)
+    return low is not None and low > 1 and not is_empty_call(fast)
 
 
 def _timing_key(timing: Timing, method: Method) -> tuple:

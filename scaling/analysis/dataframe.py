@@ -6,6 +6,7 @@ curve. The rows are dicts, so that a report can be written without pandas; `load
 """
 
 import csv
+import itertools
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,8 +14,9 @@ from os import PathLike, fspath
 from typing import Any, NamedTuple, TextIO
 
 from scaling.analysis import ratios
-from scaling.analysis.curves import CurvePoint, nodes_of
+from scaling.analysis.curves import CurvePoint
 from scaling.analysis.findings import Findings, read
+from scaling.analysis.timings import nodes_of
 from scaling.core import store
 from scaling.core.case import Case, to_dict
 from scaling.core.record import Record
@@ -58,12 +60,12 @@ def _plain_fields(of: type) -> dict[str, type]:
     return {name: kind for name, kind in kinds.items() if kind in _DTYPES}
 
 
-_RECORD_FIELDS = _plain_fields(Record)
+_RECORD_FIELDS, _POINT_FIELDS = _plain_fields(Record), _plain_fields(CurvePoint)
 _CASE_COLUMNS = {  # case field -> column, prefixed if a record field has the same name
     name: f"case.{name}" if name in _RECORD_FIELDS else name for name in _plain_fields(Case)
 }
 _TYPES: dict[str, type] = {
-    **_plain_fields(CurvePoint),
+    **_POINT_FIELDS, **dict.fromkeys(_CURVE_COLUMNS[1:], float),
     **{column: _plain_fields(Case)[name] for name, column in _CASE_COLUMNS.items()},
     **_RECORD_FIELDS, **{name: kind for name, (_, kind) in _NESTED_COLUMNS.items()},
     **{name: float for name in _PREDICTION_COLUMNS.values() if name not in ("bound", "by")},
@@ -175,18 +177,28 @@ def _scaling_cells(findings: Findings, lengths: Mapping[tuple, int], record: Rec
     if not points:
         return {}
     kind = max(points, key=lambda k: (lengths[record.setting, record.case, k], k == "strong"))
-    return {"kind": kind} | {name: getattr(points[kind], name) for name in _CURVE_COLUMNS}
+    return {"kind": kind} | _ratio_cells(points[kind])
+
+
+def _ratio_cells(point: CurvePoint) -> dict[str, Any]:
+    """Return the baseline of a point and three cells for each ratio: speedup, speedup_low, speedup_high, ..."""
+    ratios = (getattr(point, name) or (None, None, None) for name in _RATIOS)
+    cells = (point.baseline_devices, *itertools.chain(*ratios))
+    return dict(zip(_CURVE_COLUMNS, cells, strict=True))
 
 
 def curve_table(findings: Findings) -> ExportTable:
     """Return the table of scaling curves, with one row per device count of each curve."""
     rows = [
-        {"name": curve.name, "kind": curve.kind} | _case_cells(timing.records[0]) | vars(point)
+        {"name": curve.name, "kind": curve.kind}
+        | _case_cells(timing.records[0])
+        | {field: getattr(point, field) for field in _POINT_FIELDS}
+        | _ratio_cells(point)
         for curve in findings.curves
         for point, timing in zip(curve.points, curve.timings, strict=True)
     ]
     columns = ("name", "kind", "key", "environment", *_CASE_COLUMNS.values(), "sizes")
-    return _typed_table("curves", dict.fromkeys((*columns, *_plain_fields(CurvePoint))), rows)
+    return _typed_table("curves", dict.fromkeys((*columns, *_POINT_FIELDS, *_CURVE_COLUMNS)), rows)
 
 
 def sample_table(findings: Findings) -> ExportTable:

@@ -29,23 +29,13 @@ def is_share_determined(low: float | None, high: float | None) -> bool:
     return low is None or high is None or high - low <= _WIDEST_SHARE
 
 
-def format_ratio(
-    value: float | None, low: float | None = None, high: float | None = None, sign: str = "x"
-) -> str:
-    """Return a ratio with its interval as text, such as '1.77x (1.70 to 1.81)'.
-
-    If the interval is too wide, the text is 'not determined (0.6 to 37)' instead. If the value is None, it is
-    ''.
-    """
-    if value is None:
-        return ""
+def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
+    """Return a ratio with its interval as text: '1.77x (1.70 to 1.81)', or 'not determined (0.6 to 37)'."""
     text = f"{format_number(value)}{sign}" if is_ratio_determined(low, high) else UNDETERMINED
     return text + format_interval(low, high)
 
 
-def format_time_ratio(
-    name: str, value: float | None, low: float | None = None, high: float | None = None
-) -> str:
+def format_time_ratio(name: str, value: float, low: float | None = None, high: float | None = None) -> str:
     """Return a clause that states the ratio of two times, such as 'jacfwd takes 1.77x as long'.
 
     Args:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis import curves as analysis
-from scaling.analysis.baselines import Baseline, find_baselines
-from scaling.analysis.crossover import FastestModeMap, fastest_mode_maps
-from scaling.analysis.curves import Curve, CurvePoint, FastestMethod, SizeSweep, Timing
-from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown, efficiency_breakdowns
+from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency_breakdowns, find_baselines
+from scaling.analysis.cases import stem
+from scaling.analysis.crossover import FastestMethod, FastestModeMap, fastest_methods, fastest_mode_maps
+from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.forecast import Forecast, PlanFile, forecasts, read_plan_file
-from scaling.analysis.growth import SizeExponent, size_exponents
+from scaling.analysis.growth import SizeExponent, SizeSweep, size_exponents, size_sweeps
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.score import PlanScores, plan_scores
 from scaling.analysis.setting_comparison import (
@@ -25,6 +25,7 @@ from scaling.analysis.setting_comparison import (
     overlap_gains,
     pareto_fronts,
 )
+from scaling.analysis.timings import Timing, pool_processes
 from scaling.core.case import Case, from_dict, label
 from scaling.core.record import Record
 from scaling.core.store import Loaded, latest, load, read_json, replicates_of, states
@@ -89,14 +90,14 @@ class Findings:
             timing: a timing of the curve.
             kind: "strong" or "weak".
         """
-        return self._too_large.get((kind, timing.environment, analysis.stem(timing.case, kind)))
+        return self._too_large.get((kind, timing.environment, stem(timing.case, kind)))
 
     @functools.cached_property
     def _too_large(self) -> dict[tuple, int]:
         least: dict[tuple, int] = {}
         for record in self.records:
             for kind in analysis.KINDS if record.reason in OUT_OF_MEMORY_REASONS else ():
-                key = (kind, record.setting, analysis.stem(record.case, kind))
+                key = (kind, record.setting, stem(record.case, kind))
                 least[key] = min(least.get(key, record.case.devices), record.case.devices)
         return least
 
@@ -141,8 +142,8 @@ def read(
     cells = [cell for cell in cases if isinstance(cell, dict)] if isinstance(cases, list) else []
     records = [r for r in latest([*loaded.records, *unrecorded]) if only is None or r.setting in only]
     studied, run = [r for r in records if r.case.kind == "case"], states(records)
-    timings, fastest = analysis.pool_processes(records), analysis.fastest_methods(studied)
-    curves, sweeps = analysis.scaling_curves(studied, kinds), analysis.size_sweeps(studied)
+    timings, fastest = pool_processes(records), fastest_methods(studied)
+    curves, sweeps = analysis.scaling_curves(studied, kinds), size_sweeps(studied)
     peaks = [timing for timing in timings if timing.case.kind == "ceiling"]
     return Findings(
         name=str(study.get("study") or folder.resolve().name),
@@ -176,7 +177,6 @@ def read(
 
 
 def _plan_files(folder: Path) -> dict[str, PlanFile]:
-    """Return a dict from hardware name to the plan file of a folder. Damaged files are omitted."""
     contents = (
         (path.stem.removeprefix("plan-"), read_json(path)) for path in sorted(folder.glob("plan-*.json"))
     )
@@ -184,7 +184,6 @@ def _plan_files(folder: Path) -> dict[str, PlanFile]:
 
 
 def _label_of_cell(cell: Mapping[str, Any]) -> str:
-    """Return the label of a case in study.json, or its key if the case is damaged."""
     try:
         return label(from_dict(cell["case"]))
     except (KeyError, TypeError, ValueError):

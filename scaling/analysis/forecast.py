@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from scaling.analysis.curves import KINDS, curve_name, family_name, size_name, stem
+from scaling.analysis.cases import family_name, group_by, least_by, method_of, size_name, stem
+from scaling.analysis.curves import KINDS, curve_name
 from scaling.analysis.estimate_text import format_percentage
-from scaling.analysis.grouping import group_by, least_by
-from scaling.analysis.methods import method_of
 from scaling.core.case import Case, label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.record import Record
@@ -220,10 +219,6 @@ def _describe_problem(
 
 
 def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: float | None) -> str:
-    """Return a clause that names the cheapest program, in device-hours, among those within the deadline.
-
-    If `deadline` is None, the limit is twice the least predicted time.
-    """
     limit = deadline or _TIME_FACTOR * min(point.seconds for _, point in rows)
     # A given deadline applies to the upper end of the interval.
     in_time = [row for row in rows if (row[1].interval[1] if deadline else row[1].seconds) <= limit]
@@ -241,11 +236,6 @@ def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: floa
 
 
 def _describe_fastest(rows: Sequence[_Row], last: _Row) -> str:
-    """Return a clause that names the fastest predicted method, and a tied one on fewer devices, if any.
-
-    Args:
-        last: the fastest curve and point on the most devices.
-    """
     if last[0].kind == "weak":
         return f"{_describe_point(*last)}, the fastest planned method"
     first = min(rows, key=lambda row: row[1].seconds)
@@ -260,7 +250,6 @@ def _describe_fastest(rows: Sequence[_Row], last: _Row) -> str:
 
 
 def _describe_point(curve: PredictedCurve, point: PredictedPoint) -> str:
-    """Return a predicted time as text, such as 'jacfwd (vmap) 1.2 ms (1.0 to 1.5) on 4 devices'."""
     time, where = format_duration(point.seconds, *point.interval), count_of(point.devices, "device")
     return f"{method_of(curve.case).name} {time} on {where}"
 

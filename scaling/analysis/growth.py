@@ -6,21 +6,58 @@ the slope changes. If it does, the interval of the exponent is extended to the s
 largest size. With three sizes the interval is wide.
 """
 
+import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from scipy.special import stdtrit
 
-from scaling.analysis.certainty import near_floor
-from scaling.analysis.curves import SizeSweep, Timing
-from scaling.analysis.methods import Method
+from scaling.analysis.cases import Method, find_sweeps, group_by, method_of, problem_size, size_values
+from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.ratios import Estimate
+from scaling.analysis.timings import Timing, near_floor, pool_processes
+from scaling.core.case import Case
+from scaling.core.record import Record
 
 _LEAST_SIZES = 3  # a line fits any two
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
+
+
+@dataclass(frozen=True)
+class SizeSweep:
+    """Times against one problem size, with one line for each method. Devices and other sizes are constant."""
+
+    case: Case  # the case with the largest size
+    environment: str
+    honest: bool
+    swept: str  # such as "m", or "points = m" if both vary together
+    held: str  # the constant sizes, such as "points=6 o=2"
+    lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing) pairs, sorted by size
+
+
+def size_sweeps(records: Iterable[Record]) -> list[SizeSweep]:
+    """Return a SizeSweep for each program and each of its sizes that was measured with several values."""
+    no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
+    groups = group_by(
+        keep_fastest_meshes(pool_processes(records)),
+        lambda t: (t.environment, t.honest, dataclasses.replace(t.case, **no_method)),
+    )
+    return [sweep for group in groups.values() for sweep in _sweeps_of_group(group)]
+
+
+def _sweeps_of_group(group: Sequence[Timing]) -> list[SizeSweep]:
+    sweeps = []
+    for swept, held, timings in find_sweeps(group, lambda timing: timing.case):
+        largest = max(timings, key=lambda t: problem_size(t.case))
+        case = dataclasses.replace(largest.case, mesh=None)
+        rows = sorted(((size_values(t.case)[swept.name], t) for t in timings), key=lambda row: row[0])
+        methods = group_by(rows, lambda row: method_of(row[1].case))
+        lines = {method: tuple(methods[method]) for method in sorted(methods, key=lambda method: method.name)}
+        sweeps.append(SizeSweep(case, largest.environment, largest.honest, swept.title, held, lines))
+    return sweeps
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,22 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from scaling.analysis import autocorrelation
-from scaling.analysis.certainty import (
+from scaling.analysis.cases import family_name, size_name
+from scaling.analysis.curves import Curve
+from scaling.analysis.estimate_text import format_percentage
+from scaling.analysis.findings import Findings, describe_environment
+from scaling.analysis.ratios import interval_widening, samples_by_compilation, trend
+from scaling.analysis.timings import (
     DISTURBED,
     ONE_PROCESS,
     SHORT,
+    Timing,
+    automatic_blocks,
     disturbed_share,
     marks_of,
     near_floor,
+    padding_share,
 )
-from scaling.analysis.curves import Curve, Timing, family_name, size_name
-from scaling.analysis.estimate_text import format_percentage
-from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.ratios import samples_by_compilation
-from scaling.analysis.setting_comparison import automatic_blocks, padding_share
 from scaling.core.case import Case, label, problem
 from scaling.core.environment import OF_THE_CASE
 from scaling.core.formatting import count_of, format_duration
@@ -61,7 +63,6 @@ def lint_findings(findings: Findings) -> list[LintFinding]:
 
 
 def _summarize_violations(violations: Sequence[str]) -> str:
-    """Return the two most frequent distinct violations, and the number of the others, as text."""
     counts = [p if count == 1 else f"{p} ({count} times)" for p, count in Counter(violations).most_common()]
     return "; ".join([*counts[:2], *([f"and {len(counts) - 2} more"] if len(counts) > 2 else [])])
 
@@ -74,14 +75,13 @@ def verdict(remarks: Sequence[LintFinding]) -> str:
     return f"{count_of(count[ERROR], 'error')}, {count_of(count[WARNING], 'warning')}"
 
 
-def lint_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return the table of lint results: a row with the verdict, then one row for each violated rule.
-
-    Each row is a tuple of the cells of COLUMNS.
-    """
+def lint_rows(findings: Findings) -> list[dict[str, str]]:
+    """Return the table of lint results: a row with the verdict, then one row for each violated rule."""
     remarks = lint_findings(findings)
-    rows = ((r.severity, r.rule, str(r.count), r.text, r.fix) for r in remarks)
-    return [("verdict", verdict(remarks), "", "", ""), *rows]
+    cells = ((r.severity, r.rule, str(r.count), r.text, r.fix) for r in remarks)
+    return [
+        dict(zip(COLUMNS, row, strict=True)) for row in (("verdict", verdict(remarks), "", "", ""), *cells)
+    ]
 
 
 def _timed_cases(findings: Findings) -> list[Timing]:
@@ -89,10 +89,6 @@ def _timed_cases(findings: Findings) -> list[Timing]:
 
 
 def _check_each(fault: Fault) -> Rule:
-    """Return a lint rule that applies a check to each timed case.
-
-    The check must return a description of the defect, or '' if there is none.
-    """
     return lambda findings: [
         f"{label(timing.case)}{describe_environment(findings, timing.environment)}: {words}"
         for timing in _timed_cases(findings)
@@ -101,11 +97,6 @@ def _check_each(fault: Fault) -> Rule:
 
 
 def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
-    """Return a description of each failed case.
-
-    If `wrong` is true, only the cases with a wrong or non-finite result are included, otherwise only the
-    others.
-    """
     return [
         f"{label(r.case)}: {r.reason or 'no reason given'}: {r.text or 'no words'}"
         for r in findings.records
@@ -176,7 +167,7 @@ def _trend(timing: Timing) -> str:
     Only the first compilation of each process is tested, because each recompilation may change the mean time.
     """
     first = (samples_by_compilation(record)[0] for record in timing.records)
-    change = max((autocorrelation.trend(samples) or 0.0 for samples in first), key=abs)
+    change = max((trend(samples) or 0.0 for samples in first), key=abs)
     return f"{change:+.1%} from the first third to the last" if abs(change) > _TREND else ""
 
 
@@ -187,7 +178,7 @@ def _autocorrelated(timing: Timing) -> str:
     """
     if timing.replicates > 1:
         return ""
-    times = autocorrelation.interval_widening(samples_by_compilation(timing.records[0])[0]) or 1.0
+    times = interval_widening(samples_by_compilation(timing.records[0])[0]) or 1.0
     width = _half_width(timing)
     wide = width * (1 - 1 / times) > _NARROW
     return f"{width:.1%} either side, {times:.1f} times that of independent samples" if wide else ""
@@ -198,7 +189,6 @@ def _padded(timing: Timing) -> str:
 
 
 def _varying_blocks(timing: Timing) -> str:
-    """Return the block sizes of chunk=auto as text if they differ between processes, otherwise ''."""
     counts = dict.fromkeys(words for record in timing.records if (words := automatic_blocks(record)))
     return "; ".join(counts) if len(counts) > 1 else ""
 

@@ -7,11 +7,10 @@ from typing import Any
 
 import yaml
 
-from scaling.analysis.curves import Timing
+from scaling.analysis.cases import MEMORY_FIELDS
 from scaling.analysis.estimate_text import format_ratio
 from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.methods import MEMORY_FIELDS
-from scaling.analysis.stages import first_call_seconds
+from scaling.analysis.timings import Timing, first_call_seconds
 from scaling.core.case import to_dict
 from scaling.core.formatting import format_duration, format_number
 
@@ -26,11 +25,8 @@ def _load_groups() -> Sequence[Mapping[str, Any]]:
     return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
 
 
-def published_rows(findings: Findings) -> list[tuple[str, ...]]:
-    """Return a table row for each published result, or [] if none of them was measured.
-
-    Each row is a tuple of the cells of COLUMNS.
-    """
+def published_rows(findings: Findings) -> list[dict[str, str]]:
+    """Return a table row for each published result, or [] if none of them was measured."""
     rows, measured = [], False
     for group, row in ((each, row) for each in _load_groups() for row in each["rows"]):
         # Use the newest environment that contains the timings of this row.
@@ -43,7 +39,8 @@ def published_rows(findings: Findings) -> list[tuple[str, ...]]:
         else:
             time, factor = _compare_with_measured(row, value)
             cells = [time + describe_environment(findings, environment), factor]
-        rows.append((group["problem"], what, row["system"], _format_published(row), *cells))
+        cells = [group["problem"], what, row["system"], _format_published(row), *cells]
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
     return rows if measured else []
 
 
@@ -64,10 +61,6 @@ def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, s
 def _measure(
     findings: Findings, environment: str, group: Mapping[str, Any], row: Mapping[str, Any]
 ) -> float | None:
-    """Return the measured value that corresponds to a published row, or None if it was not measured.
-
-    The value is a time in seconds, or a ratio of two times if the row contains the key "over".
-    """
     timing = _find_timing(findings, environment, {**group["case"], **row["case"]})
     if timing is None or row.get("first"):
         return first_call_seconds(timing) if timing else None
@@ -90,7 +83,6 @@ def _matches(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
 
 
 def _describe_missing(findings: Findings, fields: Mapping[str, Any]) -> str:
-    """Return text that explains why a case has no time: its status and reason, or 'not in this study'."""
     bad = (
         r for r in findings.records if r.status != "ok" and _matches(to_dict(r.case), {**_DEFAULTS, **fields})
     )

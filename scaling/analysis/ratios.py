@@ -17,13 +17,12 @@ import statistics
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import bdtr, digamma, ndtri, polygamma, stdtr, stdtrit
 
-from scaling.analysis import autocorrelation
-from scaling.analysis.grouping import group_by
+from scaling.analysis.cases import group_by
 from scaling.core.record import Record
 from scaling.core.timing import median_interval
 
@@ -31,6 +30,7 @@ LEAST_VARIANCE = 1e-18  # of a logarithm: no time is measured to a relative accu
 _LEAST_CASES = 20  # the least number of cases for which variances are moderated
 _LEAST_SAMPLES = 6  # with fewer, the range contains the median with a probability below 95 %
 _VISIBLE = 0.02  # largest difference of the logarithms that needs no note
+_SIGNIFICANCE = 1e-3  # probability that independent samples are called dependent
 
 
 class Estimate(NamedTuple):
@@ -127,7 +127,7 @@ def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
     """
     if (interval := median_interval(samples)) is None:
         return None
-    median, times = statistics.median(samples), autocorrelation.interval_widening(samples) or 1.0
+    median, times = statistics.median(samples), interval_widening(samples) or 1.0
     low, high = (median * (end / median) ** times for end in interval)
     return low, high
 
@@ -197,11 +197,10 @@ def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
     rank, ordered = max(1, round((count + 1) / 2 - math.sqrt(count))), sorted(seconds)
     normal = -float(ndtri(bdtr(rank - 1, count, 0.5)))
     error = math.log(ordered[-rank] / ordered[rank - 1]) / (2 * normal)
-    return _LevelEstimate(median, (error * autocorrelation.spread_factor(seconds)) ** 2, count - 1, {})
+    return _LevelEstimate(median, (error * spread_factor(seconds)) ** 2, count - 1, {})
 
 
 def _allocation(record: Record) -> str:
-    """Return the cluster job of a process as text. All processes without a job share one allocation."""
     return str(record.environment.get("job"))
 
 
@@ -216,7 +215,6 @@ def _average_by_allocation(
 
 
 def _with_interval(ratio: Ratio) -> Ratio:
-    """Return a ratio with its 95 % Student's t interval, from its error and degrees of freedom."""
     factor = math.exp(float(stdtrit(ratio.freedom, 0.975)) * math.sqrt(ratio.error))
     return replace(ratio, low=ratio.value / factor, high=ratio.value * factor)
 
@@ -290,3 +288,53 @@ def _effective_count(ratios: Sequence[Ratio]) -> float:
     pairs = max(1, sum(n * (n - 1) for n in cases.values()))
     correlation = sum(sums[process] ** 2 - n for process, n in cases.items()) / pairs
     return len(ratios) / (1 + (len(ratios) - 1) * min(max(correlation, 0.0), 1.0))
+
+
+def trend(samples: Sequence[float]) -> float | None:
+    """Return the change of the median time from the first to the last third of the samples.
+
+    The change is a fraction of the median of all samples. Return None if Spearman's rank correlation with the
+    sample index is not significant at the 0.1 % level, or if there are fewer than three samples.
+    """
+    ranks, count = _centred_ranks(samples), len(samples)
+    if count < 3 or not ranks.any():
+        return None
+    correlation = abs(float(np.corrcoef(ranks, range(count))[0, 1]))
+    statistic = correlation * math.sqrt((count - 2) / max(1 - correlation**2, 1e-12))
+    if 2 * stdtr(count - 2, -statistic) > _SIGNIFICANCE:
+        return None
+    first, last = (float(np.median(part)) for part in (samples[: count // 3], samples[-(count // 3) :]))
+    return (last - first) / float(np.median(samples))
+
+
+def interval_widening(samples: Sequence[float]) -> float | None:
+    """Return the factor by which autocorrelation widens the confidence interval of the median.
+
+    The factor assumes a first-order autoregressive process. Return None if the autocorrelation is not
+    significant at the 0.1 % level. Source: Bartels 1982, the rank version of von Neumann's ratio test and its
+    variance.
+    """
+    n, correlation = len(samples), _lag_one_correlation(samples)
+    if n < 3:
+        return None
+    spread = math.sqrt((n - 2) * (5 * n**2 - 2 * n - 9) / (5 * n * (n + 1) * (n - 1) ** 2))
+    return spread_factor(samples) if correlation > -ndtri(_SIGNIFICANCE) * spread else None
+
+
+def spread_factor(samples: Sequence[float]) -> float:
+    """Return the factor by which autocorrelation widens the confidence interval, without a significance test.
+
+    The factor is at least 1 and at most the square root of the number of samples.
+    """
+    correlation = max(0.0, _lag_one_correlation(samples))
+    return min(math.sqrt((1 + correlation) / (1 - correlation)), math.sqrt(len(samples)))
+
+
+def _lag_one_correlation(samples: Sequence[float]) -> float:
+    ranks = _centred_ranks(samples)
+    return 1 - float((np.diff(ranks) ** 2).sum()) / (2 * float(ranks @ ranks)) if ranks.any() else 0.0
+
+
+def _centred_ranks(samples: Sequence[float]) -> Any:
+    _, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts) - (counts - 1) / 2)[index] - (len(samples) + 1) / 2

@@ -115,13 +115,12 @@ def karp_flatt(point: CurvePoint) -> Estimate | None:
     """
     if point.devices == 1 or point.baseline_devices > 1:
         return None
-    ends = (point.speedup_high, point.speedup_low)
-    value, low, high = (
-        None if speedup is None else (1 / speedup - 1 / point.devices) / (1 - 1 / point.devices)
-        for speedup in (point.speedup, *ends)
-    )
-    assert value is not None
-    return Estimate(value, low, high)
+
+    def serial(speedup: float) -> float:
+        return (1 / speedup - 1 / point.devices) / (1 - 1 / point.devices)
+
+    value, low, high = point.speedup
+    return Estimate(serial(value), high and serial(high), low and serial(low))
 
 
 def _linear_forms(devices: Any, kind: str) -> list[_LinearLaw]:

@@ -11,10 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaling.analysis.certainty import near_floor
-from scaling.analysis.curves import Timing
-from scaling.analysis.grouping import group_by
-from scaling.analysis.methods import Method, base_method
+from scaling.analysis.cases import Method, base_method, group_by
+from scaling.analysis.timings import Timing, near_floor
 from scaling.core.case import problem
 from scaling.core.record import Record
 

@@ -1,18 +1,14 @@
 """Compare settings of one program: mesh, overlap, seed coloring, and memory against time (Pareto front)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from scaling.analysis import certainty
-from scaling.analysis.curves import Timing, pool_processes, problem, time_ratio
-from scaling.analysis.grouping import group_by
-from scaling.analysis.methods import method_of, without_memory_setting
+from scaling.analysis.cases import group_by, method_of, without_memory_setting
 from scaling.analysis.ratios import Estimate
-from scaling.analysis.stages import break_even_calls
+from scaling.analysis.timings import Timing, break_even_calls, pool_processes, reasons_for_doubt, time_ratio
 from scaling.core import memory
-from scaling.core.case import AUTO, Case
-from scaling.core.formatting import count_of
+from scaling.core.case import AUTO, Case, problem
 from scaling.core.record import Record
 from scaling.core.store import latest
 
@@ -37,7 +33,7 @@ class SettingComparison:
     @property
     def doubts(self) -> tuple[str, ...]:
         """Return the reasons to doubt that the first setting is the fastest, such as 'foreign load'."""
-        return certainty.doubts(self.rows[0][0], self.rows[1][0])
+        return reasons_for_doubt(self.rows[0][0], self.rows[1][0])
 
 
 def compare_settings(timings: Iterable[Timing], *fields: str) -> list[SettingComparison]:
@@ -185,42 +181,11 @@ def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
     return front
 
 
-def memory_of(timing: Timing) -> int | None:
-    """Return the bytes that a program needs on one device, or None if they are unknown.
-
-    This is the measured peak if the backend reported it, otherwise the number from the compiler.
-    """
-    record = timing.records[0]
-    return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
-
-
 def memory_setting_name(case: Case) -> str:
     """Return the memory setting of a case as text, such as '4 seeds at a time' or 'all at once'."""
     return method_of(case).memory_setting or "all at once"
 
 
-def automatic_blocks(record: Record) -> str:
-    """Return the block sizes that chunk=auto chose as text, such as '4 seeds and all points at a time'.
-
-    Return '' if no block sizes were chosen automatically.
-    """
-    blocks: Any = record.blocks
-    if not isinstance(blocks, Mapping):
-        return ""
-    counts = ((blocks.get("chunk"), "seed"), (blocks.get("block"), "point"))
-    words = [count_of(count, noun) if isinstance(count, int) else f"all {noun}s" for count, noun in counts]
-    on_host = ", kept on the host" if blocks.get("storage") == "host" else ""
-    return f"{' and '.join(words)} at a time{on_host}"
-
-
 def mesh_name(case: Case) -> str:
     """Return the mesh shape as text, such as '2x4' for 2 devices along the points and 4 along the seeds."""
     return "x".join(map(str, case.axes))
-
-
-def padding_share(timing: Timing) -> float:
-    """Return the fraction of (point, seed) pairs that were added as padding.
-
-    Padding allows the pairs to be divided evenly over the mesh. The fraction is the maximum over processes.
-    """
-    return max((record.padding or 0.0 for record in timing.records), default=0.0)

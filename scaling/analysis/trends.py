@@ -3,18 +3,17 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from scaling.analysis import stages
-from scaling.analysis.crossover import Crossover, FastestModeMap
-from scaling.analysis.curves import (
-    Curve,
-    Timing,
+from scaling.analysis.cases import (
+    describe_call,
     family_key,
     family_name,
-    note_on_pairs,
+    group_by,
+    method_of,
     problem_size,
     size_name,
-    time_ratio,
 )
+from scaling.analysis.crossover import Crossover, FastestModeMap
+from scaling.analysis.curves import Curve
 from scaling.analysis.estimate_text import (
     UNDETERMINED,
     format_exponent,
@@ -26,18 +25,17 @@ from scaling.analysis.estimate_text import (
     is_ratio_determined,
 )
 from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.grouping import group_by
 from scaling.analysis.growth import SizeExponent
-from scaling.analysis.methods import describe_call, method_of
 from scaling.analysis.scaling_fits import ScalingFit
-from scaling.analysis.setting_comparison import (
-    Gain,
-    MemoryPoint,
-    ParetoFront,
-    SettingComparison,
+from scaling.analysis.setting_comparison import Gain, MemoryPoint, ParetoFront, SettingComparison, mesh_name
+from scaling.analysis.timings import (
+    Timing,
     automatic_blocks,
-    mesh_name,
+    format_time,
+    note_on_pairs,
     padding_share,
+    sparsity_seconds,
+    time_ratio,
 )
 from scaling.core.case import Case
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
@@ -47,11 +45,6 @@ Origin = tuple[str, bool, Case]  # environment, honest, case
 LARGE_ERROR = 0.1  # relative error of the times above which a law is called inaccurate
 _SMALL_FACTOR = 1.1  # the largest slowdown accepted for saving memory
 _MOST_METHODS = 4  # the largest number of methods named in a sentence
-
-
-def format_time(timing: Timing) -> str:
-    """Return a median time with its 95 % confidence interval as text, such as '12.3 µs (12.1 to 12.6)'."""
-    return format_duration(timing.median, *(timing.interval or (None, None)))
 
 
 def _describe_largest(
@@ -279,7 +272,7 @@ def _describe_overlap(gain: Gain) -> str:
 
 
 def _describe_coloring(gain: Gain) -> str:
-    timing, record, before = gain.timing, gain.timing.records[0], stages.sparsity_seconds(gain.timing)
+    timing, record, before = gain.timing, gain.timing.records[0], sparsity_seconds(gain.timing)
     text = f"{format_time(timing)} with {gain.seeds} seeds" if gain.seeds else format_time(timing)
     text += f" for {record.nonzeros:,} nonzeros" if record.nonzeros else ""
     text += f", found in {format_duration(before)}" if before else ""

@@ -51,7 +51,7 @@ def print_comparison(
         for row in comparing.comparison_rows(result):
             table.add_row(*map(escape, row))
         console.print(table)
-        from scaling.report.comparison_page import write_comparison
+        from scaling.report.page import write_comparison
 
         print_lines(console, [f"page: {write_comparison(result)}", *comparing.comparison_lines(result)])
     return FAILED if result.bad else OK

@@ -11,7 +11,7 @@ from scaling.cli import report
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core import store
-from scaling.report.labels import clean_text
+from scaling.report.text import clean_text
 
 _COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
 

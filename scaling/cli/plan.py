@@ -11,7 +11,7 @@ from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core.case import label
 from scaling.plan import plan_study
-from scaling.report.labels import clean_text
+from scaling.report.text import clean_text
 from scaling.report.write_report import write_report
 from scaling.study.compose import compose
 

@@ -16,7 +16,9 @@ from scaling.cluster.cluster_settings import SUBMISSIONS
 from scaling.core import store
 from scaling.core.case import Refusal
 from scaling.core.record import Record
-from scaling.report import freshness, summary
+from scaling.report import freshness
+from scaling.report.terminal import print_report, summary_lines
+from scaling.report.text import WIDTH, wrap_text
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -75,11 +77,9 @@ def conclude(
         if not lost:
             freshness.mark_current(folder, digest)
     if brief:
-        print_lines(console, summary.summary_lines(found, folder, console.width))
+        print_lines(console, summary_lines(found, folder, console.width))
     else:
-        from scaling.report import terminal
-
-        terminal.print_report(found, console)
+        print_report(found, console)
     _print_totals(folder, found, len(latest) + len(lost), console, brief)
     return found
 
@@ -99,11 +99,13 @@ def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
 
 def _print_totals(folder: Path, found: Findings, records: int, console: Console, brief: bool) -> None:
     if elsewhere := records - len(found.records):
-        other = "records of other environments (versions, flags or code)"
-        text = f"- {elsewhere} {other} are in the report, kept apart."
-        print_lines(console, summary.wrap_text(text, indent="  ") if brief else [text])
+        other = f"{elsewhere} records of other environments (versions, flags or code)"
+        text = f"- {other} are in the report, kept apart."
+        print_lines(console, wrap_text(text, indent="  ") if brief else [text])
     counts = Counter(store.states(found.records).values())
-    totals = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
-    parts = [totals, f"report: {folder / 'report' / 'index.html'}"]
-    fits = not brief or len("; ".join(parts)) <= summary.WIDTH
-    print_lines(console, ["; ".join(parts)] if fits else parts)
+    parts = [
+        ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed")),
+        f"report: {folder / 'report' / 'index.html'}",
+    ]
+    joined = "; ".join(parts)
+    print_lines(console, parts if brief and len(joined) > WIDTH else [joined])

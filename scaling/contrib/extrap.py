@@ -14,13 +14,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaling.analysis.curves import Timing, family_key, family_name
+from scaling.analysis.cases import (
+    describe_call,
+    determine_each_other,
+    family_key,
+    family_name,
+    group_by,
+    method_of,
+)
 from scaling.analysis.findings import Findings
-from scaling.analysis.grouping import group_by
-from scaling.analysis.methods import describe_call, method_of
-from scaling.analysis.sweeps import determine_each_other
+from scaling.analysis.timings import Timing
 from scaling.core.case import Case
-from scaling.report.labels import clean_text
+from scaling.report.text import clean_text
 
 MARK = "# Made by ad-scaling"  # the first line of a file
 _MOST_PARAMETERS = 4

@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-from scaling.analysis.curves import Timing
+from scaling.analysis.timings import Timing
 from scaling.core.case import DTYPES, PRECISIONS, Refusal
 from scaling.options import machine_peaks
 from scaling.plan.hardware import Hardware, Level, Rates

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis import curves, forecast
+from scaling.analysis import forecast
 from scaling.analysis.findings import Findings
+from scaling.analysis.timings import pool_processes
 from scaling.core import environment, memory, store
 from scaling.core.case import AUTO, FIELDS, Case, Refusal
 from scaling.core.formatting import count_of, format_number
@@ -124,7 +125,7 @@ def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
 
 
 def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
-    timings = curves.pool_processes(store.load(folder).records) if folder.is_dir() else []
+    timings = pool_processes(store.load(folder).records) if folder.is_dir() else []
     free = memory.available_bytes()
     share = None if free is None else free / len(cores.usable_cores())
     return dataclasses.replace(calibration.calibrate(hardware, timings), memory=hardware.memory or share)

@@ -7,24 +7,26 @@ plain text without markup.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from scaling.analysis.answer import format_time, largest_problems, name_with_blocks
-from scaling.analysis.certainty import dispatch_floor
-from scaling.analysis.curves import (
-    FastestMethod,
+from scaling.analysis.answer import largest_problems, name_with_blocks
+from scaling.analysis.cases import (
     baseline_name,
+    describe_call,
     family_key,
     family_name,
+    group_by,
+    least_by,
+    method_of,
     problem_size,
     size_name,
 )
+from scaling.analysis.crossover import FastestMethod
 from scaling.analysis.estimate_text import format_percentage, format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, PredictedPoint
-from scaling.analysis.grouping import group_by, least_by
-from scaling.analysis.methods import describe_call, method_of
+from scaling.analysis.timings import Timing, dispatch_floor, format_time
 from scaling.core.case import problem
 from scaling.core.formatting import count_of, format_duration
-from scaling.report.text_table import Table, make_table
+from scaling.report.text import Table, make_table
 
 NOTE = (
     "The fastest automatic mode, on its best number of devices. Time: median of one call. Ratio: "
@@ -75,60 +77,44 @@ def describe_certainty(row: FastestMethod) -> str:
     return "; ".join(filter(None, ["not distinguished from the runner-up", ", ".join(row.doubts)]))
 
 
-def format_ratio_of(row: FastestMethod) -> str:
-    """Return the ratio of the runner-up's time to the fastest time as text, such as '1.40x (1.30 to 1.50)'.
-
-    The numbers in parentheses are the 95 % confidence interval. Return '' if there is no runner-up.
-    """
-    return format_ratio(row.ratio, row.ratio_low, row.ratio_high)
-
-
-def problem_name(findings: Findings, row: FastestMethod) -> str:
+def problem_name(findings: Findings, timing: Timing) -> str:
     """Return the name of a problem as text, such as 'mlp width=8 points=64'.
 
     If the results come from several environments, the environment is appended.
     """
-    case, first = row.first.case, row.first
-    where = describe_environment(findings, first.environment, first.honest)
-    return f"{family_name(case)} {size_name(case)}{where}"
+    where = describe_environment(findings, timing.environment, timing.honest)
+    return f"{family_name(timing.case)} {size_name(timing.case)}{where}"
 
 
 def answer_table(findings: Findings) -> Table:
     """Return a table of the fastest AD mode of each problem, on the device count with the least time."""
-    best = _keep_best_device_counts(findings.fastest)
-    return _fastest_mode_table(findings, "fastest", "Fastest mode of each problem", NOTE, best)
+    rows = (_cells(findings, row) for row in _keep_best_device_counts(findings.fastest))
+    return make_table("fastest", "Fastest mode of each problem", NOTE, rows)
 
 
 def _keep_best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
-    """Return the fastest method of each problem and environment, on the device count with the least time."""
     key = lambda row: (row.first.environment, row.first.honest, problem(row.first.case))  # noqa: E731
     return list(least_by(rows, key, lambda row: row.first.median).values())
 
 
 def device_table(findings: Findings) -> Table:
     """Return a table of the fastest AD mode of each problem on each device count."""
+    rows = (_cells(findings, row) for row in findings.fastest)
     note = "The same for each number of devices."
-    return _fastest_mode_table(
-        findings, "each", "Fastest mode on each number of devices", note, findings.fastest
-    )
+    return make_table("each", "Fastest mode on each number of devices", note, rows)
 
 
-def _fastest_mode_table(
-    findings: Findings, anchor: str, title: str, note: str, rows: Iterable[FastestMethod]
-) -> Table:
-    def describe_second(row: FastestMethod) -> str:
-        second = row.second
-        return f"{method_of(second.case).name}, {format_duration(second.median)}" if second else ""
-
-    return make_table(anchor, title, note, rows, {
-        "problem": lambda row: problem_name(findings, row),
-        "fastest": lambda row: name_with_blocks(row.first),
-        "time": lambda row: format_time(row.first),
-        "devices": lambda row: row.first.case.devices,
-        "runner-up": describe_second,
-        "ratio": format_ratio_of,
-        "certainty": describe_certainty,
-    })  # fmt: skip
+def _cells(findings: Findings, row: FastestMethod) -> dict[str, object]:
+    first, second = row.first, row.second
+    return {
+        "problem": problem_name(findings, first),
+        "fastest": name_with_blocks(first),
+        "time": format_time(first),
+        "devices": first.case.devices,
+        "runner-up": second and f"{method_of(second.case).name}, {format_duration(second.median)}",
+        "ratio": row.ratio and format_ratio(*row.ratio),
+        "certainty": describe_certainty(row),
+    }
 
 
 def make_cards(findings: Findings) -> list[Card]:
@@ -142,19 +128,13 @@ def make_cards(findings: Findings) -> list[Card]:
 
 
 def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: FastestMethod) -> Card:
-    """Return the summary card of one function.
-
-    Args:
-        rows: The fastest methods of the function, one for each problem and device count.
-        row: The fastest method for the largest problem, which the card describes.
-    """
     mode, ratio = name_with_blocks(row.first), ""
     if row.second is not None:
         second = method_of(row.second.case).name
         mode += "" if row.distinguished or second == mode else f" or {second}"
-        ratio = _describe_second(second, row)
+        ratio = format_time_ratio(second, *(row.ratio or ()))
     return Card(
-        problem_name(findings, row),
+        problem_name(findings, row.first),
         _describe_other_sizes(rows, row),
         mode,
         f"{count_of(row.first.case.devices, 'device')}, {describe_call(row.first.case)}",
@@ -167,10 +147,6 @@ def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: Faste
 
 
 def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> str:
-    """Return a note such as 'one of 5 sizes; fastest at others: jacfwd (vmap)', or '' if there is one size.
-
-    Only methods that differ from the method of `row` and are distinguished from their runner-up are named.
-    """
     best = _keep_best_device_counts(rows)
     if len(best) < 2:
         return ""
@@ -179,27 +155,14 @@ def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> 
     return f"one of {len(best)} sizes" + (f"; fastest at others: {', '.join(others)}" if others else "")
 
 
-def _describe_second(name: str, row: FastestMethod) -> str:
-    return format_time_ratio(name, row.ratio, row.ratio_low, row.ratio_high)
-
-
 def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
-    """Return the speed-up as text, such as 'Speed-up over one device: 3.80x', or ''.
-
-    Return '' if the case is not part of a strong scaling curve, or if it is the baseline of the curve.
-    """
     point = findings.points_of(row.first).get("strong")
     if point is None or point.is_baseline:
         return ""
-    speedup = format_ratio(point.speedup, point.speedup_low, point.speedup_high)
-    return f"Speed-up over {baseline_name(point.baseline_devices)}: {speedup}"
+    return f"Speed-up over {baseline_name(point.baseline_devices)}: {format_ratio(*point.speedup)}"
 
 
 def _planned_cards(forecast: Forecast) -> Iterable[Card]:
-    """Yield one summary card per planned function, for its largest problem.
-
-    Function values and handwritten derivatives are excluded.
-    """
     curves = (c for c in forecast.curves if not (c.case.ad_mode.is_value or c.case.ad_mode.closed_form))
     problems = group_by(curves, lambda c: (family_key(c.case), problem(c.points[0].record.case)))
     families = group_by(problems.items(), lambda item: item[0][0]).values()

@@ -5,54 +5,25 @@ All text is escaped, so that text from a record cannot become markup.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from scaling.report.labels import clean_text
+from scaling.report.figures.marks import Figure
+from scaling.report.text import Table, clean_text
 
 
-class Heading(NamedTuple):
-    """The title of a document (level 1) or of a section (level 2)."""
+class Part(NamedTuple):
+    """A section of a document, all as plain text: paragraphs, then tables, figures and a list of items.
 
-    text: str
-    level: int = 2
-
-
-class Paragraph(NamedTuple):
-    """A paragraph of plain text."""
-
-    text: str
-
-
-class ItemList(NamedTuple):
-    """A bulleted list of sentences."""
-
-    texts: tuple[str, ...]
-
-
-class DocumentTable(NamedTuple):
-    """A table with a caption, column names and rows of cells."""
-
-    caption: str
-    columns: tuple[str, ...]
-    rows: Sequence[tuple[str, ...]]
-
-
-class DocumentFigure(NamedTuple):
-    """A figure: its caption and the paths of its image files for Markdown and LaTeX.
-
-    Attributes:
-        caption: The plain text of the caption.
-        shown: The path of the image file in Markdown.
-        printed: The path of the image file in LaTeX.
+    A figure is shown from the files NAME.png and NAME.pdf beside the document.
     """
 
-    caption: str
-    shown: str
-    printed: str
+    title: str
+    paragraphs: Sequence[str] = ()
+    items: Sequence[str] = ()
+    tables: Sequence[Table] = ()
+    figures: Sequence[Figure] = ()
 
-
-DocumentBlock = Heading | Paragraph | ItemList | DocumentTable | DocumentFigure
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]#|~$!^])")
 _LATEX_ESCAPES = {
@@ -119,17 +90,31 @@ def _escape_latex_character(character: str) -> str:
     return f"{{[}}U+{ord(character):04X}{{]}}"
 
 
-def to_markdown(blocks: Sequence[DocumentBlock]) -> str:
+def to_markdown(title: str, parts: Iterable[Part]) -> str:
     """Return a document as Markdown text."""
-    return "\n\n".join(_MARKDOWN_OF[type(block)](block) for block in blocks) + "\n"
+    blocks = [f"# {escape_markdown(title)}"]
+    for part in parts:
+        blocks += [f"## {escape_markdown(part.title)}", *map(escape_markdown, part.paragraphs)]
+        blocks += [
+            f"**{escape_markdown(t.title)}**\n\n{to_markdown_table(t.columns, t.rows)}" for t in part.tables
+        ]
+        blocks += [f"![{escape_markdown(figure.caption)}]({figure.name}.png)" for figure in part.figures]
+        blocks += ["\n".join(f"- {escape_markdown(item)}" for item in part.items)] if part.items else []
+    return "\n\n".join(blocks) + "\n"
 
 
-def to_latex(blocks: Sequence[DocumentBlock]) -> str:
+def to_latex(title: str, parts: Iterable[Part]) -> str:
     """Return a document as LaTeX text without a preamble.
 
     The document that includes the text must contain `PREAMBLE` in its preamble.
     """
-    return "\n\n".join(_LATEX_OF[type(block)](block) for block in blocks) + "\n"
+    blocks = [f"\\section{{{escape_latex(title)}}}"]
+    for part in parts:
+        blocks += [f"\\subsection{{{escape_latex(part.title)}}}", *map(escape_latex, part.paragraphs)]
+        blocks += [*map(_latex_table, part.tables), *map(_latex_figure, part.figures)]
+        items = [f"  \\item {escape_latex(item)}" for item in part.items]
+        blocks += ["\n".join(["\\begin{itemize}", *items, "\\end{itemize}"])] if items else []
+    return "\n\n".join(blocks) + "\n"
 
 
 def to_markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -138,48 +123,20 @@ def to_markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     return "\n".join([head, f"|{' --- |' * len(columns)}", *lines])
 
 
-def _markdown_table(table: DocumentTable) -> str:
-    return f"**{escape_markdown(table.caption)}**\n\n{to_markdown_table(table.columns, table.rows)}"
-
-
-def _latex_table(table: DocumentTable) -> str:
+def _latex_table(table: Table) -> str:
     head, *rows = (f"  {' & '.join(map(escape_latex, line))} \\\\" for line in [table.columns, *table.rows])
     rule = "  \\hline"
     return "\n".join([
         "\\begin{table}[htbp]", "  \\centering\\small\\renewcommand{\\arraystretch}{1.15}",
-        f"  \\caption{{{escape_latex(table.caption)}}}",
+        f"  \\caption{{{escape_latex(table.title)}}}",
         f"  \\begin{{tabular}}{{{'l' + 'r' * (len(table.columns) - 1)}}}", rule, head, rule, *rows, rule,
         "  \\end{tabular}", "\\end{table}",
     ])  # fmt: skip
 
 
-def _latex_figure(figure: DocumentFigure) -> str:
+def _latex_figure(figure: Figure) -> str:
     return "\n".join([
         "\\begin{figure}[htbp]", "  \\centering",
-        f"  \\includegraphics[width=\\linewidth,height=0.8\\textheight,keepaspectratio]{{{figure.printed}}}",
+        f"  \\includegraphics[width=\\linewidth,height=0.8\\textheight,keepaspectratio]{{{figure.name}.pdf}}",
         f"  \\caption{{{escape_latex(figure.caption)}}}", "\\end{figure}",
     ])  # fmt: skip
-
-
-def _latex_items(items: ItemList) -> str:
-    return "\n".join(
-        ["\\begin{itemize}", *(f"  \\item {escape_latex(text)}" for text in items.texts), "\\end{itemize}"]
-    )
-
-
-_MARKDOWN_OF: dict[type, Callable] = {
-    Heading: lambda heading: f"{'#' * heading.level} {escape_markdown(heading.text)}",
-    Paragraph: lambda paragraph: escape_markdown(paragraph.text),
-    ItemList: lambda items: "\n".join(f"- {escape_markdown(text)}" for text in items.texts),
-    DocumentTable: _markdown_table,
-    DocumentFigure: lambda figure: f"![{escape_markdown(figure.caption)}]({figure.shown})",
-}
-_LATEX_OF: dict[type, Callable] = {
-    Heading: lambda heading: (
-        f"\\{'section' if heading.level == 1 else 'subsection'}{{{escape_latex(heading.text)}}}"
-    ),
-    Paragraph: lambda paragraph: escape_latex(paragraph.text),
-    ItemList: _latex_items,
-    DocumentTable: _latex_table,
-    DocumentFigure: _latex_figure,
-}

@@ -63,10 +63,6 @@ def _write_parquet(findings: Findings, output: Path) -> list[Path]:
 
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:
-    """Write one Extra-P file per experiment to the subfolder `extrap`, and return the paths of the files.
-
-    Extra-P files of earlier exports are removed.
-    """
     folder = output / "extrap"
     folder.mkdir(exist_ok=True)
     written = []

@@ -3,11 +3,11 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from scaling.analysis.cases import method_of
 from scaling.analysis.dataframe import environment_columns
 from scaling.analysis.estimate_text import format_percentage
 from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
-from scaling.analysis.methods import method_of
 from scaling.core.formatting import count_of, format_number, list_first
 from scaling.core.record import STAGES, Record
 
@@ -131,7 +131,6 @@ def _describe_check(ok: Sequence[Record]) -> str:
 
 
 def _format_range(values: Sequence[int], noun: str) -> str:
-    """Return a range of counts as text, such as '1 process' or '7 to 200 samples'."""
     low, high = min(values), max(values)
     plural = noun + ("es" if noun.endswith("s") else "s")
     return f"{low} {noun if low == 1 else plural}" if low == high else f"{low} to {high} {plural}"
@@ -160,7 +159,6 @@ def describe_compute_time(records: Sequence[Record]) -> str:
 
 
 def _count_devices(record: Record) -> int:
-    """Return the number of devices that the run of a record occupied. On a CPU, the cores are counted."""
     cores = record.environment.get("cores")
     on_cpu = record.environment.get("platform") == "cpu"
     return len(cores) if on_cpu and isinstance(cores, list) and cores else record.case.devices
@@ -204,10 +202,6 @@ def _describe_environment(findings: Findings, digest: str) -> str:
 
 
 def _describe_commits(records: Iterable[Record]) -> str:
-    """Return the git commits of the measured code as text, such as 'commit 1a2b with changes or commit 3c4d'.
-
-    A record without a commit is described by the digest of its source code instead.
-    """
     commits: dict[str, None] = {}
     for facts in (record.environment for record in records):
         changes = " with changes" if facts.get("dirty") else ""

@@ -16,19 +16,28 @@ from markupsafe import Markup
 
 from scaling.analysis import trends
 from scaling.analysis.answer import describe_plan, describe_score, summarize
+from scaling.analysis.compare import (
+    COLUMNS,
+    SAME,
+    UNDECIDED,
+    ComparedCase,
+    FolderComparison,
+    comparison_lines,
+    comparison_rows,
+)
 from scaling.analysis.curves import KINDS
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import plan_answers
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.core import store
-from scaling.core.record import STATUSES
+from scaling.core.record import STATUSES, Record
+from scaling.core.store import replace_file
 from scaling.report import answer_tables, page_tables
 from scaling.report.answer_tables import Card
 from scaling.report.case_panel import case_panels, samples_spec
 from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
-from scaling.report.labels import clean_text, file_stems, keep_numbers_whole
-from scaling.report.text_table import Table
+from scaling.report.text import Table, clean_text, file_stems, keep_numbers_whole
 
 _OPEN = ("fastest", "devices")  # figures whose sections are initially expanded
 
@@ -81,7 +90,7 @@ def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) 
     )
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     planned = {sentence for section in sections for sentence in section.sentences}
-    if sentences := [sentence for sentence in summarize(findings)[1] if sentence not in planned]:
+    if sentences := [sentence for sentence in summarize(findings) if sentence not in planned]:
         sections.append(
             Section("sentences", "In sentences", "the answer with all that went wrong", "", sentences)
         )
@@ -110,7 +119,6 @@ def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) 
 
 
 def _figure_sections(findings: Findings) -> list[Section]:
-    """Return the page sections of the figures and plans. Sections that are initially expanded come first."""
     figures = {figure.name: figure for figure in make_figures(findings)}
     notes, plans = _figure_notes(findings), file_stems(each.hardware for each in findings.forecasts)
     planned = [
@@ -130,7 +138,6 @@ def _figure_sections(findings: Findings) -> list[Section]:
 
 
 def _figure_notes(findings: Findings) -> dict[str, list[str]]:
-    """Return the sentences to show with the figures, as a dict from figure name to list of sentences."""
     of_kind = {kind: [fit for fit in findings.scaling_fits if fit[0].kind == kind] for kind in KINDS}
     notes = {
         f"scaling-{kind}": trends.describe_laws(dataclasses.replace(findings, scaling_fits=fits))
@@ -169,3 +176,63 @@ def render(page: Page) -> str:
         vega=Markup(_load_vega()) if figures or page.panels else "",
     )  # fmt: skip
     return clean_text(text)
+
+
+_UNCHANGED = (SAME, UNDECIDED)
+
+
+NOTE = (
+    "A is the old folder, B the new one. The link of a case opens its samples, in the order they were taken."
+)
+
+
+def write_comparison(comparison: FolderComparison) -> Path:
+    """Write the HTML page of a comparison, and return its path.
+
+    The page is report/comparison.html in folder B, the newer of the two results folders.
+    """
+    target = comparison.b / "report" / "comparison.html"
+    target.parent.mkdir(exist_ok=True)
+    replace_file(target, render(comparison_page(comparison)).encode())
+    return target
+
+
+def comparison_page(comparison: FolderComparison) -> Page:
+    """Return the content of the HTML page of a comparison, with unchanged cases in a separate section."""
+    *remarks, summary = comparison_lines(comparison)
+    rows = comparison_rows(comparison, len(comparison.rows))
+    pairs = list(zip(comparison.rows, rows, strict=True))
+    changed = [pair for pair in pairs if pair[0].verdict not in _UNCHANGED]
+    rest = [pair for pair in pairs if pair[0].verdict in _UNCHANGED]
+    counts = Counter(row.verdict for row in comparison.rows)
+    panels = case_panels((_anchor(row), _name_processes(row)) for row in comparison.rows)
+    sections = [
+        Section("summary", "What was compared", summary, sentences=remarks, opened=True),
+        table_section(_comparison_table("changed", "Changed cases", changed), opened=True),
+        table_section(
+            _comparison_table("unchanged", "Cases without a shown difference", rest), opened=not changed
+        ),
+    ]
+    badges = [(_badge_colour(verdict), f"{count} {verdict}") for verdict, count in counts.items()]
+    title = f"{comparison.b.name} against {comparison.a.name}"
+    return Page(title, summary, badges, sections, panels=panels)
+
+
+def _comparison_table(anchor: str, title: str, pairs: list[tuple[ComparedCase, tuple[str, ...]]]) -> Table:
+    order = [COLUMNS.index("case"), *(at for at, name in enumerate(COLUMNS) if name != "case")]
+    cells = [tuple(row[at] for at in order) for _, row in pairs]
+    return Table(
+        anchor, title, NOTE, tuple(COLUMNS[at] for at in order), cells, [_anchor(c) for c, _ in pairs]
+    )
+
+
+def _anchor(row: ComparedCase) -> str:
+    return f"case-{row.case.key}"
+
+
+def _name_processes(row: ComparedCase) -> list[tuple[str, Record]]:
+    return [(f"{side}, process {n}", r) for side in "AB" for n, r in enumerate(getattr(row, side.lower()), 1)]
+
+
+def _badge_colour(verdict: str) -> str:
+    return "failed" if "failed" in verdict or verdict == "slower" else "ok" if verdict == "faster" else ""

@@ -1,28 +1,36 @@
 """Collapsed tables of the report: measured and failed cases, lint, plans, scaling laws, sparsity, machine."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaling.analysis import lint, published_results
-from scaling.analysis.answer import PEER_COLUMNS, format_time, peer_rows
-from scaling.analysis.certainty import SHORT, near_floor
-from scaling.analysis.curves import CurvePoint, Timing, family_name, relative_to
+from scaling.analysis.cases import family_name, group_by, method_of, relative_to
+from scaling.analysis.curves import Curve, CurvePoint, format_relative
 from scaling.analysis.dataframe import environment_columns
 from scaling.analysis.estimate_text import format_exponent, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, format_efficiency
-from scaling.analysis.grouping import group_by
-from scaling.analysis.methods import method_of
-from scaling.analysis.ratios import Estimate
-from scaling.analysis.scaling_fits import karp_flatt
-from scaling.analysis.setting_comparison import automatic_blocks, memory_of, padding_share
-from scaling.analysis.stages import break_even_calls, compiling_seconds, first_call_seconds, sparsity_seconds
-from scaling.core.case import PEAKS, Case, label
-from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
+from scaling.analysis.scaling_fits import ScalingFit, karp_flatt
+from scaling.analysis.setting_comparison import Gain
+from scaling.analysis.timings import (
+    SHORT,
+    Timing,
+    automatic_blocks,
+    break_even_calls,
+    compiling_seconds,
+    first_call_seconds,
+    format_time,
+    memory_of,
+    near_floor,
+    padding_share,
+    sparsity_seconds,
+)
+from scaling.core.case import PEAKS, label
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import REASONS, Record
 from scaling.options import machine_peaks
-from scaling.report.labels import describe_panel, file_stems
-from scaling.report.text_table import Table, join_words, make_table
+from scaling.report.answer_tables import problem_name
+from scaling.report.text import Table, describe_panel, file_stems, join_words, make_table
 
 _MAX_VALUES = 6  # shown of an environment fact, such as the jobs
 
@@ -31,20 +39,19 @@ def folded_tables(findings: Findings) -> list[Table]:
     """Return the tables of the collapsed page sections in the order of the page. Empty tables are omitted."""
     tables = [
         measured_table(findings),
-        unmeasured_table(findings),
-        Table("review", "Would a reviewer accept it?", "", lint.COLUMNS, lint.lint_rows(findings)),
+        _unmeasured_table(findings),
+        make_table("review", "Would a reviewer accept it?", "", lint.lint_rows(findings)),
         *_plan_tables(findings),
-        Table("published", "Published and measured", "Published numbers and those measured here.",
-              published_results.COLUMNS, published_results.published_rows(findings)),
+        make_table("published", "Published and measured", "Published numbers and those measured here.",
+                   published_results.published_rows(findings)),
         _law_table(findings),
         _growth_table(findings),
         _sparse_table(findings),
-        Table("systems", "Other systems", "PyTorch and others, compared with the fastest mode of JAX.",
-              PEER_COLUMNS, peer_rows(findings)),
+        _peer_table(findings),
         _machine_table(findings),
         environment_table(findings),
         make_table("damaged", "Damaged lines", "These lines are ignored; their cases run again.",
-                   findings.damaged, {"line": str}),
+                   ({"line": line} for line in findings.damaged)),
     ]  # fmt: skip
     return [table for table in tables if table.rows]
 
@@ -62,21 +69,9 @@ def measured_timings(findings: Findings) -> list[Timing]:
 def measured_table(findings: Findings) -> Table:
     """Return a table with one row per measured case: time, speed-up, efficiency, memory and remarks."""
     timings = measured_timings(findings)
-    baselines = {(b.timing.environment, b.timing.honest, b.timing.case): b for b in findings.baselines}
-    baseline_of = {id(t): baselines.get((t.environment, t.honest, t.case)) for t in timings}
-
-    def ratio_cell(field: str) -> Any:
-        return lambda timing: _format_curve_ratios(findings, timing, field)
-
-    def by_hand(timing: Timing) -> str | None:
-        baseline = baseline_of[id(timing)]
-        return format_ratio(baseline.by_hand.value) if baseline and baseline.by_hand else None
-
-    def of_the_roof(timing: Timing) -> str | None:
-        baseline = baseline_of[id(timing)]
-        bound = baseline.bound if baseline else None
-        return f"{format_percentage(bound.fraction)}: {bound.name}" if bound else None
-
+    baselines = {id(each.timing): each for each in findings.baselines}
+    overlaps = {id(each.timing): each for each in findings.overlaps}
+    eager = {_key_without_jit(timing): timing for timing in timings if not timing.case.jit}
     note = (
         "One row for each case; its link opens its samples, stages and memory. Speed-up and efficiency are "
         "relative to the same program on one device, or on the fewest devices that were measured. One-device "
@@ -85,76 +80,61 @@ def measured_table(findings: Findings) -> Table:
         "machine allow, divided by the measured time. table.md has the same rows; table.csv has one row for "
         "each record in full precision."
     )
-    return make_table("measured", "Every measured case", note, timings, {
-        "case": lambda timing: label(timing.case),
-        "time": format_time,
-        "devices": lambda timing: timing.case.devices,
-        "mode": lambda timing: method_of(timing.case).name,
-        "samples": lambda timing: len(timing.seconds),
-        "speed-up": ratio_cell("speedup"),
-        "efficiency": ratio_cell("efficiency"),
-        "one-device program": ratio_cell("against_jit"),
-        "by hand": by_hand,
-        "of the roof": of_the_roof,
-        "memory": lambda timing: _format_megabytes(memory_of(timing)),
-        "first call": lambda timing: _format_seconds(first_call_seconds(timing)),
-        "remarks": _make_remark_function(findings, timings),
-    }, [case_anchor(timing) for timing in timings])  # fmt: skip
+
+    def cells(timing: Timing) -> dict[str, object]:
+        case, baseline, points = timing.case, baselines[id(timing)], findings.points_of(timing)
+        overlap, compiled = (
+            overlaps.get(id(timing)),
+            eager.get(_key_without_jit(timing)) if case.jit else None,
+        )
+        against_jit = next((point.against_jit for point in points.values()), None)
+        return {
+            "case": label(case),
+            "time": format_time(timing),
+            "devices": case.devices,
+            "mode": method_of(case).name,
+            "samples": len(timing.seconds),
+            "speed-up": _format_ratios(points, "speedup", "x"),
+            "efficiency": _format_ratios(points, "efficiency", ""),
+            "one-device program": against_jit and format_ratio(*against_jit),
+            "by hand": baseline.by_hand and format_ratio(baseline.by_hand.value),
+            "of the roof": baseline.bound
+            and f"{format_percentage(baseline.bound.fraction)}: {baseline.bound.name}",
+            "memory": _format_megabytes(memory_of(timing)),
+            "first call": _format_seconds(first_call_seconds(timing)),
+            "remarks": _describe_remarks(findings, timing, compiled, overlap),
+        }
+
+    return make_table(
+        "measured", "Every measured case", note, map(cells, timings), [*map(case_anchor, timings)]
+    )
 
 
-def _format_curve_ratios(findings: Findings, timing: Timing, field: str) -> str:
-    """Return a ratio of a case on its scaling curves as text, such as '3.80x, weak 3.50x'.
-
-    Args:
-        field: The ratio: 'speedup', 'efficiency', or 'against_jit' for the speed-up over the fastest jit
-            program on one device, which is returned for one curve only.
-    """
-    points = findings.points_of(timing)
-    sign = "" if field == "efficiency" else "x"
-    words = {kind: _format_point(point, field, sign) for kind, point in points.items()}
-    if field == "against_jit":
-        return next(iter(words.values()), "")
+def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> str:
+    words = {
+        kind: format_relative(point, getattr(point, field), sign) + relative_to(point.baseline_devices)
+        for kind, point in points.items()
+    }
     return ", ".join(word if kind == "strong" else f"{kind} {word}" for kind, word in words.items())
 
 
-def _format_point(point: CurvePoint, field: str, sign: str) -> str:
-    value, low, high = (getattr(point, f"{field}{end}") for end in ("", "_low", "_high"))
-    base = "" if field == "against_jit" else relative_to(point.baseline_devices)
-    exact = point.is_baseline and field != "against_jit"
-    low, high = (None, None) if exact else (low, high)
-    return format_ratio(value, low, high, sign) + base
-
-
-def _make_remark_function(findings: Findings, timings: Iterable[Timing]) -> Any:
-    overlaps = {id(each.timing): each for each in findings.overlaps}
-    eager = {_key_without_jit(timing): timing for timing in timings if not timing.case.jit}
-
-    def describe(timing: Timing) -> str:
-        floor, record = near_floor(timing), timing.records[0]
-        auto, padded, overlap = automatic_blocks(record), padding_share(timing), overlaps.get(id(timing))
-        other = eager.get(_key_without_jit(timing)) if timing.case.jit else None
-        calls = break_even_calls(timing, other) if other else None
-        return join_words(
-            describe_environment(findings, timing.environment, timing.honest).strip(" []"),
-            floor and f"{SHORT}: {format_duration(floor)}",
-            calls and f"compiling pays after {count_of(calls, 'call')}",
-            auto and f"takes {auto}",
-            padded and f"{format_percentage(padded)} padding",
-            overlap and overlap.ratio and f"without overlap {format_ratio(*overlap.ratio)} as long",
-            _describe_collectives(record),
-        )
-
-    return describe
+def _describe_remarks(findings: Findings, timing: Timing, eager: Timing | None, overlap: Gain | None) -> str:
+    floor, record, padded = near_floor(timing), timing.records[0], padding_share(timing)
+    auto, calls = automatic_blocks(record), break_even_calls(timing, eager) if eager else None
+    kinds = " and ".join(f"{count} {kind}" for kind, count in (record.collectives or {}).items() if count)
+    return join_words(
+        describe_environment(findings, timing.environment, timing.honest).strip(" []"),
+        floor and f"{SHORT}: {format_duration(floor)}",
+        calls and f"compiling pays after {count_of(calls, 'call')}",
+        auto and f"takes {auto}",
+        padded and f"{format_percentage(padded)} padding",
+        overlap and overlap.ratio and f"without overlap {format_ratio(*overlap.ratio)} as long",
+        kinds and f"sends {_format_megabytes(record.collective_bytes)} in {kinds}",
+    )
 
 
 def _key_without_jit(timing: Timing) -> tuple:
     return timing.environment, timing.honest, label(timing.case, ["jit"])
-
-
-def _describe_collectives(record: Record) -> str:
-    """Return text such as 'sends 1.2 MB in 2 all-reduce', or '' if the program contains no collectives."""
-    kinds = [f"{count} {kind}" for kind, count in (record.collectives or {}).items() if count]
-    return f"sends {_format_megabytes(record.collective_bytes)} in {' and '.join(kinds)}" if kinds else ""
 
 
 def _format_megabytes(value: float | None) -> str:
@@ -165,27 +145,26 @@ def _format_seconds(seconds: float | None) -> str:
     return "" if seconds is None else format_duration(seconds)
 
 
-def unmeasured_table(findings: Findings) -> Table:
-    """Return a table of the failed, skipped and missing cases, with the reason for each case."""
-    records = sorted(
-        (r for r in findings.records if r.status != "ok"), key=lambda r: (r.status, r.reason or "")
-    )
-    cells = [
-        (r.status, describe_reason(r), label(r.case) + describe_environment(findings, r.setting), r.text)
-        for r in records
+def _unmeasured_table(findings: Findings) -> Table:
+    bad = (record for record in findings.records if record.status != "ok")
+    rows = [
+        {
+            "case": label(record.case) + describe_environment(findings, record.setting),
+            "status": record.status,
+            "reason": _describe_reason(record),
+            "what happened": record.text,
+        }
+        for record in sorted(bad, key=lambda record: (record.status, record.reason or ""))
     ]
-    cells += [("missing", "not run yet", case, "") for case in findings.missing]
+    rows += [
+        {"case": case, "status": "missing", "reason": "not run yet", "what happened": ""}
+        for case in findings.missing
+    ]
     note = "Cases without a time, and why. The same command runs failed and missing ones again."
-    return make_table("unmeasured", "Failed, skipped and missing", note, cells, {
-        "case": lambda row: row[2],
-        "status": lambda row: row[0],
-        "reason": lambda row: row[1],
-        "what happened": lambda row: row[3],
-    })  # fmt: skip
+    return make_table("unmeasured", "Failed, skipped and missing", note, rows)
 
 
-def describe_reason(record: Record) -> str:
-    """Return the reason code of a failed or skipped case and its explanation, separated by a colon."""
+def _describe_reason(record: Record) -> str:
     return f"{record.reason}: {REASONS.get(record.reason, '')}" if record.reason else "no reason given"
 
 
@@ -196,130 +175,127 @@ def _plan_tables(findings: Findings) -> list[Table]:
     stems = file_stems(each.hardware for each in findings.plan_scores)
     note = "The same cases planned and measured. Above 1: it was predicted to take longer than it did."
     for scores in findings.plan_scores:
-        title, parts = f"Errors of the predictions: {scores.hardware}", (scores.total, *scores.parts)
-        tables.append(make_table(f"scores-{stems[scores.hardware]}", title, note, parts, {
-            "workload": lambda part: part.workload or "all",
-            "mode": lambda part: part.method.name if part.method else "all",
-            "cases": lambda part: len(part.pairs),
-            "predicted / measured, median": lambda part: format_ratio(part.median_ratio),
-            "median absolute error": lambda part: format_percentage(part.error),
-            "worst": lambda part: format_ratio(part.worst),
-            "within the interval": lambda part: format_percentage(part.coverage) if part.coverage else "none",
-        }))  # fmt: skip
+        rows = [
+            {
+                "workload": part.workload or "all",
+                "mode": part.method.name if part.method else "all",
+                "cases": len(part.pairs),
+                "predicted / measured, median": format_ratio(part.median_ratio),
+                "median absolute error": format_percentage(part.error),
+                "worst": format_ratio(part.worst),
+                "within the interval": format_percentage(part.coverage) if part.coverage else "none",
+            }
+            for part in (scores.total, *scores.parts)
+        ]
+        title = f"Errors of the predictions: {scores.hardware}"
+        tables.append(make_table(f"scores-{stems[scores.hardware]}", title, note, rows))
     return tables
 
 
 def _planned_table(forecast: Forecast, stem: str) -> Table:
-    efficiency = {p.record.key: p for curve in forecast.curves if len(curve.points) > 1 for p in curve.points}
-    planned = sorted((r for r in forecast.records if r.status == "planned"), key=_planned_sort_key)
+    points = {p.record.key: p for curve in forecast.curves if len(curve.points) > 1 for p in curve.points}
     note = (
         "Predicted, not measured. Time of a call with the 95 % interval of the prediction; efficiency "
         "relative to the fewest devices that were planned. Communication is a fraction of the time. By "
         "formula: more devices than programs were compiled for."
     )
 
-    def time(record: Record) -> str:
-        predicted = record.predicted or {}
-        return format_duration(*(predicted[name] for name in ("seconds", "low", "high"))) if predicted else ""
+    def cells(record: Record) -> dict[str, object]:
+        predicted, point = record.predicted or {}, points.get(record.key)
+        times = [predicted[name] for name in ("seconds", "low", "high")] if predicted else []
+        return {
+            "case": label(record.case),
+            "devices": record.case.devices,
+            "predicted time": format_duration(*times) if times else "",
+            "efficiency": point and format_efficiency(point),
+            "bound by": predicted.get("bound"),
+            "communication": _format_time_share(predicted, "communication"),
+            "waiting": _format_time_share(predicted, "waiting"),
+            "memory": _describe_memory(record),
+            "by": predicted.get("by"),
+            "remarks": record.text,
+        }
 
-    def part(name: str) -> Any:
-        return lambda record: _format_time_share((record.predicted or {}).get(name), record)
-
-    return make_table(f"planned-{stem}", f"Every case planned for {forecast.title}", note, planned, {
-        "case": lambda record: label(record.case),
-        "devices": lambda record: record.case.devices,
-        "predicted time": time,
-        "efficiency": lambda r: format_efficiency(efficiency[r.key]) if r.key in efficiency else "",
-        "bound by": lambda record: (record.predicted or {}).get("bound"),
-        "communication": part("communication"),
-        "waiting": part("waiting"),
-        "memory": _describe_memory,
-        "by": lambda record: (record.predicted or {}).get("by"),
-        "remarks": lambda record: record.text,
-    })  # fmt: skip
-
-
-def _planned_sort_key(record: Record) -> tuple[str, int]:
-    return label(record.case, ["devices"]), record.case.devices
+    rows = map(cells, _planned_records(forecast, "planned"))
+    return make_table(f"planned-{stem}", f"Every case planned for {forecast.title}", note, rows)
 
 
-def _format_time_share(seconds: float | None, record: Record) -> str:
-    """Return a part of a predicted time as a percentage of the whole, such as '12 %'.
+def _planned_records(forecast: Forecast, *statuses: str) -> list[Record]:
+    records = (record for record in forecast.records if record.status in statuses)
+    return sorted(records, key=lambda record: (label(record.case, ["devices"]), record.case.devices))
 
-    Args:
-        seconds: The part, such as the time for communication. If it is None, '' is returned.
-        record: The record of the planned case, which contains the predicted time of one call.
-    """
-    total = (record.predicted or {}).get("seconds")
+
+def _format_time_share(predicted: Mapping[str, Any], name: str) -> str:
+    seconds, total = predicted.get(name), predicted.get("seconds")
     return "" if seconds is None or not total else format_percentage(seconds / total) if seconds else "none"
 
 
 def _describe_memory(record: Record) -> str:
-    """Return the peak memory of a device as text, such as '3.00 GB (12 %)'.
-
-    The percentage is relative to the memory capacity of the device. It is omitted if the capacity is unknown.
-    """
     if record.peak_bytes is None:
         return ""
-    share = record.peak_bytes / record.capacity_bytes if record.capacity_bytes else None
-    return format_bytes(record.peak_bytes) + (f" ({format_percentage(share)})" if share is not None else "")
+    share = (
+        f" ({format_percentage(record.peak_bytes / record.capacity_bytes)})" if record.capacity_bytes else ""
+    )
+    return format_bytes(record.peak_bytes) + share
 
 
 def _unplanned_table(forecast: Forecast, stem: str) -> Table:
-    rest = sorted((r for r in forecast.records if r.status in ("failed", "skipped")), key=_planned_sort_key)
+    rows = (
+        {
+            "case": label(record.case),
+            "status": record.status,
+            "reason": _describe_reason(record),
+            "memory": _describe_memory(record),
+            "what happened": record.text,
+        }
+        for record in _planned_records(forecast, "failed", "skipped")
+    )
     title = f"Not planned for {forecast.title}: what does not fit or failed"
-    return make_table(f"unplanned-{stem}", title, "", rest, {
-        "case": lambda record: label(record.case),
-        "status": lambda record: record.status,
-        "reason": describe_reason,
-        "memory": _describe_memory,
-        "what happened": lambda record: record.text,
-    })  # fmt: skip
+    return make_table(f"unplanned-{stem}", title, "", rows)
 
 
 def _law_table(findings: Findings) -> Table:
-    fits = [(curve, law) for curve, fitted in findings.scaling_fits for law in fitted]
     note = (
         "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. Karp-Flatt: the "
         "serial fraction computed from the speed-up on the most devices alone."
     )
 
-    def part(name: str) -> Any:
-        return lambda fit: _format_estimate(fit[1].parts.get(name))
+    def cells(curve: Curve, law: ScalingFit) -> dict[str, object]:
+        names, last = ("serial", "contention", "coherency"), curve.points[-1]
+        parts = {name: format_share(*law.parts[name]) if name in law.parts else "" for name in names}
+        serial = karp_flatt(last) if curve.kind == "strong" else None
+        return {
+            "curve": f"{curve.name}{describe_environment(findings, curve.environment)}",
+            "kind": curve.kind,
+            "law": law.name + (", best" if law.best else ""),
+            **parts,
+            "largest speed-up": format_ratio(law.limit) if law.limit is not None and law.determined else "",
+            "at devices": format_number(law.peak) if law.determined and law.peak else "",
+            "off by": f"{law.spread:.1%}",
+            "Karp-Flatt": serial and format_share(*serial),
+        }
 
-    return make_table("laws", "Laws of scaling", note, fits, {
-        "curve": lambda fit: f"{fit[0].name}{describe_environment(findings, fit[0].environment)}",
-        "kind": lambda fit: fit[0].kind,
-        "law": lambda fit: fit[1].name + (", best" if fit[1].best else ""),
-        "serial": part("serial"),
-        "contention": part("contention"),
-        "coherency": part("coherency"),
-        "largest speed-up": lambda fit: format_ratio(fit[1].limit) if fit[1].determined else "",
-        "at devices": lambda fit: format_number(fit[1].peak) if fit[1].determined and fit[1].peak else "",
-        "off by": lambda fit: f"{fit[1].spread:.1%}",
-        "Karp-Flatt": lambda fit: _format_estimate(
-            karp_flatt(fit[0].points[-1]) if fit[0].kind == "strong" else None
-        ),
-    })  # fmt: skip
-
-
-def _format_estimate(estimate: Estimate | None) -> str:
-    return "" if estimate is None else format_share(*estimate)
+    rows = (cells(curve, law) for curve, fitted in findings.scaling_fits for law in fitted)
+    return make_table("laws", "Laws of scaling", note, rows)
 
 
 def _growth_table(findings: Findings) -> Table:
     note = "Time grows with the size to the power of the exponent. "
     note += "Left out: sizes that take less than ten empty calls."
-    return make_table("growth", "Growth with size", note, findings.size_exponents, {
-        "problem": lambda g: join_words(
-            family_name(g.sweep.case), describe_panel(g.sweep.case, g.sweep.held, g.sweep.honest)
-        ) + describe_environment(findings, g.sweep.environment),
-        "swept": lambda growth: growth.sweep.swept,
-        "mode": lambda growth: growth.method.name,
-        "exponent": lambda growth: format_exponent(*growth.exponent),
-        "sizes": lambda growth: growth.sizes,
-        "left out": lambda growth: growth.left_out or "",
-    })  # fmt: skip
+    rows = (
+        {
+            "problem": join_words(family_name(of.case), describe_panel(of.case, of.held, of.honest))
+            + describe_environment(findings, of.environment),
+            "swept": of.swept,
+            "mode": growth.method.name,
+            "exponent": format_exponent(*growth.exponent),
+            "sizes": growth.sizes,
+            "left out": growth.left_out or "",
+        }
+        for growth in findings.size_exponents
+        for of in (growth.sweep,)
+    )
+    return make_table("growth", "Growth with size", note, rows)
 
 
 def _sparse_table(findings: Findings) -> Table:
@@ -329,52 +305,69 @@ def _sparse_table(findings: Findings) -> Table:
         "and compilation."
     )
 
-    def pays(each: Any) -> str:
-        if each.other is None:
-            return ""
-        return count_of(each.break_even, "evaluation") if each.break_even else "never"
+    def cells(gain: Gain) -> dict[str, object]:
+        timing, other, nonzeros = gain.timing, gain.other, gain.timing.records[0].nonzeros
+        dense = other and f"{method_of(other.case).name}, {format_duration(other.median)}"
+        pays = count_of(gain.break_even, "evaluation") if gain.break_even else "never"
+        return {
+            "case": label(timing.case) + describe_environment(findings, timing.environment),
+            "nonzeros": "" if nonzeros is None else f"{nonzeros:,}",
+            "seeds": gain.seeds,
+            "detecting and colouring": _format_seconds(sparsity_seconds(timing)),
+            "compiling": _format_seconds(compiling_seconds(timing)),
+            "time": format_time(timing),
+            "all seeds": dense or "not measured",
+            "times as long": gain.ratio and format_ratio(*gain.ratio),
+            "pays after": other and pays,
+        }
 
-    return make_table("sparsity", "Sparse derivatives", note, findings.coloring_gains, {
-        "case": lambda g: label(g.timing.case) + describe_environment(findings, g.timing.environment),
-        "nonzeros": lambda each: _format_count(each.timing.records[0].nonzeros),
-        "seeds": lambda each: each.seeds,
-        "detecting and colouring": lambda each: _format_seconds(sparsity_seconds(each.timing)),
-        "compiling": lambda each: _format_seconds(compiling_seconds(each.timing)),
-        "time": lambda each: format_time(each.timing),
-        "all seeds": lambda g: join_words(method_of(g.other.case).name, format_duration(g.other.median))
-        if g.other else "not measured",
-        "times as long": lambda each: format_ratio(*each.ratio) if each.ratio else "",
-        "pays after": pays,
-    })  # fmt: skip
+    return make_table("sparsity", "Sparse derivatives", note, map(cells, findings.coloring_gains))
 
 
-def _format_count(count: int | None) -> str:
-    return "" if count is None else f"{count:,}"
+def _peer_table(findings: Findings) -> Table:
+    rows = (
+        {
+            "problem": problem_name(findings, timing),
+            "devices": timing.case.devices,
+            "system": method_of(timing.case).name,
+            "time": format_time(timing),
+            "JAX's fastest": f"{method_of(jax.case).name}, {format_duration(jax.median)}"
+            if jax
+            else "not measured",
+            "times as long": baseline.over_jax and format_ratio(*baseline.over_jax),
+        }
+        for baseline in findings.baselines
+        for timing, jax in ((baseline.timing, baseline.jax),)
+        if timing.case.engine != "jax"
+    )
+    return make_table(
+        "systems", "Other systems", "PyTorch and others, compared with the fastest mode of JAX.", rows
+    )
 
 
 def _machine_table(findings: Findings) -> Table:
-    def rate(timing: Timing) -> str:
-        if timing.case.kind != "ceiling":
-            return ""
-        giga, (low, high) = machine_peaks.peak_work(timing.case) / 1e9, timing.interval or (None, None)
-        interval = f" ({format_number(giga / high)} to {format_number(giga / low)})" if low and high else ""
-        return f"{format_number(giga / timing.median)} G{PEAKS[str(timing.case.target)]}/s{interval}"
+    def cells(timing: Timing) -> dict[str, object]:
+        case = timing.case
+        return {
+            "what": str(case.target).replace("_", "-"),
+            "devices": case.devices,
+            "dtype": case.dtype if case.target != "matmul" else f"{case.dtype}, {case.precision} precision",
+            "api": case.api,
+            "a device": _format_rate(timing) if case.kind == "ceiling" else "",
+            "time": format_time(timing),
+            "samples": len(timing.seconds),
+            "remarks": describe_environment(findings, timing.environment, timing.honest).strip(" []"),
+        }
 
-    def dtype(case: Case) -> str:
-        return case.dtype if case.target != "matmul" else f"{case.dtype}, {case.precision} precision"
-
-    timings = [timing for timing in findings.timings if timing.case.kind != "case"]
+    timings = (timing for timing in findings.timings if timing.case.kind != "case")
     note = "Peak rates of a device, and the latency of an empty call."
-    return make_table("machine", "What the machine can do", note, timings, {
-        "what": lambda timing: str(timing.case.target).replace("_", "-"),
-        "devices": lambda timing: timing.case.devices,
-        "dtype": lambda timing: dtype(timing.case),
-        "api": lambda timing: timing.case.api,
-        "a device": rate,
-        "time": format_time,
-        "samples": lambda timing: len(timing.seconds),
-        "remarks": lambda t: describe_environment(findings, t.environment, t.honest).strip(" []"),
-    })  # fmt: skip
+    return make_table("machine", "What the machine can do", note, map(cells, timings))
+
+
+def _format_rate(peak: Timing) -> str:
+    giga, (low, high) = machine_peaks.peak_work(peak.case) / 1e9, peak.interval or (None, None)
+    interval = format_interval(giga / high, giga / low) if low and high else ""
+    return f"{format_number(giga / peak.median)} G{PEAKS[str(peak.case.target)]}/s{interval}"
 
 
 def environment_table(findings: Findings) -> Table:
@@ -389,13 +382,11 @@ def environment_table(findings: Findings) -> Table:
         values |= {"records": str(len(records))}
         values |= {"first case started": started[0], "last case started": started[-1]} if started else {}
         for name, value in values.items():
-            facts.setdefault(name, {})[digest] = value
-    columns: dict[str, Any] = {"environment": lambda name: name}
-    columns |= {digest: lambda name, of=digest: facts[name].get(of) for digest in findings.environments}
-    return make_table("environments", "Where it was measured", "", facts, columns)
+            facts.setdefault(name, dict.fromkeys(findings.environments, ""))[digest] = value
+    rows = ({"environment": name} | values for name, values in facts.items())
+    return make_table("environments", "Where it was measured", "", rows)
 
 
 def _join_first(values: Sequence[str]) -> str:
-    """Join the first six values with semicolons, and append the number of the remaining values as text."""
     more = len(values) - _MAX_VALUES
     return "; ".join(values[:_MAX_VALUES]) + (f"; and {count_of(more, 'other')}" if more > 0 else "")

@@ -4,32 +4,23 @@ The proposal recommends one mode for the largest problem of each function. Weak 
 the work per device varies along the curve.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from scaling.analysis.answer import count_unmeasured
-from scaling.analysis.curves import Curve, CurvePoint, family_name, stem
+from scaling.analysis.cases import describe_call, family_name, method_of, stem
+from scaling.analysis.curves import Curve, derivative_curves, format_relative
 from scaling.analysis.estimate_text import format_percentage, format_ratio, format_share, is_ratio_determined
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.lint import ERROR, WARNING, lint_findings
-from scaling.analysis.methods import describe_call, method_of
 from scaling.analysis.trends import LARGE_ERROR
 from scaling.core.formatting import count_of, format_duration, format_number
 from scaling.core.store import load, replace_file
 from scaling.report import methods_text
-from scaling.report.curve_selection import derivative_curves
-from scaling.report.document import (
-    PREAMBLE,
-    DocumentBlock,
-    DocumentFigure,
-    DocumentTable,
-    Heading,
-    ItemList,
-    Paragraph,
-    to_latex,
-    to_markdown,
-)
+from scaling.report.document import PREAMBLE, Part, to_latex, to_markdown
 from scaling.report.figures import files, over_devices
+from scaling.report.figures.marks import Figure
+from scaling.report.text import Table
 
 FOLDER = "proposal"  # subfolder of the report
 CALLS = 10**6  # number of calls of the derivative for which time is requested
@@ -54,58 +45,39 @@ def write_proposal(folder: Path, findings: Findings) -> list[Path]:
     target = folder / "report" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
     curves = [curves[0] for curves in derivative_curves(findings.curves)]
-    figures = _write_figures(target, findings, curves)
-    blocks = _document_blocks(folder, findings, curves, figures)
+    kinds = dict.fromkeys(curve.kind for curve in curves)
+    figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
+    files.remove_stale(target)
+    drawn = files.write_figures(figures, findings, target, ("png", "pdf"))
+    title, parts = f"Scaling of {findings.name}", _document_parts(folder, findings, curves, figures)
     head = f"% Take this into a document with \\input{{proposal}}; it needs {PREAMBLE} in the preamble.\n"
     texts = {
-        "proposal.md": to_markdown(blocks),
-        "proposal.tex": head + to_latex(blocks),
+        "proposal.md": to_markdown(title, parts),
+        "proposal.tex": head + to_latex(title, parts),
         "proposal-alone.tex": _STANDALONE,
     }
     for name, text in texts.items():
         replace_file(target / name, text.encode())
-    drawn = (name for figure in figures for name in (figure.shown, figure.printed))
-    return [target / name for name in (*texts, *drawn)]
+    return [*(target / name for name in texts), *drawn]
 
 
-def _write_figures(target: Path, findings: Findings, curves: Sequence[Curve]) -> list[DocumentFigure]:
-    kinds = dict.fromkeys(curve.kind for curve in curves)
-    figures = [over_devices.draw_scaling(kind, findings, curves) for kind in kinds]
-    drawn = [figure for figure in figures if figure]
-    files.remove_stale(target)
-    files.write_figures(drawn, findings, target, ("png", "pdf"))
-    return [DocumentFigure(figure.caption, f"{figure.name}.png", f"{figure.name}.pdf") for figure in drawn]
-
-
-def _document_blocks(
-    folder: Path, findings: Findings, curves: Sequence[Curve], figures: Iterable[DocumentFigure]
-) -> list[DocumentBlock]:
-    results: list[DocumentBlock] = [
-        *(Paragraph(_describe_curve(findings, curve)) for curve in curves),
-        *(_curve_table(findings, curve) for curve in curves),
-        *figures,
+def _document_parts(
+    folder: Path, findings: Findings, curves: Sequence[Curve], figures: Sequence[Figure]
+) -> list[Part]:
+    described = [_describe_curve(findings, curve) for curve in curves] or [_NO_CURVE]
+    hours = [_describe_requested_hours(curve) for curve in curves if curve.kind == "strong"]
+    predicted = [sentence for curve in curves for sentence in _describe_predictions(findings, curve)]
+    used = [methods_text.describe_compute_time(load(folder).records)]
+    parts = [
+        Part("Results", described, tables=[_curve_table(findings, c) for c in curves], figures=figures),
+        Part("Requested compute time", items=hours),
+        Part("Extrapolation", items=predicted),
+        Part("Methods", methods_text.describe_methods(findings)),
+        Part("Compute time used", items=used),
+        Part("Limitations", items=_list_limitations(findings)),
+        Part("Provenance", items=methods_text.describe_provenance(findings)),
     ]
-    extrapolations = [sentence for curve in curves for sentence in _describe_predictions(findings, curve)]
-    limits = _list_limitations(findings)
-    return [
-        Heading(f"Scaling of {findings.name}", 1),
-        Heading("Results"),
-        *(results or [Paragraph(_NO_CURVE)]),
-        *_list_section(
-            "Requested compute time",
-            [s for c in curves if c.kind == "strong" for s in _describe_requested_hours(c)],
-        ),
-        *_list_section("Extrapolation", extrapolations),
-        Heading("Methods"),
-        *(Paragraph(text) for text in methods_text.describe_methods(findings)),
-        *_list_section("Compute time used", [methods_text.describe_compute_time(load(folder).records)]),
-        *_list_section("Limitations", limits),
-        *_list_section("Provenance", methods_text.describe_provenance(findings)),
-    ]
-
-
-def _list_section(title: str, sentences: Sequence[str]) -> list[DocumentBlock]:
-    return [Heading(title), ItemList(tuple(sentences))] if sentences else []
+    return [part for part in parts if part.paragraphs or part.items]
 
 
 def _describe_program(curve: Curve) -> str:
@@ -113,22 +85,16 @@ def _describe_program(curve: Curve) -> str:
 
 
 def _describe_curve(findings: Findings, curve: Curve) -> str:
-    """Return a paragraph that describes the scaling curve of a recommended mode.
-
-    It contains the baseline, the speed-up and efficiency on the most devices, and the best-fitting scaling
-    law.
-    """
     last = curve.points[-1]
     word = "scaled speed-up" if curve.kind == "weak" else "speed-up"
     text = (
         f"{curve.kind.capitalize()} scaling of {family_name(curve.case)} ({_describe_program(curve)}), the "
         f"fastest of the measured modes on the most devices. Its baseline is the same program on "
-        f"{curve.baseline}: the {word} on {count_of(last.devices, 'device')} is {_format_speedup(last)}, the "
-        f"efficiency {_format_efficiency(last)}"
+        f"{curve.baseline}: the {word} on {count_of(last.devices, 'device')} is {format_relative(last, last.speedup)}, the "
+        f"efficiency {format_relative(last, last.efficiency, '')}"
     )
-    if last.against_jit and is_ratio_determined(last.against_jit_low, last.against_jit_high):
-        jit = format_ratio(last.against_jit, last.against_jit_low, last.against_jit_high)
-        text += f"; {jit} the speed of the best plain program on one device"
+    if last.against_jit and is_ratio_determined(*last.against_jit[1:]):
+        text += f"; {format_ratio(*last.against_jit)} the speed of the best plain program on one device"
     fits = (law for fitted, laws in findings.scaling_fits if fitted is curve for law in laws if law.best)
     for law in fits:
         parts = ", ".join(f"{name} part {format_share(*estimate)}" for name, estimate in law.parts.items())
@@ -138,11 +104,11 @@ def _describe_curve(findings: Findings, curve: Curve) -> str:
     return f"{text}.{describe_environment(findings, curve.environment)}"
 
 
-def _curve_table(findings: Findings, curve: Curve) -> DocumentTable:
+def _curve_table(findings: Findings, curve: Curve) -> Table:
     rows = [
         (
-            str(p.devices), format_duration(p.seconds, p.low, p.high), _format_speedup(p), f"{p.ideal:g}x",
-            _format_efficiency(p),
+            str(p.devices), format_duration(p.seconds, p.low, p.high), format_relative(p, p.speedup), f"{p.ideal:g}x",
+            format_relative(p, p.efficiency, ""),
         )
         for p in curve.points
     ]  # fmt: skip
@@ -151,24 +117,10 @@ def _curve_table(findings: Findings, curve: Curve) -> DocumentTable:
         f"speed-up over {curve.baseline}; 95 % intervals in brackets."
     )
     columns = ("devices", "time", "speed-up", "ideal", "efficiency")
-    return DocumentTable(title + describe_environment(findings, curve.environment), columns, rows)
+    return Table("", title + describe_environment(findings, curve.environment), "", columns, rows)
 
 
-def _format_speedup(point: CurvePoint) -> str:
-    interval = () if point.is_baseline else (point.speedup_low, point.speedup_high)
-    return format_ratio(point.speedup, *interval)
-
-
-def _format_efficiency(point: CurvePoint) -> str:
-    low, high = (None, None) if point.is_baseline else (point.efficiency_low, point.efficiency_high)
-    return format_ratio(point.efficiency, low, high, sign="")
-
-
-def _describe_requested_hours(curve: Curve) -> list[str]:
-    """Return the device-hours and node-hours of a million calls as sentences, which show the calculation.
-
-    The device count of the curve with the shortest time per call is used.
-    """
+def _describe_requested_hours(curve: Curve) -> str:
     best = min(curve.points, key=lambda point: point.seconds)
     timing = curve.timings[curve.points.index(best)]
     unit = "core" if timing.records[0].environment.get("platform") == "cpu" else "device"
@@ -181,18 +133,14 @@ def _describe_requested_hours(curve: Curve) -> list[str]:
         f"{count_of(best.devices, unit)} / 3600 s"
     )
     node_hours = CALLS * best.seconds * nodes / 3600
-    return [
+    return (
         f"{text}. On {count_of(nodes, 'node')}, as measured, that is {format_number(node_hours)} node-hours: "
         f"{CALLS:,} x {format_duration(best.seconds)} x {count_of(nodes, 'node')} / 3600 s. Scale both with "
         "your number of calls."
-    ]
+    )
 
 
 def _describe_predictions(findings: Findings, curve: Curve) -> list[str]:
-    """Return the predicted times of a curve's program on other hardware, as one sentence per matching plan.
-
-    Each sentence contains the time on the most devices of the plan and the known error of its predictions.
-    """
     sentences = []
     scores = {each.hardware: each.total for each in findings.plan_scores}
     same = stem(curve.case, curve.kind)

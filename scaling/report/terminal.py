@@ -4,22 +4,23 @@ If a table is too wide for the console, each row is printed as a paragraph.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from scaling.analysis import answer, lint
 from scaling.analysis.answer import summarize
-from scaling.analysis.curves import Curve, family_name
-from scaling.analysis.estimate_text import format_ratio
+from scaling.analysis.cases import describe_call, family_name, method_of
+from scaling.analysis.crossover import FastestMethod
+from scaling.analysis.curves import Curve, derivative_curves
+from scaling.analysis.estimate_text import format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.methods import describe_call, method_of
+from scaling.analysis.timings import format_time
 from scaling.core.formatting import count_of
-from scaling.report.answer_tables import answer_table
-from scaling.report.curve_selection import derivative_curves
-from scaling.report.labels import keep_numbers_whole
-from scaling.report.summary import print_wrapped, to_one_line, wrap_text
-from scaling.report.text_table import Table
+from scaling.report.answer_tables import answer_table, describe_certainty, problem_name
+from scaling.report.text import LINES, WIDTH, Table, keep_numbers_whole, print_wrapped, to_one_line, wrap_text
 
 _MAX_CURVES = 6  # in the table of one problem
 _BORDERS = 3  # characters of padding and border per column
@@ -32,7 +33,7 @@ def print_report(findings: Findings, console: Console) -> None:
         _print_table(answer, console)
     for curves in derivative_curves(findings.curves):
         _print_table(curve_table(findings, curves), console)
-    for sentence in summarize(findings)[1]:
+    for sentence in summarize(findings):
         print_wrapped(f"- {sentence}", console)
 
 
@@ -42,10 +43,7 @@ def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
     rows = []
     for curve in curves[:_MAX_CURVES]:
         points = {point.devices: point for point in curve.points}
-        cells = (
-            format_ratio(p.speedup, p.speedup_low, p.speedup_high).partition(" (")[0] if p else ""
-            for p in map(points.get, counts)
-        )
+        cells = (format_ratio(*p.speedup).partition(" (")[0] if p else "" for p in map(points.get, counts))
         rows.append((f"{method_of(curve.case).name}, {describe_call(curve.case)}", *cells))
     omitted = len(curves) - len(rows)
     more = f"; {count_of(omitted, 'more curve')} in the report" if omitted else ""
@@ -92,3 +90,69 @@ def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | 
 
 def _join_cells(columns: Sequence[str], row: Sequence[str]) -> str:
     return ", ".join(f"{name} {cell}" for name, cell in zip(columns, row, strict=True) if cell)
+
+
+_RESERVED_LINES = 4  # lines printed below: other environments, counts, report path
+
+
+_MAX_WARNINGS = 4
+
+
+def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
+    """Return the lines of the summary that `scaling run` prints at its end. They fit on one screen."""
+    width = min(width, WIDTH)
+    below = [*_list_warnings(findings, folder, width), *_list_next_commands(folder, width)]
+    rows = [row for _, (row, *_) in answer.largest_problems(findings)]
+    sentences = [_describe_fastest(findings, row) for row in rows] or answer.summarize(findings)
+    paragraphs = [wrap_text(sentence, width, "  ") for sentence in sentences]
+    return [
+        *_fit_paragraphs(paragraphs, LINES - _RESERVED_LINES - len(below), f"scaling report {folder}"),
+        *below,
+    ]
+
+
+def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command: str) -> list[str]:
+    """Return the lines of as many paragraphs as fit into `max_lines` lines.
+
+    If paragraphs are omitted, the last line contains their number and the command that shows them, such as
+    '3 more: scaling report results/smoke'.
+    """
+    lines: list[str] = []
+    for index, paragraph in enumerate(paragraphs):
+        is_last = index == len(paragraphs) - 1
+        if len(lines) + len(paragraph) + (not is_last) > max_lines:
+            return [*lines, f"{len(paragraphs) - index} more: {command}"]
+        lines += paragraph
+    return lines
+
+
+def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
+    time = f"{format_time(row.first)} on {count_of(row.first.case.devices, 'device')}"
+    verb = "is fastest" if row.distinguished else "takes"
+    words = f"{problem_name(findings, row.first)}: {answer.name_with_blocks(row.first)} {verb} {time}"
+    if row.second is not None and not row.empty:
+        name = method_of(row.second.case).name
+        words += f"; {format_time_ratio(name, *(row.ratio or ()))}"
+    return f"{words}; {describe_certainty(row)}."
+
+
+def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:
+    remarks = [remark for remark in lint.lint_findings(findings) if remark.severity != lint.NOTE]
+    lines = [f"{r.severity}: {r.rule} ({r.count}); {r.fix}" for r in remarks[:_MAX_WARNINGS]]
+    if more := len(remarks) - len(lines):
+        lines.append(f"{count_of(more, 'more remark')}: scaling lint {folder}")
+    return [_clip_line(line, width) for line in lines]
+
+
+def _clip_line(text: str, width: int) -> str:
+    first, *rest = wrap_text(text, width - 4) or [""]
+    return f"{first} ..." if rest else first
+
+
+def _list_next_commands(folder: Path, width: int) -> list[str]:
+    steps = {
+        f"scaling report {folder}": "every problem, curves and figures",
+        f"scaling lint {folder}": "all warnings, and how to fix them",
+    }
+    space = max(map(len, steps)) + 2
+    return [f"{step:{space}}{what}" if space + len(what) <= width else step for step, what in steps.items()]

@@ -13,8 +13,7 @@ from scaling.report import answer_tables, page, page_tables
 from scaling.report.document import escape_markdown, to_markdown_table
 from scaling.report.export import UNENCODABLE, write_csv_table
 from scaling.report.figures import files
-from scaling.report.labels import clean_text
-from scaling.report.text_table import Table
+from scaling.report.text import Table, clean_text
 
 
 def write_report(folder: Path, findings: Findings | None = None) -> Path:

@@ -12,9 +12,8 @@ import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 from wandb_workspaces.workspaces import internal
 
-from scaling.wandb.plots import Plot
 from scaling.wandb.process import PublishJob
-from scaling.wandb.runs import ideal_metric
+from scaling.wandb.runs import Plot, ideal_metric
 
 _MAX_LINES = 100  # lines in a panel
 _MAX_PLOTS = 12  # plots in a section
@@ -97,13 +96,6 @@ def _make_sections(job: PublishJob, current: Mapping[str, str]) -> list[Section]
 
 
 def _make_line_plot(plot: Plot, bounds: list[str]) -> Any:
-    """Return a W&B line plot, in which the bounds of confidence intervals are dotted lines.
-
-    A plot of a speed-up also contains lines of ideal scaling.
-
-    Args:
-        bounds: The names "run ID:metric" of all lines that are bounds of confidence intervals.
-    """
     low, high = f"{plot.metric}_low", f"{plot.metric}_high"
     return wr.LinePlot(
         title=f"{'Speed-up' if plot.baselines else 'Time'}: {plot.title}", x=plot.x, title_x=plot.x_title,

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core.environment import scrub
-from scaling.wandb.plots import Plot
-from scaling.wandb.runs import TrackedRun
+from scaling.wandb.runs import Plot, TrackedRun
 from scaling.wandb.settings import TrackingSettings
 from scaling.workers.child_process import ChildProcess, Event
 

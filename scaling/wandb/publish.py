@@ -15,9 +15,8 @@ from scaling.analysis import answer, findings
 from scaling.core import store
 from scaling.core.formatting import count_of
 from scaling.wandb import process
-from scaling.wandb.plots import make_plots
 from scaling.wandb.process import PublishJob, reason_of
-from scaling.wandb.runs import study_runs
+from scaling.wandb.runs import make_plots, study_runs
 from scaling.wandb.settings import TrackingSettings
 
 _LOCK = ".wandb.lock"

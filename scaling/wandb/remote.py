@@ -144,7 +144,6 @@ def _publish_online(api: wandb.Api, job: PublishJob, report: Report, send_event:
 
 
 def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
-    """Return all runs of the study on the server, or [] if the W&B project does not exist yet."""
     api.flush()  # discard cached listings
     path, filters = f"{job.settings.entity}/{job.settings.project}", {"group": job.runs[0].group}
     try:

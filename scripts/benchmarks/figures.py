@@ -44,7 +44,7 @@ def digest(study: str) -> str:
     code = sorted((TOP / "scaling" / "report" / "figures").glob("*.py"))
     paths = [
         *code,
-        TOP / "scaling" / "report" / "curve_selection.py",
+        TOP / "scaling" / "analysis" / "curves.py",
         *sorted((DATA / study).glob("*.json*")),
     ]
     return hashlib.sha256(b"".join(path.name.encode() + path.read_bytes() for path in paths)).hexdigest()

@@ -39,7 +39,7 @@ def make_curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np
     ideal = (1 + first * (counts - 1) + second * counts * (counts - 1)) / counts
     times = (counts / (counts - first * (counts - 1)) if law == GUSTAFSON else ideal) * np.exp(noise)
     points = [
-        CurvePoint(d, 1, float(t), None, None, 1, *[None] * 9) for d, t in zip(devices, times, strict=True)
+        CurvePoint(d, 1, float(t), None, None, 1, *[None] * 4) for d, t in zip(devices, times, strict=True)
     ]
     return Curve("made", CASE, "weak" if law == GUSTAFSON else "strong", "made", tuple(points), ())
 

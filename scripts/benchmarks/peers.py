@@ -10,10 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scaling.analysis.answer import format_time
 from scaling.analysis.baselines import Baseline, find_baselines
-from scaling.analysis.curves import Timing, family_name, method_of, pool_processes, size_name
+from scaling.analysis.cases import family_name, method_of, size_name
 from scaling.analysis.estimate_text import format_ratio
+from scaling.analysis.timings import Timing, format_time, pool_processes
 from scaling.core.store import load
 
 ROUNDS = 3

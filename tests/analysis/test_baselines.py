@@ -4,9 +4,11 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import baselines, certainty, curves, published_results
+from scaling.analysis import baselines, curves, published_results
+from scaling.analysis.crossover import fastest_methods
 from scaling.analysis.findings import read
-from scaling.analysis.stages import first_call_seconds
+from scaling.analysis.growth import size_sweeps
+from scaling.analysis.timings import first_call_seconds, near_floor, pool_processes
 from scaling.core.case import FIELDS, MODES, to_dict
 from scaling.core.store import Writer
 from scaling.report import page_tables
@@ -16,7 +18,7 @@ from tests.support.records import record
 
 
 def baselines_of(*records):
-    all_baselines = baselines.find_baselines(curves.pool_processes(records))
+    all_baselines = baselines.find_baselines(pool_processes(records))
     return {(s.timing.case.engine, s.timing.case.mode, s.timing.case.devices): s for s in all_baselines}
 
 
@@ -103,10 +105,10 @@ def test_copy_roof_applies_to_every_dtype_and_machine_peaks_have_no_baseline():
     ("floors", "near"), [([0.1], 0.1), ([0.09, 0.11], 0.11), ([0.09], None), ([None], None)]
 )
 def test_time_below_ten_floors_is_near_the_floor(floors, near):
-    (timing,) = curves.pool_processes(
+    (timing,) = pool_processes(
         [record(seconds=0.99, floor_seconds=f, replicate=r) for r, f in enumerate(floors)]
     )
-    assert certainty.near_floor(timing) == near
+    assert near_floor(timing) == near
 
 
 def test_report_lists_the_machine_peaks_and_the_binding_roof_of_each_case(tmp_path):
@@ -176,28 +178,28 @@ def test_peers_are_neither_the_fastest_mode_nor_the_baseline_of_jax():
         record(seconds=1.0, api="jit", engine="torch", mode="jacrev"),
         record(2, 2.0),
     ]
-    (first, second) = curves.fastest_methods(records)
+    (first, second) = fastest_methods(records)
     assert {first.first.case.engine, second.first.case.engine} == {"jax"}
     on_two = next(c for c in curves.scaling_curves(records) if c.points[-1].devices == 2)
-    assert on_two.points[-1].against_jit == 2
+    assert on_two.points[-1].against_jit.value == 2
 
 
 def test_formulations_are_methods_for_the_same_problem():
-    (fastest,) = curves.fastest_methods([record(seconds=4.0), record(seconds=2.0, formulation="rowwise")])
-    assert fastest.first.case.formulation == "rowwise" and fastest.ratio == 2
+    (fastest,) = fastest_methods([record(seconds=4.0), record(seconds=2.0, formulation="rowwise")])
+    assert fastest.first.case.formulation == "rowwise" and fastest.ratio.value == 2
     rows = [record(seconds=1.0, points=n, formulation=f) for n in (4, 8) for f in (None, "rowwise")]
-    (panel,) = curves.size_sweeps(rows)
+    (panel,) = size_sweeps(rows)
     assert {method.name for method in panel.lines} == {"jacfwd (vmap)", "jacfwd (vmap), rowwise"}
 
 
 def test_first_call_includes_every_stage_before_it():
-    (timing,) = curves.pool_processes(
+    (timing,) = pool_processes(
         [record(trace_seconds=1.0, lower_seconds=2.0, compile_seconds=3.0, first_seconds=0.5)]
     )
     assert first_call_seconds(timing) == 6.5
-    (pmapped,) = curves.pool_processes([record(lower_seconds=2.0, first_seconds=0.5)])
+    (pmapped,) = pool_processes([record(lower_seconds=2.0, first_seconds=0.5)])
     assert first_call_seconds(pmapped) == 2.5
-    assert first_call_seconds(curves.pool_processes([record()])[0]) is None
+    assert first_call_seconds(pool_processes([record()])[0]) is None
 
 
 # Published results.
@@ -220,7 +222,8 @@ def published_table(tmp_path, *records):
     writer = Writer(tmp_path)
     for item in records:
         writer.append(item)
-    return {(row[0], row[1], row[2]): row[3:] for row in published_results.published_rows(read(tmp_path))}
+    rows = [tuple(row.values()) for row in published_results.published_rows(read(tmp_path))]
+    return {row[:3]: row[3:] for row in rows}
 
 
 def test_published_times_are_listed_with_the_measured_times(tmp_path):

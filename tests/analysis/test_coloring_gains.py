@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 
-from scaling.analysis import answer, curves, findings, setting_comparison, stages
+from scaling.analysis import answer, findings, setting_comparison
 from scaling.analysis.baselines import find_baselines
+from scaling.analysis.crossover import fastest_methods
+from scaling.analysis.timings import compiling_seconds, first_call_seconds, pool_processes, sparsity_seconds
 from scaling.report import page_tables
 from tests.support import made_up
 from tests.support.records import only, record
@@ -22,7 +24,7 @@ GRADIENT = {"split": "data", "reduce": "points", "mode": "grad_of_sum"}
 
 
 def gain_of(*records):
-    return only(setting_comparison.coloring_gains(curves.pool_processes(records)))
+    return only(setting_comparison.coloring_gains(pool_processes(records)))
 
 
 def report(folder, records, head):
@@ -36,13 +38,13 @@ def report(folder, records, head):
 
 
 def test_sparsity_detection_and_coloring_count_toward_the_first_call():
-    timing = only(curves.pool_processes([record(**COLORED, **STAGES)]))
+    timing = only(pool_processes([record(**COLORED, **STAGES)]))
     assert (
-        stages.sparsity_seconds(timing),
-        stages.compiling_seconds(timing),
-        stages.first_call_seconds(timing),
+        sparsity_seconds(timing),
+        compiling_seconds(timing),
+        first_call_seconds(timing),
     ) == (4.0, 2.0, 7.0)
-    assert stages.sparsity_seconds(only(curves.pool_processes([record(**STAGES)]))) is None
+    assert sparsity_seconds(only(pool_processes([record(**STAGES)]))) is None
 
 
 def test_colored_seeds_are_compared_with_the_fastest_method_that_uses_all_seeds():
@@ -76,19 +78,16 @@ def test_break_even_is_the_first_evaluation_at_which_the_total_time_is_no_longer
 
 
 def test_hand_written_derivatives_have_no_gain_of():
-    assert (
-        setting_comparison.coloring_gains(curves.pool_processes([record(mode="analytic", seeds="colored")]))
-        == []
-    )
+    assert setting_comparison.coloring_gains(pool_processes([record(mode="analytic", seeds="colored")])) == []
 
 
 def test_sparse_and_dense_derivatives_have_separate_hand_written_baselines():
     exact = [record(seconds=1.0, mode="analytic"), record(seconds=4.0, mode="analytic", seeds="colored")]
-    timings = curves.pool_processes([record(seconds=2.0, **COLORED), record(seconds=8.0), *exact])
+    timings = pool_processes([record(seconds=2.0, **COLORED), record(seconds=8.0), *exact])
     assert {s.timing.case.seeds: s.by_hand[0] for s in find_baselines(timings) if s.timing.case.mode == "jacfwd"} == {
         "colored": 0.5, "identity": 8.0
     }  # fmt: skip
-    (row,) = curves.fastest_methods([record for timing in timings for record in timing.records])
+    (row,) = fastest_methods([record for timing in timings for record in timing.records])
     assert row.first.case.seeds == "colored" and row.by_hand == 0.5
 
 
@@ -131,15 +130,13 @@ def gradient(seconds, overlap, devices=2, **fields):
 def test_overlapped_all_reduce_is_compared_with_the_same_case_without_overlap():
     gain = only(
         setting_comparison.overlap_gains(
-            curves.pool_processes(
-                [gradient(3.0, True), gradient(4.0, False), gradient(9.0, False, points=24)]
-            )
+            pool_processes([gradient(3.0, True), gradient(4.0, False), gradient(9.0, False, points=24)])
         )
     )
     assert gain.ratio == pytest.approx((4 / 3,) * 3) and gain.other.median == 4.0
     assert (
         setting_comparison.overlap_gains(
-            curves.pool_processes([gradient(3.0, True), gradient(4.0, False, digest="two")])
+            pool_processes([gradient(3.0, True), gradient(4.0, False, digest="two")])
         )
         == []
     )

@@ -2,8 +2,9 @@
 
 import pytest
 
-from scaling.analysis.crossover import fastest_mode_maps
-from scaling.analysis.curves import fastest_methods, method_of, pool_processes
+from scaling.analysis.cases import method_of
+from scaling.analysis.crossover import fastest_methods, fastest_mode_maps
+from scaling.analysis.timings import pool_processes
 
 
 def maps_of(records):

@@ -7,6 +7,10 @@ import sys
 import pytest
 
 from scaling.analysis import curves
+from scaling.analysis.cases import family_key, family_name, method_of
+from scaling.analysis.crossover import fastest_methods
+from scaling.analysis.growth import size_sweeps
+from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case
 from tests.support.records import STEADY, only, processes, record, weak
 
@@ -14,8 +18,10 @@ from tests.support.records import STEADY, only, processes, record, weak
 def test_halving_times_give_ideal_speedups_and_efficiency_1():
     curve = only(curves.scaling_curves([record(4, 2.0), record(1, 8.0), record(2, 4.0)]))
     assert [p.devices for p in curve.points] == [1, 2, 4]
-    assert [p.speedup for p in curve.points] == [1, 2, 4]
-    assert [(p.efficiency, p.efficiency_low, p.efficiency_high) for p in curve.points] == [(1, 1, 1)] * 3
+    assert [p.speedup.value for p in curve.points] == [1, 2, 4]
+    assert [(p.efficiency.value, p.efficiency.low, p.efficiency.high) for p in curve.points] == [
+        (1, 1, 1)
+    ] * 3
     assert curve.case.devices == 1 and curve.kind == "strong" and "devices" not in curve.name
 
 
@@ -28,16 +34,21 @@ def test_interval_of_a_speedup_lies_within_the_range_of_sample_ratios():
         if len(curve.points) == 2
     ).points[1]
     assert (
-        point.speedup == 13 / 6.5 and 10 / 8 < point.speedup_low < 1.9 and 2.1 < point.speedup_high < 16 / 5
+        point.speedup.value == 13 / 6.5
+        and 10 / 8 < point.speedup.low < 1.9
+        and 2.1 < point.speedup.high < 16 / 5
     )
-    assert (point.efficiency_low, point.efficiency_high) == (point.speedup_low / 2, point.speedup_high / 2)
-    assert (point.against_jit, point.against_jit_low) == (2 * 13 / 6.5, pytest.approx(2 * point.speedup_low))
+    assert (point.efficiency.low, point.efficiency.high) == (point.speedup.low / 2, point.speedup.high / 2)
+    assert (point.against_jit.value, point.against_jit.low) == (
+        2 * 13 / 6.5,
+        pytest.approx(2 * point.speedup.low),
+    )
     assert (point.low, point.high) == (5.0, 8.0)
 
 
 def test_too_few_samples_give_a_speedup_without_an_interval():
     point = only(curves.scaling_curves([record(1, 8.0, samples=3), record(2, 4.0, samples=3)])).points[1]
-    assert (point.speedup, point.speedup_low, point.low, point.samples) == (2, None, None, 3)
+    assert (point.speedup.value, point.speedup.low, point.low, point.samples) == (2, None, None, 3)
 
 
 def test_speedup_baseline_is_the_smallest_measured_device_count():
@@ -46,7 +57,7 @@ def test_speedup_baseline_is_the_smallest_measured_device_count():
     )
     by_api = {curve.case.api: curve for curve in result}
     points = by_api["shard_map"].points
-    assert [(p.devices, p.speedup, p.ideal, p.efficiency) for p in points] == [
+    assert [(p.devices, p.speedup.value, p.ideal, p.efficiency.value) for p in points] == [
         (2, 1, 1, 1),
         (4, 2, 2, 1),
         (8, 2, 4, 0.5),
@@ -58,7 +69,10 @@ def test_speedup_baseline_is_the_smallest_measured_device_count():
 
 def test_scaled_speedup_of_a_weak_curve_from_two_devices_is_relative_to_two():
     curve = only(curves.scaling_curves(weak()[1:], ("weak",)))
-    assert [(p.speedup, p.ideal, p.efficiency) for p in curve.points] == [(1, 1, 1), (1.25, 2, 0.625)]
+    assert [(p.speedup.value, p.ideal, p.efficiency.value) for p in curve.points] == [
+        (1, 1, 1),
+        (1.25, 2, 0.625),
+    ]
     assert curve.size.endswith("points=6 for each device")
 
 
@@ -71,7 +85,7 @@ def test_speedup_is_also_computed_against_the_best_jit_program_on_one_device():
     other_problems = [record(1, 0.2, api="jit", points=13), record(1, 0.3, api="jit", digest="two")]
     result = curves.scaling_curves([record(1, 8.0), record(2, 4.0), *plain, *other_problems])
     curve = next(c for c in result if len(c.points) == 2)
-    assert [p.against_jit for p in curve.points] == [6 / 8, 6 / 4]
+    assert [p.against_jit.value for p in curve.points] == [6 / 8, 6 / 4]
 
 
 def test_a_curve_never_mixes_environments():
@@ -95,7 +109,7 @@ def test_replicates_are_processes_and_failed_attempts_before_a_success_are_ignor
     failed = record(2, status="failed", reason="killed", attempt=1, started_at="2026-01-01T00:00:00Z")
     success = record(2, 4.0, attempt=2, started_at="2026-01-02T00:00:00Z", samples=50)
     other_process = record(2, 6.0, replicate=1)
-    timing = only(curves.pool_processes([failed, success, other_process]))
+    timing = only(pool_processes([failed, success, other_process]))
     assert timing.replicates == 2 and {tuple(r.seconds) for r in timing.records} == {
         (4.0,) * 50,
         (6.0,) * STEADY,
@@ -114,17 +128,17 @@ def test_ratio_is_paired_if_both_cases_took_turns_in_the_same_processes():
         for mode, s in modes.items()
     ]
     paired = [dataclasses.replace(row, block=f"block {row.replicate}") for row in unpaired]
-    without_pairs, with_pairs = only(curves.fastest_methods(unpaired)), only(curves.fastest_methods(paired))
-    assert without_pairs.ratio == pytest.approx(1.5) and not without_pairs.sure
-    assert with_pairs.ratio == pytest.approx(1.5)
+    without_pairs, with_pairs = only(fastest_methods(unpaired)), only(fastest_methods(paired))
+    assert without_pairs.ratio.value == pytest.approx(1.5) and not without_pairs.sure
+    assert with_pairs.ratio.value == pytest.approx(1.5)
     assert with_pairs.sure
-    assert with_pairs.ratio_high == pytest.approx(1.5)
+    assert with_pairs.ratio.high == pytest.approx(1.5)
 
 
 def test_weak_efficiency_is_the_first_time_over_the_time_of_each_device_count():
     curve = only(curves.scaling_curves(weak(), ("weak",)))
-    assert [p.efficiency for p in curve.points] == [1, 0.8, 0.5]
-    assert [p.speedup for p in curve.points] == [1, 1.6, 2]
+    assert [p.efficiency.value for p in curve.points] == [1, 0.8, 0.5]
+    assert [p.speedup.value for p in curve.points] == [1, 1.6, 2]
     assert [p.points for p in curve.points] == [6, 12, 24] and curve.name.endswith("points/device=6")
     assert curves.weak_refusals(weak()) == []
 
@@ -180,9 +194,9 @@ def test_work_within_one_percent_counts_as_constant():
 
 
 def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
-    fastest = only(curves.fastest_methods(processes(("jacfwd", 2.0), ("jacrev", 3.0), ("analytic", 1.0))))
+    fastest = only(fastest_methods(processes(("jacfwd", 2.0), ("jacrev", 3.0), ("analytic", 1.0))))
     assert (fastest.first.case.mode, fastest.second.case.mode, fastest.sure) == ("jacfwd", "jacrev", True)
-    assert fastest.ratio == pytest.approx(1.5) and fastest.doubts == ()
+    assert fastest.ratio.value == pytest.approx(1.5) and fastest.doubts == ()
     assert fastest.by_hand == 2 and [t.case.mode for t in fastest.others] == ["analytic"]
 
 
@@ -193,40 +207,38 @@ def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
     ({"marked": {"throttled": [0]}}, "throttled"),
 ])  # fmt: skip
 def test_fastest_method_is_not_sure_if_lint_would_object(fields, doubt):
-    fastest = only(curves.fastest_methods(processes(("jacfwd", 2.0), ("jacrev", 3.0), **fields)))
+    fastest = only(fastest_methods(processes(("jacfwd", 2.0), ("jacrev", 3.0), **fields)))
     assert fastest.distinguished and not fastest.sure and fastest.doubts == (doubt,)
 
 
 def test_fastest_method_is_not_sure_with_one_process():
-    fastest = only(curves.fastest_methods([record(seconds=2.0), record(seconds=3.0, mode="jacrev")]))
+    fastest = only(fastest_methods([record(seconds=2.0), record(seconds=3.0, mode="jacrev")]))
     assert fastest.distinguished and not fastest.sure and fastest.doubts == ("measured in one process",)
 
 
 def test_time_below_an_empty_call_makes_no_method_the_fastest():
-    fastest = only(curves.fastest_methods(processes(("jacfwd", 6e-6), ("jacrev", 3.0), floor_seconds=9e-6)))
+    fastest = only(fastest_methods(processes(("jacfwd", 6e-6), ("jacrev", 3.0), floor_seconds=9e-6)))
     assert fastest.empty and not fastest.distinguished and not fastest.sure
 
 
 def test_fastest_method_is_not_sure_if_intervals_overlap_or_samples_are_few():
     wide = [1.3, 1.0, 1.6, 1.1, 1.5, 1.2, 1.4]
     assert not only(
-        curves.fastest_methods([record(seconds=wide), record(seconds=[s + 0.1 for s in wide], mode="jacrev")])
+        fastest_methods([record(seconds=wide), record(seconds=[s + 0.1 for s in wide], mode="jacrev")])
     ).sure
     assert not only(
-        curves.fastest_methods(
-            [record(seconds=1.0, samples=3), record(seconds=9.0, samples=3, mode="jacrev")]
-        )
+        fastest_methods([record(seconds=1.0, samples=3), record(seconds=9.0, samples=3, mode="jacrev")])
     ).sure
 
 
 def test_runner_up_is_another_mode_not_another_api():
     fastest = only(
-        curves.fastest_methods(
+        fastest_methods(
             [record(seconds=2.0), record(seconds=2.1, api="pmap"), record(seconds=5.0, batch="whole")]
         )
     )
     assert fastest.second.case.batch == "whole"
-    two_apis = only(curves.fastest_methods([record(seconds=2.0), record(seconds=2.1, api="pmap")]))
+    two_apis = only(fastest_methods([record(seconds=2.0), record(seconds=2.1, api="pmap")]))
     assert two_apis.second is None and two_apis.ratio is None and not two_apis.sure
 
 
@@ -234,11 +246,11 @@ def test_runner_up_is_another_mode_not_another_api():
     "field", [{"digest": "two"}, {"points": 24}, {"devices": 2}, {"target": "forward"}, {"data_seed": 1}]
 )
 def test_methods_compete_only_on_the_same_problem_devices_and_environment(field):
-    assert len(curves.fastest_methods([record(seconds=2.0), record(seconds=3.0, **field)])) == 2
+    assert len(fastest_methods([record(seconds=2.0), record(seconds=3.0, **field)])) == 2
 
 
 def test_value_is_not_a_derivative_mode():
-    assert curves.fastest_methods([record(mode="value", target="forward")]) == []
+    assert fastest_methods([record(mode="value", target="forward")]) == []
 
 
 def test_sizes_that_vary_together_are_swept_as_one():
@@ -247,7 +259,7 @@ def test_sizes_that_vary_together_are_swept_as_one():
         for n in (4, 8, 16)
         for mode in ("jacfwd", "jacrev")
     ]
-    panel = only(curves.size_sweeps(rows))
+    panel = only(size_sweeps(rows))
     assert (panel.swept, panel.held) == ("points = m", "d=1")
     assert [size for size, _ in panel.lines[curves.Method("jacrev", "vmap")]] == [4, 8, 16]
     assert len(panel.lines) == 2
@@ -255,16 +267,16 @@ def test_sizes_that_vary_together_are_swept_as_one():
 
 def test_size_with_the_most_values_is_swept_and_each_value_of_the_others_has_a_panel():
     rows = [record(sizes={"p": p, "o": o}, points=12) for p in (4, 8, 16) for o in (2, 5)]
-    assert [(p.swept, p.held) for p in curves.size_sweeps(rows)] == [
+    assert [(p.swept, p.held) for p in size_sweeps(rows)] == [
         ("p", "points=12 o=2"),
         ("p", "points=12 o=5"),
     ]
 
 
 def test_single_size_makes_no_sweep():
-    assert curves.size_sweeps([record(), record(mode="jacrev")]) == []
+    assert size_sweeps([record(), record(mode="jacrev")]) == []
     rows = [record(sizes={"p": p, "o": o}) for p, o in ((4, 2), (8, 2), (16, 2), (4, 5))]
-    assert only(curves.size_sweeps(rows)).held == "points=12 o=2"
+    assert only(size_sweeps(rows)).held == "points=12 o=2"
 
 
 def test_analysis_and_report_do_not_import_jax():
@@ -273,8 +285,8 @@ def test_analysis_and_report_do_not_import_jax():
 
 
 def test_method_name_states_the_number_of_seeds_per_chunk():
-    assert curves.method_of(Case("linear", chunk=1)).name == "jacfwd (vmap), 1 seed at a time"
-    assert curves.method_of(Case("linear", chunk=2)).name == "jacfwd (vmap), 2 seeds at a time"
+    assert method_of(Case("linear", chunk=1)).name == "jacfwd (vmap), 1 seed at a time"
+    assert method_of(Case("linear", chunk=2)).name == "jacfwd (vmap), 2 seeds at a time"
 
 
 @pytest.mark.parametrize("fields, name", [
@@ -285,16 +297,16 @@ def test_method_name_states_the_number_of_seeds_per_chunk():
     ({"mode": "jacrev", "remat": "dots_saveable"}, "jacrev (vmap), dots_saveable"),
 ])  # fmt: skip
 def test_method_name_states_every_setting(fields, name):
-    method = curves.method_of(Case("linear", **fields))
+    method = method_of(Case("linear", **fields))
     assert method.name == name and (method.without_memory_setting.name != name) is bool(method.memory_setting)
 
 
 def test_reduction_of_the_jacobian_is_a_different_problem():
     records = [record(1, 4.0, api="jit"), record(1, 8.0, reduce="gram"), record(2, 4.0, reduce="gram")]
-    assert [(c.case.reduce, c.points[0].against_jit) for c in curves.scaling_curves(records)] == [
+    assert [(c.case.reduce, c.points[0].against_jit.value) for c in curves.scaling_curves(records)] == [
         (None, 1.0),
         ("gram", None),
     ]
-    assert [row.first.case.reduce for row in curves.fastest_methods(records)] == [None, "gram", "gram"]
-    assert curves.family_key(records[0].case) != curves.family_key(records[1].case)
-    assert curves.family_name(records[1].case) == "linear jacobian by W reduce=gram"
+    assert [row.first.case.reduce for row in fastest_methods(records)] == [None, "gram", "gram"]
+    assert family_key(records[0].case) != family_key(records[1].case)
+    assert family_name(records[1].case) == "linear jacobian by W reduce=gram"

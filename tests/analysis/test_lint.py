@@ -6,7 +6,8 @@ import re
 import numpy as np
 import pytest
 
-from scaling.analysis import autocorrelation, findings, lint
+from scaling.analysis import findings, lint
+from scaling.analysis.ratios import interval_widening, trend
 from scaling.core.case import to_dict
 from scaling.core.record import to_line
 from scaling.core.store import write_json
@@ -220,16 +221,15 @@ DRAWS = {
 def test_independent_samples_rarely_raise_remarks(draw, count):
     generator = np.random.default_rng(count)
     series = [DRAWS[draw](generator, count) for _ in range(1000)]
-    assert sum(autocorrelation.trend(samples) is not None for samples in series) <= 8
-    assert sum(autocorrelation.interval_widening(samples) is not None for samples in series) <= 6
+    assert sum(trend(samples) is not None for samples in series) <= 8
+    assert sum(interval_widening(samples) is not None for samples in series) <= 6
 
 
 def test_trend_has_the_size_and_sign_of_the_drift():
     generator = np.random.default_rng(0)
     for drift in (0.1, -0.1):
         trends = [
-            autocorrelation.trend(1 + drift * np.arange(60) / 60 + 0.02 * generator.normal(size=60))
-            for _ in range(200)
+            trend(1 + drift * np.arange(60) / 60 + 0.02 * generator.normal(size=60)) for _ in range(200)
         ]
         detected = [trend for trend in trends if trend is not None]
         assert len(detected) >= 190 and np.median(detected) == pytest.approx(drift * 2 / 3, rel=0.2)
@@ -241,13 +241,13 @@ def test_interval_widening_of_an_autoregressive_series_matches_theory():
         samples = [0.0]
         for _ in range(199):
             samples.append(0.8 * samples[-1] + 0.6 * generator.normal())
-        widenings.append(autocorrelation.interval_widening(samples))
+        widenings.append(interval_widening(samples))
     assert None not in widenings and np.median(widenings) == pytest.approx(3.0, rel=0.15)
 
 
 @pytest.mark.parametrize("samples", [[], [1.0], [1.0] * 9, [1.0, 2.0]])
 def test_constant_or_short_series_have_no_trend_and_no_widening(samples):
-    assert autocorrelation.trend(samples) is None and autocorrelation.interval_widening(samples) is None
+    assert trend(samples) is None and interval_widening(samples) is None
 
 
 def test_exit_status_of_lint_depends_on_errors_and_strict(scaling_command, study, remarks_on, tmp_path):

@@ -4,6 +4,8 @@ import pytest
 
 from scaling.analysis import answer, curves, findings, setting_comparison
 from scaling.analysis import dataframe as one_table
+from scaling.analysis.growth import size_sweeps
+from scaling.analysis.timings import pool_processes
 from scaling.report import page_tables
 from tests.support import made_up
 from tests.support.records import only, record
@@ -27,7 +29,7 @@ def study(tmp_path):
 def test_strong_curve_of_a_split_over_points_and_seeds_uses_the_fastest_mesh_per_device_count():
     curve = only(curves.scaling_curves([on_mesh(*shape_and_seconds) for shape_and_seconds in TIMES]))
     assert [timing.case.mesh for timing in curve.timings] == ["1x1", "1x2", "2x2"]
-    assert [point.speedup for point in curve.points] == [1, 2, 4]
+    assert [point.speedup.value for point in curve.points] == [1, 2, 4]
     assert curve.case.mesh is None and curve.name.endswith("fastest mesh") and "mesh=" not in curve.name
 
 
@@ -42,7 +44,7 @@ def test_weak_curve_uses_the_fastest_mesh_per_device_count():
 
 def test_only_the_fastest_mesh_per_device_count_is_on_the_curve(study):
     speedups = {
-        timing.case.mesh: [point.speedup for point in study.points_of(timing).values()]
+        timing.case.mesh: [point.speedup.value for point in study.points_of(timing).values()]
         for timing in study.timings
     }
     assert speedups == {"1x1": [1], "1x2": [2], "2x2": [4], "2x1": [], "4x1": [], "1x4": []}
@@ -68,7 +70,7 @@ def test_fastest_mesh_is_distinguished_only_if_the_intervals_do_not_overlap():
         [on_mesh("2x1", 1.0), on_mesh("1x2", noisy)],
     )
     assert [
-        only(setting_comparison.compare_settings(curves.pool_processes(records), "mesh")).distinguished
+        only(setting_comparison.compare_settings(pool_processes(records), "mesh")).distinguished
         for records in (different, overlapping)
     ] == [True, False]
 
@@ -81,7 +83,7 @@ def test_fastest_mesh_is_distinguished_only_if_the_intervals_do_not_overlap():
 def test_meshes_of_different_programs_are_not_compared(fields):
     assert (
         setting_comparison.compare_settings(
-            curves.pool_processes([on_mesh("2x1", 1.0), on_mesh("1x2", 2.0, **fields)]), "mesh"
+            pool_processes([on_mesh("2x1", 1.0), on_mesh("1x2", 2.0, **fields)]), "mesh"
         )
         == []
     )
@@ -93,7 +95,7 @@ def test_size_sweep_uses_the_fastest_mesh_of_each_size():
         for shape, seconds in (("2x1", 2.0), ("1x2", 1.0))
         for size in (4, 8)
     ]
-    panel = only(curves.size_sweeps(records))
+    panel = only(size_sweeps(records))
     (line,) = panel.lines.values()
     assert [timing.case.mesh for _, timing in line] == ["1x2", "1x2"] and panel.case.mesh is None
 

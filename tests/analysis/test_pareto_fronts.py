@@ -5,6 +5,8 @@ import dataclasses
 import pytest
 
 from scaling.analysis import answer, curves, findings, setting_comparison
+from scaling.analysis.crossover import fastest_methods
+from scaling.analysis.timings import automatic_blocks, pool_processes
 from tests.support import made_up
 from tests.support.records import record
 
@@ -111,7 +113,7 @@ def test_cases_with_different_memory_limits_are_on_different_curves():
     ({"block": 4, "chunk": None, "storage": "host"}, "all seeds and 4 points at a time, kept on the host"),
 ])  # fmt: skip
 def test_blocks_chosen_by_chunk_auto_are_described(blocks, words):
-    assert setting_comparison.automatic_blocks(record(blocks=blocks)) == words
+    assert automatic_blocks(record(blocks=blocks)) == words
 
 
 @pytest.fixture
@@ -148,7 +150,7 @@ def test_answer_states_the_time_that_less_memory_costs(read):
 def test_answer_states_that_the_fastest_setting_is_also_the_smallest(read):
     (text,) = [
         line
-        for line in answer.summarize(read([setting(), setting(2.0, 200, chunk=2)]))[1]
+        for line in answer.summarize(read([setting(), setting(2.0, 200, chunk=2)]))
         if line.startswith("Memory")
     ]
     assert text.endswith(
@@ -159,22 +161,22 @@ def test_answer_states_that_the_fastest_setting_is_also_the_smallest(read):
 def test_each_setting_is_described_once(read):
     (text,) = [
         line
-        for line in answer.summarize(read([setting(), setting(1.05, 50, chunk="auto")]))[1]
+        for line in answer.summarize(read([setting(), setting(1.05, 50, chunk="auto")]))
         if line.startswith("Memory")
     ]
     assert text.count("of the memory for") == 1
 
 
 def test_runner_up_is_another_mode_unless_only_settings_differ():
-    fastest = curves.fastest_methods([*several(), setting(5.0, mode="jacrev")])
+    fastest = fastest_methods([*several(), setting(5.0, mode="jacrev")])
     assert [(row.first.case.chunk, row.second.case.mode) for row in fastest] == [(None, "jacrev")]
-    (row,) = curves.fastest_methods(several())
+    (row,) = fastest_methods(several())
     assert row.second.case.chunk == 2
 
 
 def test_numeric_and_automatic_chunks_can_be_sorted():
     rows = [setting(chunk=chunk, memory_limit=limit) for chunk in ("auto", 3, None) for limit in (5, None)]
-    assert [timing.case.chunk for timing in curves.pool_processes(rows)] == [None, None, 3, 3, "auto", "auto"]
+    assert [timing.case.chunk for timing in pool_processes(rows)] == [None, None, 3, 3, "auto", "auto"]
 
 
 def test_block_size_of_a_case_and_block_name_of_a_record_are_separate():

@@ -173,7 +173,7 @@ def test_karp_flatt_fraction_matches_amdahls_law(curve_of):
         assert fraction.value == pytest.approx(0.1, abs=0.05)
         amdahl = lambda part, d=point.devices: 1 / (part + (1 - part) / d)  # noqa: E731
         assert [amdahl(part) for part in fraction] == pytest.approx(
-            [point.speedup, point.speedup_high, point.speedup_low]
+            [point.speedup.value, point.speedup.high, point.speedup.low]
         )
     (single,) = curve_of(AMDAHL, (0.1,), (4,)).points
     assert scaling_fits.karp_flatt(single) is None

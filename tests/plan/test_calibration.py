@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import yaml
 
-from scaling.analysis import curves
+from scaling.analysis.timings import pool_processes
 from scaling.core.case import Refusal
 from scaling.plan import calibration, plan_study, time_model
 from scaling.plan.hardware import from_config
@@ -20,7 +20,7 @@ DEFAULT = from_config(yaml.safe_load(FILE.read_text()))
 
 
 def calibrate(*records):
-    return calibration.calibrate(DEFAULT, curves.pool_processes(records))
+    return calibration.calibrate(DEFAULT, pool_processes(records))
 
 
 def test_rates_are_work_per_second_of_the_ceilings_without_dispatch_latency():

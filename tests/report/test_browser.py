@@ -5,7 +5,8 @@ import pytest
 
 from scaling.analysis import compare
 from scaling.core.case import label
-from scaling.report import comparison_page, write_report
+from scaling.report import write_report
+from scaling.report.page import write_comparison
 from tests.support import made_up
 from tests.support.chromium import chromium
 
@@ -219,7 +220,7 @@ def test_comparison_page_shows_the_samples_of_both_folders_without_errors(browse
         case = made_up.case_of("rbf", "jacfwd", 1)
         records = [made_up.timed(generator, case, 0.01 * factor, replicate) for replicate in range(4)]
         folders[name] = made_up.write(tmp_path / name, records)
-    index = comparison_page.write_comparison(compare.compare(folders["a"], folders["b"]))
+    index = write_comparison(compare.compare(folders["a"], folders["b"]))
     browser.requests.clear()
     browser.problems.clear()
     browser.open(index)

@@ -8,28 +8,23 @@ import pytest
 
 from scaling.report.document import (
     PREAMBLE,
-    DocumentFigure,
-    DocumentTable,
-    Heading,
-    ItemList,
-    Paragraph,
+    Part,
     escape_latex,
     escape_markdown,
     to_latex,
     to_markdown,
+    to_markdown_table,
 )
+from scaling.report.figures.marks import Figure
+from scaling.report.text import Table
 
 NASTY = [
     "# $ % & _ { } ~ ^ \\", "<script>alert(1)</script>", "a|b `c` *d* [e](http://f)", "\\input{/etc/passwd}", "\\\\[5cm]",
     "$$x$$ \\(y\\)", "-- --- '' ,, ?` \"q\"", "line\nbreak\x1b[31m \x00", "µ × é ñ Ł 漢 🙂", "1. not a list", "+ nor this",
     "% comment", "\\end{document}", "^^M",
 ]  # fmt: skip
-BLOCKS = [
-    *(Heading(text, level) for text in NASTY for level in (1, 2)),
-    *map(Paragraph, NASTY),
-    ItemList(tuple(NASTY)),
-    DocumentTable(" ".join(NASTY), ("one", "two"), [(text, text) for text in NASTY]),
-]
+TABLE = Table("", " ".join(NASTY), "", ("one", "two"), [(text, text) for text in NASTY])
+PARTS = [*(Part(text) for text in NASTY), Part("all", NASTY, NASTY, [TABLE])]
 SPECIAL = re.compile(r"(?<!\\)[#$%&_~^<>|\"`]")  # characters that LaTeX interprets or prints differently
 
 
@@ -65,19 +60,19 @@ def test_markdown_and_html_characters_are_escaped(text):
 
 
 def test_markdown_table_keeps_its_cells_for_any_text():
-    lines = to_markdown([BLOCKS[-1]]).splitlines()[2:]
+    lines = to_markdown_table(TABLE.columns, TABLE.rows).splitlines()
     assert {len(re.findall(r"(?<!\\)\|", line.replace("\\\\", ""))) for line in lines} == {3}
 
 
 def test_figure_refers_to_its_own_file_in_each_format():
-    figure = DocumentFigure("Speed-up", "a.png", "a.pdf")
-    assert to_markdown([figure]) == "![Speed-up](a.png)\n"
-    assert "{a.pdf}" in to_latex([figure]) and "\\caption{Speed-up}" in to_latex([figure])
+    document = "title", [Part("part", figures=[Figure("a", "", "Speed-up", ())])]
+    assert to_markdown(*document) == "# title\n\n## part\n\n![Speed-up](a.png)\n"
+    assert "{a.pdf}" in to_latex(*document) and "\\caption{Speed-up}" in to_latex(*document)
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
 def test_pdflatex_compiles_the_document(tmp_path):
-    (tmp_path / "part.tex").write_text(to_latex(BLOCKS))
+    (tmp_path / "part.tex").write_text(to_latex(NASTY[0], PARTS))
     (tmp_path / "whole.tex").write_text(
         f"\\documentclass{{article}}{PREAMBLE}\\begin{{document}}\\input{{part}}\\end{{document}}"
     )

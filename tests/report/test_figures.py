@@ -13,7 +13,9 @@ import pytest
 import vl_convert
 from altair.vegalite.v6.schema.core import load_schema
 
-from scaling.analysis import baselines, curves, findings, setting_comparison
+from scaling.analysis import baselines, findings, setting_comparison
+from scaling.analysis.growth import size_sweeps
+from scaling.analysis.timings import memory_of, pool_processes
 from scaling.report import figures
 from scaling.report.figures import costs, files, over_devices, theme
 from scaling.report.figures import over_sizes as sizes
@@ -201,18 +203,17 @@ def test_crossover_map_has_a_mode_and_a_time_in_each_cell(drawings, study):
 def test_panels_with_more_data_come_first_and_two_sizes_make_no_panel():
     many = [record(points=p, mode=m, seconds=p / 10) for p in (12, 24, 48) for m in ("jacfwd", "jacrev")]
     few = [record(2, points=p, seconds=1.0 * p) for p in (12, 24)]
-    panels = curves.size_sweeps([*few, *many])
+    panels = size_sweeps([*few, *many])
     assert [panel.case.devices for panel in sizes.rank_sweeps(panels)] == [1]
 
 
 def test_pareto_front_has_no_dominated_point():
-    timings = curves.pool_processes([
+    timings = pool_processes([
         record(seconds=s, mode=m, peak_bytes=b)
         for m, s, b in (("jacfwd", 3.0, 10), ("jacrev", 1.0, 30), ("linearize", 3.5, 20), ("vmap_grad", 1.0, 40))
     ])  # fmt: skip
     memory_points = [
-        setting_comparison.MemoryPoint(setting_comparison.memory_of(timing), timing.median, timing)
-        for timing in timings
+        setting_comparison.MemoryPoint(memory_of(timing), timing.median, timing) for timing in timings
     ]
     assert [(point.memory, point.seconds) for point in setting_comparison.find_front(memory_points)] == [
         (10, 3.0),
@@ -223,10 +224,10 @@ def test_pareto_front_has_no_dominated_point():
 def test_memory_is_the_measured_peak_or_else_the_program_request():
     program = {"temp_bytes": 1, "argument_bytes": 2, "output_bytes": 4}
     timings = (
-        curves.pool_processes([record(**fields)])[0]
+        pool_processes([record(**fields)])[0]
         for fields in (program | {"peak_bytes": 9}, program, {"temp_bytes": 1})
     )
-    assert [setting_comparison.memory_of(timing) for timing in timings] == [9, 7, None]
+    assert [memory_of(timing) for timing in timings] == [9, 7, None]
 
 
 def test_roofline_has_rates_and_measured_machine_peaks(study):
@@ -244,7 +245,7 @@ def test_roofline_has_rates_and_measured_machine_peaks(study):
 
 def test_roofline_requires_machine_peaks_and_counts():
     counted = {"argument_bytes": 20, "output_bytes": 60, "work": (1e6, None)}
-    assert baselines.rooflines(curves.pool_processes([record(**counted)])) == []
+    assert baselines.rooflines(pool_processes([record(**counted)])) == []
 
 
 def test_parts_of_an_efficiency_loss_are_named(drawings):

@@ -16,7 +16,7 @@ from scaling.core.record import Record, to_line
 from scaling.core.store import write_json
 from scaling.report import answer_tables, export, figures, methods_text, page_tables, write_report
 from scaling.report.figures import files, over_devices
-from scaling.report.labels import file_stems
+from scaling.report.text import file_stems
 from tests.support import made_up
 from tests.support.made_up import NASTY, case_of
 
@@ -162,7 +162,7 @@ def test_folder_with_only_plans_is_answered_from_the_plan(plans_only, page):
     assert "with libxyz 1.2, JAX 0.10.2" in first and "predicted and not measured" in first
     assert any("the fastest planned method" in sentence for sentence in rest)
     assert "Nothing has been measured" not in page and "9 planned" in page
-    assert answer.summarize(study) == ([], answer.answer_sentences(study))
+    assert answer.summarize(study) == answer.answer_sentences(study)
 
 
 def test_empty_folder_says_that_nothing_was_measured(tmp_path):

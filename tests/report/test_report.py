@@ -9,7 +9,7 @@ import pytest
 from scaling.analysis import answer, findings
 from scaling.core.case import to_dict
 from scaling.core.store import Writer, write_json
-from scaling.report import export, page_tables, write_report
+from scaling.report import answer_tables, export, page_tables, write_report
 from scaling.report.figures import files
 from tests.support.records import record, weak
 
@@ -142,7 +142,8 @@ def test_indistinguishable_modes_are_reported_as_such(tmp_path):
         tmp_path, [record(seconds=wide), record(seconds=[s + 0.01 for s in wide], mode="jacrev")]
     )
     assert "not distinguished" in answer.answer_sentences(folder)[0]
-    assert answer.table_rows(folder)[0][-1].startswith("not distinguished: 1.01x")
+    [row] = answer_tables.answer_table(findings.read(folder)).rows
+    assert row[-2].startswith("1.01x") and row[-1].startswith("not distinguished from the runner-up")
 
 
 def test_oversubscribed_record_is_marked_and_has_no_speedup(folder, tmp_path):
@@ -188,7 +189,7 @@ def test_a_folder_without_measurements_says_so(tmp_path):
     folder = write_study(tmp_path, [record(status="failed", reason="error", text="it broke")])
     assert "Nothing has been measured" in answer.answer_sentences(folder)[0]
     assert "it broke" in page_text(folder)
-    assert answer.table_rows(folder) == []
+    assert not answer_tables.answer_table(findings.read(folder)).rows
 
 
 def test_damaged_lines_and_missing_records_are_listed(tmp_path):

@@ -9,7 +9,9 @@ from rich.console import Console
 
 from scaling.analysis import findings
 from scaling.cli import report
-from scaling.report import answer_tables, summary
+from scaling.report import answer_tables
+from scaling.report.terminal import summary_lines
+from scaling.report.text import wrap_text
 from tests.support import made_up
 from tests.support.records import STEADY, processes, record
 
@@ -19,7 +21,7 @@ def read_study(folder, records):
 
 
 def summarize(study, folder, **options):
-    return summary.summary_lines(study, folder / "made", **options)
+    return summary_lines(study, folder / "made", **options)
 
 
 @pytest.mark.parametrize("count", [0, 3, 40, 600])
@@ -61,7 +63,7 @@ def test_no_mode_is_called_fastest_below_the_time_of_an_empty_call(tmp_path):
 @pytest.mark.parametrize("width", [20, 33, 40, 57, 80])
 def test_lines_are_not_broken_within_a_number_its_unit_or_its_interval(width):
     text = "it takes 87.2 µs (87.0 to 87.4) on 2 devices and 399 MB of 8.10 GB, 40 % of 1,234,567 seeds " * 5
-    lines = summary.wrap_text(text, width)
+    lines = wrap_text(text, width)
     assert " ".join(lines) == text.strip()
     assert max(map(len, lines)) <= max(width, len("87.2 µs (87.0 to 87.4)"))
     for unbreakable in ("87.2 µs (87.0 to 87.4)", "2 devices", "399 MB", "8.10 GB", "40 %"):

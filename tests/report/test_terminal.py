@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from scaling.analysis import findings
+from scaling.analysis.curves import derivative_curves
 from scaling.report import answer_tables, terminal
-from scaling.report.curve_selection import derivative_curves
 from tests.support import made_up
 
 
@@ -51,7 +51,9 @@ def test_curve_table_has_the_speedups_of_the_largest_problem(large_study):
         table = terminal.curve_table(large_study, curves)
         assert table.columns[0] == "on devices" and len(table.rows) <= 6
         last = curves[0].points[-1]
-        assert table.rows[0][table.columns.index(str(last.devices))].startswith(f"{last.speedup:.1f}"[:2])
+        assert table.rows[0][table.columns.index(str(last.devices))].startswith(
+            f"{last.speedup.value:.1f}"[:2]
+        )
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 140])

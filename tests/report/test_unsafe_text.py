@@ -10,7 +10,7 @@ import pytest
 from scaling.analysis import findings
 from scaling.report import export, figures, proposal, write_report
 from scaling.report.figures import files
-from scaling.report.labels import clean_text
+from scaling.report.text import clean_text
 from tests.support import made_up
 
 pytestmark = pytest.mark.thin(8, "process")

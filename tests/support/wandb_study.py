@@ -11,8 +11,7 @@ from scaling.analysis import findings
 from scaling.core import store
 from scaling.core.case import Case
 from scaling.core.record import Record
-from scaling.wandb.plots import make_plots
-from scaling.wandb.runs import TrackedRun, study_runs
+from scaling.wandb.runs import TrackedRun, make_plots, study_runs
 
 SECONDS = {1: 0.040, 2: 0.022, 4: 0.013}
 

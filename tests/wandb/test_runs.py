@@ -12,7 +12,7 @@ import scaling
 from scaling.analysis import findings
 from scaling.core import store
 from scaling.wandb import runs
-from scaling.wandb.plots import make_plots
+from scaling.wandb.runs import make_plots
 from tests.support import made_up, wandb_study
 from tests.support.wandb_study import SECONDS, record, runs_of, write_results, write_weak_results
 

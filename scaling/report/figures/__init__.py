@@ -3,7 +3,7 @@
 from scaling.analysis.findings import Findings
 from scaling.report.figures import costs, over_devices, over_sizes
 from scaling.report.figures.marks import Figure
-from scaling.report.labels import file_stems
+from scaling.report.text import file_stems
 
 NAMES = (
     "devices", "scaling-strong", "scaling-weak", "mesh", "crossover", "size", "losses", "roofline", "memory",

@@ -2,17 +2,24 @@
 
 from collections.abc import Sequence
 
-from scaling.analysis.baselines import Roofline, rooflines
-from scaling.analysis.curves import Curve, family_key, problem, problem_size, size_name
-from scaling.analysis.efficiency_breakdown import EfficiencyBreakdown, count_refused
+from scaling.analysis.baselines import EfficiencyBreakdown, Roofline, count_refused, rooflines
+from scaling.analysis.cases import (
+    base_method,
+    describe_call,
+    family_key,
+    group_by,
+    method_of,
+    problem_size,
+    size_name,
+)
+from scaling.analysis.curves import Curve, curves_of_largest_problems
 from scaling.analysis.estimate_text import format_percentage
 from scaling.analysis.findings import Findings
-from scaling.analysis.grouping import group_by
-from scaling.analysis.methods import base_method, describe_call, method_of
 from scaling.analysis.score import PlanScores
-from scaling.analysis.setting_comparison import MemoryPoint, find_front, memory_of
+from scaling.analysis.setting_comparison import MemoryPoint, find_front
+from scaling.analysis.timings import memory_of
+from scaling.core.case import problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
-from scaling.report import curve_selection
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import (
@@ -25,7 +32,7 @@ from scaling.report.figures.theme import (
     LineStyle,
     line_styles,
 )
-from scaling.report.labels import describe_panel
+from scaling.report.text import describe_panel
 
 _PARTS = {
     "work": LineStyle("does the work", BLUE),
@@ -48,7 +55,7 @@ def draw_losses(findings: Findings) -> Figure | None:
         for curve, parts in findings.efficiency_breakdowns
         if any(part.devices > 1 for part in parts)
     }
-    groups = curve_selection.curves_of_largest_problems(c for c in findings.curves if id(c) in parts_of)
+    groups = curves_of_largest_problems(c for c in findings.curves if id(c) in parts_of)
     fastest = [max(group, key=_curve_rank) for group in groups]
     if not fastest:
         return None
@@ -89,7 +96,7 @@ def _segment_rows(curve: Curve, parts: Sequence[EfficiencyBreakdown]) -> list[Ro
     The segments of a bar are ordered from bottom to top. Losses of at most 0.1 % of the device time are
     omitted.
     """
-    efficiency = {point.devices: point.efficiency for point in curve.points}
+    efficiency = {point.devices: point.efficiency.value for point in curve.points}
     rows = []
     for part in parts:
         bottom = 0.0
@@ -192,10 +199,6 @@ def _line_name(point: MemoryPoint) -> str:
 
 
 def _most_complete_problems(findings: Findings) -> list[list[MemoryPoint]]:
-    """Return the measurements of one problem per function: the problem with the most methods.
-
-    Functions that were measured with a single method are omitted.
-    """
     points = [
         MemoryPoint(memory, timing.median, timing)
         for timing in findings.timings

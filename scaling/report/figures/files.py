@@ -15,7 +15,7 @@ from scaling.core.store import replace_file
 from scaling.report.figures import FOR_HARDWARE, FORMER_NAMES, NAMES, make_figures
 from scaling.report.figures.marks import Figure, Spec
 from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
-from scaling.report.labels import clean_text
+from scaling.report.text import clean_text
 
 _WIDTH, _TITLE_LETTERS, _LEGEND_LETTERS = 400, 62, 130
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
@@ -143,7 +143,6 @@ def describe_provenance(findings: Findings) -> str:
 
 
 def _describe_machine(environment: Mapping[str, Any]) -> str:
-    """Return the model of the devices as text, such as 'AMD EPYC (a device is one core)'."""
     kind = str(environment.get("device_kind") or "unknown machine")
     is_bound = environment.get("platform") == "cpu" and environment.get("bound")
     return f"{kind} (a device is one core)" if is_bound else kind

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scaling.analysis.curves import Timing, family_name
+from scaling.analysis.cases import family_name
+from scaling.analysis.timings import Timing
 from scaling.core.case import Case, label
 from scaling.core.formatting import count_of, format_duration
 from scaling.report.figures.theme import MUTED, SHAPES, LineStyle
@@ -189,7 +190,6 @@ def draw_intervals(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineS
 
 
 def _drop_missing(*fields: str) -> Spec:
-    """Return a Vega-Lite filter that drops the rows in which any of the given fields is missing."""
     return {"transform": [{"filter": " && ".join(f"datum.{field} != null" for field in fields)}]}
 
 

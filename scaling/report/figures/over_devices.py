@@ -8,27 +8,32 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from scaling.analysis.curves import (
-    Curve,
-    CurvePoint,
-    Timing,
+from scaling.analysis.cases import (
+    Method,
+    describe_call,
     family_key,
     family_name,
-    problem,
+    group_by,
+    method_of,
     problem_size,
     size_name,
     stem,
 )
+from scaling.analysis.curves import (
+    ENOUGH_COUNTS,
+    Curve,
+    CurvePoint,
+    curves_of_largest_problems,
+    multi_point_curves,
+)
 from scaling.analysis.estimate_text import format_ratio, is_ratio_determined
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, PredictedCurve, PredictedPoint
-from scaling.analysis.grouping import group_by
-from scaling.analysis.methods import Method, describe_call, method_of
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.setting_comparison import SettingComparison, mesh_name
-from scaling.core.case import Case, label
+from scaling.analysis.timings import Timing
+from scaling.core.case import Case, label, problem
 from scaling.core.formatting import count_of, format_duration
-from scaling.report import curve_selection
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import GRID, GROUND, MUTED, LineStyle, line_styles
@@ -83,9 +88,7 @@ def draw_times(findings: Findings) -> Figure | None:
     The figure shows the largest problem of each function. The baseline of the speed-up is the fastest
     automatic jit program on one device.
     """
-    found = curve_selection.curves_of_largest_problems(
-        curve for curve in findings.curves if curve.kind == "strong"
-    )
+    found = curves_of_largest_problems(curve for curve in findings.curves if curve.kind == "strong")
     groups = [_limit_curves(row) for row in found[: marks.MOST_PANELS]]
     styles, panels = _curve_styles(itertools.chain(*groups)), []
     for group in groups:
@@ -126,11 +129,11 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
 
 
 def _measurement_row(curve: Curve, point: CurvePoint, timing: Timing) -> Row:
-    """Return the figure data of one measurement. A ratio is None if its confidence interval is too wide."""
     words, fields = list[str](), Row()
     for field, word in _RATIOS.items():
-        value, low, high = (getattr(point, f"{field}{end}") for end in ("", "_low", "_high"))
-        words += [f"{word} {format_ratio(value, low, high)}"] if value is not None else []
+        estimate = getattr(point, field)
+        words += [f"{word} {format_ratio(*estimate)}"] if estimate else []
+        value, low, high = estimate or (None, None, None)
         shown = value if is_ratio_determined(low, high) else None
         fields |= {field: shown, f"{field}_low": low, f"{field}_high": high}
     return marks.timing_row(line_name(curve.case), timing, *words, devices=point.devices, **fields)
@@ -143,8 +146,8 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
         kind: The kind of scaling, 'strong' or 'weak'.
         curves: The scaling curves to choose from. By default these are all curves of `findings`.
     """
-    drawable = curve_selection.multi_point_curves(c for c in curves or findings.curves if c.kind == kind)
-    rows = curve_selection.curves_of_largest_problems(drawable)
+    drawable = multi_point_curves(c for c in curves or findings.curves if c.kind == kind)
+    rows = curves_of_largest_problems(drawable)
     if not rows:
         return None
     laws = {id(curve): law for curve, fitted in findings.scaling_fits for law in fitted if law.best}
@@ -229,7 +232,7 @@ def _describe_selection(drawable: Iterable[Curve], rows: Iterable[Sequence[Curve
     if all(problem_size(row[0].case) == largest[_family(row[0])] for row in rows):
         return "The largest problem of each workload is drawn."
     return (
-        f"The largest problem of each workload that was measured on {curve_selection.ENOUGH_COUNTS} "
+        f"The largest problem of each workload that was measured on {ENOUGH_COUNTS} "
         "numbers of "
         "devices or more is drawn; larger ones were measured on fewer."
     )
@@ -339,7 +342,6 @@ def _largest_planned(curves: Iterable[PredictedCurve]) -> list[list[PredictedCur
 
 
 def _measured_curves(group: Sequence[PredictedCurve], curves: Iterable[Curve]) -> list[Curve]:
-    """Return the measured `curves` that have the same program and problem as a predicted curve of `group`."""
     planned = {(curve.kind, stem(curve.case, curve.kind)) for curve in group}
     return [curve for curve in curves if (curve.kind, stem(curve.case, curve.kind)) in planned]
 

@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
-from scaling.analysis.crossover import FastestModeMap
-from scaling.analysis.curves import FastestMethod, SizeSweep, family_key, problem_size
+from scaling.analysis.cases import family_key, group_by, interleave_groups, method_of, problem_size
+from scaling.analysis.crossover import FastestMethod, FastestModeMap
 from scaling.analysis.estimate_text import format_exponent, format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.grouping import group_by, interleave_groups
-from scaling.analysis.methods import method_of
+from scaling.analysis.growth import SizeSweep
 from scaling.core.formatting import format_duration
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import INK, LineStyle, line_styles
-from scaling.report.labels import describe_panel
+from scaling.report.text import describe_panel
 
 _CELL = 74  # pixels
 _SURE, _UNSURE = 0.42, 0.12  # opacity of a cell whose fastest mode is or is not distinguished
@@ -128,9 +127,9 @@ def _cell_row(cell: FastestMethod, column: int, row: int) -> Row:
     method = method_of(cell.first.case)
     sure = cell.distinguished or (cell.second is None and not cell.empty)
     words = []
-    if cell.second is not None:
-        ratio = format_ratio(cell.ratio, cell.ratio_low, cell.ratio_high)
-        words = [f"{method_of(cell.second.case).name}: {ratio}" + ("" if sure else ", not distinguished")]
+    if cell.second is not None and cell.ratio:
+        ratio = f"{method_of(cell.second.case).name}: {format_ratio(*cell.ratio)}"
+        words = [ratio if sure else f"{ratio}, not distinguished"]
     text = f"{method.mode}\n{format_duration(cell.first.median)}{'' if sure else ' ?'}"
     edges = {"left": column - 0.48, "right": column + 0.48, "bottom": row - 0.48, "top": row + 0.48}
     fields = {"column": column, "row": row, "label": text, "shade": _SURE if sure else _UNSURE}

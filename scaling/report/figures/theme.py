@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from scaling.analysis.methods import Method, method_of
+from scaling.analysis.cases import Method, method_of
 from scaling.core.case import Case
 
 INK, MUTED, GRID, GROUND, ON_COLOUR = "#1c1e21", "#5b6068", "#dcdfe4", "#ffffff", "#fffffe"

@@ -1,0 +1,250 @@
+"""Class Timing: the time of a case, its memory, stages and padding, its ratio to another time, and reasons for doubt."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from scaling.analysis import ratios
+from scaling.analysis.cases import MEMORY_FIELDS, group_by
+from scaling.analysis.ratios import Estimate, Ratio
+from scaling.core import memory
+from scaling.core.case import Case
+from scaling.core.formatting import count_of, format_duration, format_number
+from scaling.core.record import COMPILING_STAGES, Record
+from scaling.core.store import latest
+
+FLOORS = 10  # a time shorter than this many empty calls is mostly dispatch latency
+# Labels of doubts, which are the same in tables, sentences and warnings.
+SHORT, ONE_PROCESS = "shorter than ten empty calls", "measured in one process"
+DISTURBED = 0.2  # a time with a larger fraction of disturbed samples is doubtful
+_SPARSITY = ("detect_seconds", "color_seconds")  # sparsity detection, coloring
+# Fields of a case by which timings are sorted, most significant first.
+_ORDER = (
+    "workload", "target", "variant", "wrt", "reduce", "dtype", "formulation", "sizes", "points", "data_seed",
+    "engine", "mode", "batch", "seeds", "forward", "split", "api", "precision", "jit", *MEMORY_FIELDS,
+    "devices", "overlap", "axes",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Timing:
+    """The measured time of one benchmark case in one environment, from one record per process."""
+
+    records: tuple[Record, ...]
+    median: float  # seconds; median of the medians of the processes
+    # 95 % interval in seconds; None if there are too few samples
+    interval: tuple[float, float] | None
+
+    @property
+    def case(self) -> Case:
+        """Return the benchmark case (program, problem and devices) that was timed."""
+        return self.records[0].case
+
+    @property
+    def seconds(self) -> tuple[float, ...]:
+        """Return the time samples of all processes, in seconds."""
+        return tuple(seconds for record in self.records for seconds in record.seconds)
+
+    @property
+    def replicates(self) -> int:
+        """Return the number of processes. If it is 1, `interval` describes the samples of that process."""
+        return len(self.records)
+
+    @property
+    def environment(self) -> str:
+        """Return the digest of hardware and software. Only times with equal digests are compared."""
+        return self.records[0].setting
+
+    @property
+    def honest(self) -> bool:
+        """Return whether each CPU device had its own core. It is always true for other kinds of devices.
+
+        Timings for which it is false are never part of a scaling curve.
+        """
+        return self.records[0].honest
+
+    @property
+    def nodes(self) -> int | None:
+        """Return the number of nodes on which the case ran, or None if it was not recorded."""
+        return nodes_of(self.records[0])
+
+
+def nodes_of(record: Record) -> int | None:
+    """Return the number of nodes on which a case ran, or None if it was not recorded."""
+    shape, hosts = record.environment.get("shape"), record.environment.get("hosts")
+    nodes = shape.get("nodes") if isinstance(shape, dict) else None
+    return nodes or (len(hosts) if isinstance(hosts, list) and hosts else None)
+
+
+def pool_processes(records: Iterable[Record]) -> list[Timing]:
+    """Return one Timing for each measured case and environment, from the records of its processes.
+
+    The timings are sorted. Oversubscribed cases, whose devices shared CPU cores, are included.
+    """
+    measured = (record for record in latest(records) if record.status == "ok")
+    groups = group_by(measured, lambda record: (record.setting, record.key, record.honest)).values()
+    timings = (Timing(tuple(g), ratios.case_median(g), ratios.case_interval(g)) for g in groups)
+    return sorted(timings, key=_sort_key)
+
+
+def _sort_key(timing: Timing) -> tuple:
+    fields = (_sortable(getattr(timing.case, name)) for name in _ORDER)
+    return timing.environment, *fields, timing.honest
+
+
+def _sortable(value: Any) -> tuple:
+    """Return a sort key for a value: None sorts before numbers, and numbers sort before strings."""
+    if isinstance(value, Mapping):
+        return tuple(value.items())
+    return isinstance(value, str), value or 0
+
+
+def format_time(timing: Timing) -> str:
+    """Return a median time with its 95 % confidence interval as text, such as '12.3 µs (12.1 to 12.6)'."""
+    return format_duration(timing.median, *(timing.interval or (None, None)))
+
+
+def dispatch_floor(timing: Timing) -> float:
+    """Return the dispatch latency in seconds: the time of an empty call, or 0 if none was measured."""
+    return max((record.floor_seconds or 0.0 for record in timing.records), default=0.0)
+
+
+def near_floor(timing: Timing) -> float | None:
+    """Return the time of an empty call in seconds if a timing is shorter than ten of them, otherwise None."""
+    floor = dispatch_floor(timing)
+    return floor if timing.median < FLOORS * floor else None
+
+
+def is_empty_call(timing: Timing) -> bool:
+    """Return whether a measured time cannot be distinguished from the time of an empty call.
+
+    This is the case if the lower limit of the 95 % confidence interval is at most the time of an empty call.
+    If the interval is unknown, the median is compared instead.
+    """
+    low = timing.interval[0] if timing.interval else timing.median
+    return low <= dispatch_floor(timing)
+
+
+def disturbed_share(timing: Timing) -> float:
+    """Return the fraction of samples that were taken while the host was throttled or under foreign load."""
+    marked = 0
+    for record in timing.records:
+        turns = {turn for turns in record.marked.values() for turn in turns}
+        marked += sum(count for turn, count in enumerate(record.turns) if turn in turns)
+    return marked / len(timing.seconds)
+
+
+def marks_of(timing: Timing) -> list[str]:
+    """Return the sorted names of the disturbances during a measurement, such as 'foreign load'."""
+    return sorted({mark.replace("_", " ") for record in timing.records for mark in record.marked})
+
+
+def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
+    """Return the reasons to doubt that `fast` is faster than `slow`, such as 'foreign load', or ()."""
+    floor = max(map(dispatch_floor, (fast, slow)))
+    reasons = []
+    if fast.median < FLOORS * floor:
+        reasons.append(SHORT)
+    elif slow.median - fast.median < FLOORS * floor:
+        reasons.append("they differ by less than ten empty calls")
+    if min(fast.replicates, slow.replicates) < 2:
+        reasons.append(ONE_PROCESS)
+    disturbed = [timing for timing in (fast, slow) if disturbed_share(timing) > DISTURBED]
+    return (*reasons, *dict.fromkeys(mark for timing in disturbed for mark in marks_of(timing)))
+
+
+def compare_times(top: Timing, bottom: Timing) -> Ratio:
+    """Estimate the ratio of the times of two cases, `top` over `bottom`, with its standard error."""
+    return ratios.estimate_ratio(top.records, bottom.records)
+
+
+def time_ratio(top: Timing, bottom: Timing) -> Estimate:
+    """Return the ratio of the times of two cases, `top` over `bottom`, with its 95 % confidence interval."""
+    return compare_times(top, bottom).estimate
+
+
+def note_on_pairs(top: Timing, bottom: Timing) -> str:
+    """Return a note such as ' (from 3 pairs in turns; the medians give 1.2x)' on a ratio of times, or ''.
+
+    If processes took their samples alternately, the ratio is computed from pairs of processes and may differ
+    from the ratio of the medians. The note is '' if both differ by at most 2 %.
+    """
+    ratio = compare_times(top, bottom)
+    if not ratio.differs_from_medians:
+        return ""
+    return f" (from {ratio.pairs} pairs in turns; the medians give {format_number(ratio.of_medians)}x)"
+
+
+def stage_seconds(timing: Timing, *names: str) -> float | None:
+    """Return the total time of the given stages in seconds, or None if it is unknown.
+
+    The total is the median over processes. `names` are fields of a record, such as "compile_seconds".
+    """
+    values = ([getattr(record, name) for name in names] for record in timing.records)
+    totals = [sum(known) for stages in values if (known := [v for v in stages if v is not None])]
+    return statistics.median(totals) if totals else None
+
+
+def sparsity_seconds(timing: Timing) -> float | None:
+    """Return the time of sparsity detection and coloring in seconds, or None if neither was done."""
+    return stage_seconds(timing, *_SPARSITY)
+
+
+def compiling_seconds(timing: Timing) -> float | None:
+    """Return the time of tracing, lowering and compiling in seconds, or None if it was not recorded."""
+    return stage_seconds(timing, *COMPILING_STAGES)
+
+
+def first_call_seconds(timing: Timing) -> float | None:
+    """Return the time to the first result in seconds, including compilation, or None if it is unknown.
+
+    Sparsity detection and coloring are included. The time is the median over processes.
+    """
+    names = (*_SPARSITY, *COMPILING_STAGES, "first_seconds")
+    called = [record for record in timing.records if record.first_seconds is not None]
+    return statistics.median(sum(getattr(r, n) or 0.0 for n in names) for r in called) if called else None
+
+
+def break_even_calls(timing: Timing, other: Timing) -> int | None:
+    """Return the number of calls after which `timing` has taken no more time in total than `other`.
+
+    The total time includes the compilation. Return None if `timing` is not faster per call, or if the time to
+    the first result of one of them is unknown.
+    """
+    first, other_first = first_call_seconds(timing), first_call_seconds(other)
+    if first is None or other_first is None or other.median <= timing.median:
+        return None
+    return 1 + max(0, math.ceil((first - other_first) / (other.median - timing.median)))
+
+
+def memory_of(timing: Timing) -> int | None:
+    """Return the bytes that a program needs on one device, or None if they are unknown.
+
+    This is the measured peak if the backend reported it, otherwise the number from the compiler.
+    """
+    record = timing.records[0]
+    return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
+
+
+def automatic_blocks(record: Record) -> str:
+    """Return the block sizes that chunk=auto chose as text, such as '4 seeds and all points at a time'.
+
+    Return '' if no block sizes were chosen automatically.
+    """
+    blocks: Any = record.blocks
+    if not isinstance(blocks, Mapping):
+        return ""
+    counts = ((blocks.get("chunk"), "seed"), (blocks.get("block"), "point"))
+    words = [count_of(count, noun) if isinstance(count, int) else f"all {noun}s" for count, noun in counts]
+    on_host = ", kept on the host" if blocks.get("storage") == "host" else ""
+    return f"{' and '.join(words)} at a time{on_host}"
+
+
+def padding_share(timing: Timing) -> float:
+    """Return the fraction of (point, seed) pairs that were added as padding.
+
+    Padding allows the pairs to be divided evenly over the mesh. The fraction is the maximum over processes.
+    """
+    return max((record.padding or 0.0 for record in timing.records), default=0.0)

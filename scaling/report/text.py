@@ -1,0 +1,139 @@
+"""Text for pages, files and consoles: tables of text, panel subtitles, file stems, wrapping, unsafe characters."""
+
+import re
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.text import Text
+
+from scaling.analysis.cases import describe_call
+from scaling.core.case import Case
+from scaling.core.formatting import count_of
+
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # all of them except the line feed
+_NO_CHARACTER = re.compile("[\ud800-\udfff\ufffe\uffff]")  # characters that text files and XML do not allow
+_NO_STEM = re.compile("[^a-z0-9]+")
+_UNBREAKABLE = re.compile(  # spaces between a number and its unit or noun, and in an interval
+    r"(?<=\d) (?=(?:[mµun]?s|[kMGT]?B|%|devices?|cases?)\b|%)|(?<=\S) (?=\([-\d])|(?<=\d) "
+    r"(?=to )|(?<=to) (?=[-\d])"
+)
+JOINED = "\N{NO-BREAK SPACE}"
+LINES, WIDTH = 25, 80  # of a console
+
+
+def describe_panel(case: Case, constant_sizes: str, honest: bool) -> str:
+    """Return a subtitle for a figure panel, such as 'width=8, 4 devices, shard_map, points split'.
+
+    Args:
+        constant_sizes: The sizes that are equal for all cases of the panel, as text such as 'width=8'.
+        honest: Whether each CPU device had a core of its own. If not, 'oversubscribed' is appended.
+    """
+    how = [constant_sizes, count_of(case.devices, "device"), describe_call(case)]
+    how += [] if honest else ["oversubscribed"]
+    return ", ".join(word for word in how if word)
+
+
+def clean_text(text: str) -> str:
+    """Replace control characters except line feeds by spaces, and characters invalid in XML by U+FFFD."""
+    return _NO_CHARACTER.sub("\ufffd", _CONTROL.sub(" ", text))
+
+
+def file_stems(names: Iterable[str]) -> dict[str, str]:
+    """Map each name to a unique file stem of lowercase letters, digits and hyphens, such as 'nvidia-h100'."""
+    stems: dict[str, str] = {}
+    for name in names:
+        stem = _NO_STEM.sub("-", name.lower()).strip("-")[:40] or "other"
+        taken = set(stems.values())
+        numbered = (f"{stem}-{number}" for number in range(2, len(taken) + 2))
+        stems[name] = stem if stem not in taken else next(new for new in numbered if new not in taken)
+    return stems
+
+
+def keep_numbers_whole(text: str) -> str:
+    """Replace the spaces in quantities and intervals by non-breaking spaces, so that no line breaks there.
+
+    For example, '1.2 ms (1.1 to 1.3)' and '4 devices' are kept on one line.
+    """
+    return _UNBREAKABLE.sub(JOINED, text)
+
+
+class Table(NamedTuple):
+    """A table of text: its HTML anchor, title, note, column names and rows.
+
+    If no HTML anchors are given for the rows (`row_anchors`), the rows have anchors such as 'laws-row1'.
+    """
+
+    anchor: str
+    title: str
+    note: str
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    row_anchors: Sequence[str] = ()
+
+    @property
+    def anchored_rows(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Return the rows as (HTML anchor, row) pairs."""
+        anchors = self.row_anchors or [
+            f"{self.anchor}-row{number}" for number in range(1, len(self.rows) + 1)
+        ]
+        return list(zip(anchors, self.rows, strict=True))
+
+    @property
+    def size(self) -> str:
+        """Return the number of rows as text, such as '3 rows'."""
+        return count_of(len(self.rows), "row")
+
+
+def make_table(
+    anchor: str,
+    title: str,
+    note: str,
+    rows: Iterable[Mapping[str, object]],
+    row_anchors: Sequence[str] = (),
+) -> Table:
+    """Return a table of text from dicts, from column name to cell. A cell is empty if its value is None.
+
+    Columns without any text are omitted, except the first column.
+    """
+    texts = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
+    names = list(texts[0]) if texts else []
+    kept = tuple(name for name in names if name == names[0] or any(row[name] for row in texts))
+    return Table(anchor, title, note, kept, [tuple(row[name] for name in kept) for row in texts], row_anchors)
+
+
+def join_words(*words: object) -> str:
+    """Return the words as text, separated by commas. Empty words and words that are None are omitted."""
+    return ", ".join(str(word) for word in words if word)
+
+
+def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
+    """Wrap text into lines of at most `width` characters, without a break inside a quantity such as '1.2 ms'.
+
+    A line is longer than `width` only if it contains a single word or quantity that does not fit.
+
+    Args:
+        indent: The text at the start of each line except the first.
+    """
+    joined = keep_numbers_whole(" ".join(clean_text(text).split()))
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace(JOINED, " ") for line in wrapper.wrap(joined)]
+
+
+def to_one_line(text: str, console: Console) -> str:
+    """Return the text on one line, restricted to characters that the console can display."""
+    words = " ".join(clean_text(text).split())
+    if (console.encoding or "").lower().startswith("utf"):
+        return words
+    return words.replace("µ", "u").encode("ascii", "replace").decode()
+
+
+def print_wrapped(text: str, console: Console) -> None:
+    """Print text on a console, wrapped to its width if it is a terminal and as one line otherwise."""
+    line = to_one_line(text, console)
+    lines = wrap_text(line, console.width, "  ") if console.is_terminal else [line]
+    for line in lines:
+        console.print(Text(line), soft_wrap=True, highlight=False)
