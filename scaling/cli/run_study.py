@@ -31,10 +31,9 @@ from scaling.core.formatting import count_of
 from scaling.options import machine_peaks
 from scaling.study import grid, preflight, results_folder
 from scaling.workers import schedule
-from scaling.workers.machine import Machine
-from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.machine import Machine, local_machine
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule
+from scaling.workers.schedule import PreflightResult, Schedule
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
     `Refusal` if the number of devices is unknown.
     """
     if cluster.name in (NONE, LOCAL):
-        return schedule.local_machine()
+        return local_machine()
     if cluster.name == HOSTS:
         if not cluster.hosts or not cluster.per_node:
             raise Refusal(

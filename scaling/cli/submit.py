@@ -17,7 +17,7 @@ from scaling.cluster.cluster_settings import LOCAL, SLURM, SUBMISSIONS
 from scaling.core import store
 from scaling.core.formatting import count_of, format_number, format_wait
 from scaling.workers import schedule, supervise
-from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.schedule import PreflightResult
 
 
 def submit_and_wait(

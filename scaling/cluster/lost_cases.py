@@ -90,8 +90,6 @@ def lost_records(
         text: Explanation of the reason.
         all_cases: Whether to include the cases that never began.
     """
-    from scaling.workers import supervise
-
     begun = {unfinished.replicate_key: unfinished.attempt for unfinished in read_journal(task).unfinished}
     history = schedule.build_history(records, definition.environments.values())
     lost = []
@@ -105,7 +103,7 @@ def lost_records(
         # The environment as planned, because this process may run elsewhere.
         planned = definition.environments[item.preflight.environment_key]
         lost_item = dataclasses.replace(item, attempt=attempt)
-        record = supervise.empty_record(lost_item, planned | {"hosts": []}, definition.settings)
+        record = schedule.empty_record(lost_item, planned | {"hosts": []}, definition.settings)
         lost.append(dataclasses.replace(record, status="failed", reason=reason, text=text))
     return lost
 
