@@ -87,6 +87,16 @@ class ScheduledCase:
         """
         return self.case.key, environments[self.preflight.environment_key]["digest"], self.replicate
 
+    def record_without_result(
+        self, environment: Environment, settings: RunSettings, status: str, reason: str, text: str
+    ) -> Record:
+        """Return a record without measurements, for a case that no worker has recorded."""
+        return Record(
+            self.case, status, environment, order=self.order, order_seed=settings.order_seed,
+            attempt=self.attempt, replicate=self.replicate, reason=reason, text=text,
+            started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        )  # fmt: skip
+
     @property
     def session_key(self) -> tuple:
         """Return a hashable key. Cases with different keys must not share a worker process.
@@ -315,15 +325,6 @@ def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightRe
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
     return dataclasses.replace(preflight, inapplicable=("not_offered", text))
-
-
-def empty_record(item: ScheduledCase, environment: dict[str, Any], settings: RunSettings) -> Record:
-    """Return a record with status "failed" and no measurements for a case that no worker has recorded."""
-    return Record(
-        item.case, "failed", environment, order=item.order, order_seed=settings.order_seed,
-        attempt=item.attempt, replicate=item.replicate,
-        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-    )  # fmt: skip
 
 
 def study_manifest(

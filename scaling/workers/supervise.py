@@ -20,7 +20,6 @@ from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import (
     Schedule,
     ScheduledCase,
-    empty_record,
     group_by_problem,
     process_shape,
 )
@@ -236,9 +235,10 @@ class _Run:
             count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
             hosts = self.options.transport.host_names(count)
             environment = environment | ({"hosts": hosts} if hosts else {})
-        record = empty_record(work.item, environment, self.settings)
         try:
-            results.writer.append(dataclasses.replace(record, status=status, reason=reason, text=text))
+            results.writer.append(
+                work.item.record_without_result(environment, self.settings, status, reason, text)
+            )
         except OSError as error:
             raise RecordNotWritten(error.strerror) from None
         end = {"event": "end", "status": status, "reason": reason, "text": text, "seconds": []}

@@ -317,8 +317,8 @@ def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_re
     (recorded,) = work.environments.values()
 
     def failed(attempt):
-        blank = schedule.empty_record(dataclasses.replace(work.items[0], attempt=attempt), recorded, SETTINGS)
-        return dataclasses.replace(blank, reason="wrong_answer", text="")
+        item = dataclasses.replace(work.items[0], attempt=attempt)
+        return item.record_without_result(recorded, SETTINGS, "failed", "wrong_answer", "")
 
     def attempts(jobs):
         return {item.case.key: item.attempt for job in jobs for item in job}
