@@ -19,7 +19,7 @@ from scaling.core.formatting import count_of, format_bytes, format_duration
 from scaling.study.compose import compose
 from scaling.study.grid import expand_study
 from scaling.workers import cores
-from scaling.workers.jax_platform import find_platform
+from scaling.workers.machine import find_platform
 
 HELP = """\
 Find the fastest way to differentiate a function: AD mode, chunk, block, coloring, devices.

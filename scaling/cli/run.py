@@ -36,8 +36,7 @@ from scaling.options import machine_peaks
 from scaling.study import grid, preflight, results_folder
 from scaling.study.compose import compose, configuration
 from scaling.workers import schedule
-from scaling.workers.machine import Machine
-from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.machine import Machine, local_machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule
 
@@ -169,7 +168,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
     """Return the nodes and devices of a cluster, those in its settings for a dry run without Slurm."""
     if cluster.name in (NONE, LOCAL):
-        return schedule.local_machine()
+        return local_machine()
     if cluster.name == HOSTS:
         if not cluster.hosts or not cluster.per_node:
             raise Refusal(

@@ -17,7 +17,7 @@ from scaling.cluster.cluster_settings import LOCAL, SLURM, SUBMISSIONS
 from scaling.core import store
 from scaling.core.formatting import count_of, format_number, format_wait
 from scaling.workers import schedule, supervise
-from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.schedule import PreflightResult
 
 
 def submit_and_wait(
@@ -49,10 +49,11 @@ def submit_and_wait(
         if not submitted or not job.wait or not wait.wait_until_done(job.folder, console, away):
             return made, store.load(job.folder), submitted
         tasks = _find_task_states(job)
-        if job_state.was_cancelled(tasks):
+        last = [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]
+        if any(task.state.name == "CANCELLED" for task in last):
             console.print("cancelled; the same command continues")
             return made, loaded, True
-        if job_state.has_unmet_request(tasks):
+        if any(a.reason == schedule.REQUEST_NOT_MET for task in last for a in task.journal.attempts):
             return made, store.load(job.folder), False
     with store.locked(job.folder):
         return *plan_run(dataclasses.replace(job, retry=False), answers, [job.folder], console), False

@@ -5,7 +5,7 @@ import dataclasses
 import os
 import signal
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,6 @@ from scaling.cluster.submission_files import Submission, SubmittedTask
 from scaling.core import environment, store
 from scaling.core.case import Refusal
 from scaling.workers import transport
-from scaling.workers.schedule import REQUEST_NOT_MET
 
 UNKNOWN = "UNKNOWN"  # state of a task if the scheduler is not queried
 _WAITING = (
@@ -94,11 +93,7 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 
 
 def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
-    """Return (states of all tasks, error message), without raising an exception if the scheduler fails.
-
-    If the scheduler can be queried, the message is "". Otherwise, the states are those known without the
-    scheduler, see `find_tasks`.
-    """
+    """Return (states of all tasks, "") or, if the scheduler fails, (states known without it, the error)."""
     try:
         return find_tasks(results), ""
     except Refusal as refusal:
@@ -107,33 +102,25 @@ def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
 
 def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list[TaskState]:
     """Return the states of the tasks of one submission, and save new final states to disk."""
-    saved_states = {
-        name: (JobState(**saved["state"]), saved.get("settled", False))
-        for name, saved in _read_states(submission.folder).items()
-    }
-    unknown = JobState(UNKNOWN), False
-    tasks = [
-        TaskState(submission, entry, *saved_states.get(entry.name, unknown)) for entry in submission.entries
-    ]
-    open_tasks = [task for task in tasks if task.entry.name not in saved_states]
-    if not open_tasks:
-        return tasks
-    updated = _find_states(_add_job_ids(open_tasks, query_scheduler), query_scheduler)
-    by_name = {task.entry.name: task for task in updated}
-    not_final = (UNKNOWN, "LOST") if submission.kind == SLURM else (UNKNOWN,)  # sacct may report more later
-    save_states([task for task in updated if not task.state.live and task.state.name not in not_final])
-    return [by_name.get(task.entry.name, task) for task in tasks]
-
-
-def _add_job_ids(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskState]:
-    """Return the tasks of one submission with their job IDs. Query job IDs that the launcher did not save."""
-    jobs = {task.entry.name: task.entry.job or task.journal.job for task in tasks}
-    if query_scheduler and tasks[0].submission.kind == SLURM and None in jobs.values():
-        jobs |= _find_jobs_by_name(tasks[0].submission, jobs)
-    return [
-        dataclasses.replace(task, entry=dataclasses.replace(task.entry, job=jobs[task.entry.name]))
-        for task in tasks
-    ]
+    saved, on_slurm = _read_states(submission.folder), submission.kind == SLURM
+    tasks: dict[str, TaskState] = {}
+    for entry in submission.entries:
+        known = saved.get(entry.name, {"state": {"name": UNKNOWN}})
+        state = JobState(**known["state"])
+        tasks[entry.name] = TaskState(submission, entry, state, known.get("settled", False))
+    jobs = {name: t.entry.job or t.journal.job for name, t in tasks.items() if name not in saved}
+    if on_slurm and query_scheduler and None in jobs.values():
+        jobs |= _find_jobs_by_name(submission, jobs)
+    found = slurm.query_states(list(filter(None, jobs.values()))) if on_slurm and query_scheduler else {}
+    for name, job in jobs.items():
+        entry = tasks[name].entry
+        # A copy reads the journal after the query.
+        task = dataclasses.replace(tasks[name], entry=dataclasses.replace(entry, job=job))
+        state = found.get(job or "") or _find_unreported_state(task, query_scheduler, bool(entry.job))
+        tasks[name] = dataclasses.replace(task, state=state)
+    not_final = (*slurm.LIVE, UNKNOWN, *(["LOST"] if on_slurm else []))  # sacct may report more later
+    save_states(tasks[name] for name in jobs if tasks[name].state.name not in not_final)
+    return list(tasks.values())
 
 
 def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
@@ -161,45 +148,21 @@ def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -
     return job_ids
 
 
-def _find_states(tasks: Sequence[TaskState], query_scheduler: bool) -> list[TaskState]:
-    scheduler_states: dict[str, JobState] = {}
-    if query_scheduler and tasks[0].submission.kind == SLURM:
-        scheduler_states = slurm.query_states([task.entry.job for task in tasks if task.entry.job])
-    saved = {entry.name for entry in tasks[0].submission.entries if entry.job}
-    return [
-        dataclasses.replace(
-            task, state=_find_state(task, query_scheduler, scheduler_states, task.entry.name in saved)
-        )
-        for task in tasks
-    ]
-
-
-def _find_state(
-    task: TaskState, query_scheduler: bool, scheduler_states: Mapping[str, JobState], job_is_saved: bool
-) -> JobState:
-    """Return the current state of the job of a task.
+def _find_unreported_state(task: TaskState, query_scheduler: bool, job_is_saved: bool) -> JobState:
+    """Return the state of a task whose job Slurm does not report, or of a task without Slurm.
 
     Args:
         task: The task, with its job ID.
         query_scheduler: Whether the scheduler has been queried.
-        scheduler_states: States that the scheduler reports, by job ID.
         job_is_saved: Whether the launcher saved the job ID of the task.
     """
-    submission, job = task.submission, task.entry.job
-    if job and job in scheduler_states:
-        return scheduler_states[job]
-    on_slurm = submission.kind == SLURM
+    submission, on_slurm = task.submission, task.submission.kind == SLURM
     # The process of a local task is visible on the host of the launcher only.
     is_observable = query_scheduler if on_slurm else submission.host == environment.node_name()
     if is_observable and not on_slurm and _find_process(task):
         return JobState("RUNNING" if task.journal.runs else "PENDING", task.journal.node)
-    if (
-        is_observable
-        and on_slurm
-        and not job_is_saved
-        and (job or submission.may_be_submitting)
-        and not task.journal.runs
-    ):
+    may_be_submitted = not job_is_saved and (task.entry.job or submission.may_be_submitting)
+    if is_observable and on_slurm and may_be_submitted and not task.journal.runs:
         return JobState("PENDING", reason="being submitted")
     reported = _read_final_state(dataclasses.replace(task))  # a copy reads the journal again
     return reported if is_observable or reported.name == "COMPLETED" else JobState(UNKNOWN, reported.node)
@@ -251,10 +214,7 @@ def read_log(task: TaskState, kind: str) -> list[str]:
 
 
 def _find_process(task: TaskState) -> int | None:
-    """Return the ID of a running process of a local task, or None if there is none on this host.
-
-    The process is the task itself, or the command `timeout` that runs it.
-    """
+    """Return the process ID of a local task, or of the command `timeout` that runs it, if it is on this host."""
     folder = str(task.entry.folder.resolve()).encode()  # guards against a reused process ID
     for pid in (task.journal.pid, task.entry.job):
         with contextlib.suppress(OSError):
@@ -287,24 +247,6 @@ def _group_by_submission(tasks: Iterable[TaskState]) -> dict[Path, list[TaskStat
     for task in tasks:
         groups[task.entry.folder].append(task)
     return groups
-
-
-def was_cancelled(tasks: Sequence[TaskState]) -> bool:
-    """Return whether any task of the last submission was canceled.
-
-    In this case, the caller must not submit the remaining cases again.
-    """
-    return any(task.state.name == "CANCELLED" for task in _last_submission(tasks))
-
-
-def has_unmet_request(tasks: Sequence[TaskState]) -> bool:
-    """Return whether a case of the last submission failed because its devices differed from the request."""
-    attempts = (attempt for task in _last_submission(tasks) for attempt in task.journal.attempts)
-    return any(attempt.reason == REQUEST_NOT_MET for attempt in attempts)
-
-
-def _last_submission(tasks: Sequence[TaskState]) -> list[TaskState]:
-    return [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:

@@ -1,5 +1,6 @@
 """Journals of submitted tasks: write and read the events of a task as JSON lines, one file per run."""
 
+import contextlib
 import dataclasses
 import datetime
 import itertools
@@ -99,7 +100,7 @@ def read_journal(task: Path) -> TaskJournal:
     attempts: dict[tuple[int, str, int, int], TaskAttempt] = {}
     start: dict[str, Any] = {}
     last: dict[str, Any] = {}
-    for last in read_events(task):
+    for last in _read_events(task):
         if last["event"] == "started":
             start = last
         elif last["event"] in ("begin", "end"):
@@ -112,14 +113,27 @@ def read_journal(task: Path) -> TaskJournal:
     )  # fmt: skip
 
 
+def _read_events(task: Path) -> Iterator[dict[str, Any]]:
+    """Yield the events of all runs in order, with the number of the run as "run". Omit damaged lines."""
+    for number in itertools.count(1):
+        path = task.with_suffix(f".run-{number}.jsonl")
+        if not path.exists():
+            return
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                event = json.loads(line)
+                if isinstance(event, dict) and "event" in event:
+                    yield event | {"run": number}
+
+
 def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
     worker = event.get("seat")
     if worker is not None and worker not in attempt.workers:
         attempt = dataclasses.replace(attempt, workers=(*attempt.workers, worker))
     if event["event"] == "begin":
         return dataclasses.replace(attempt, began_at=attempt.began_at or event.get("at"))
-    status, reason, text = (event.get(name) for name in ("status", "reason", "text"))
-    return dataclasses.replace(attempt, ended_at=event.get("at"), status=status, reason=reason, text=text)
+    outcome = {name: event.get(name) for name in ("status", "reason", "text")}
+    return dataclasses.replace(attempt, ended_at=event.get("at"), **outcome)
 
 
 class Journal:
@@ -139,27 +153,9 @@ class Journal:
 
     def write(self, event: str, **fields: Any) -> None:
         """Append an event with the given fields and the current time to the journal, as one line of JSON."""
-        self._file.write(json.dumps({"at": _now(), "event": event} | fields) + "\n")
+        at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        self._file.write(json.dumps({"at": at, "event": event} | fields) + "\n")
         self._file.flush()
-
-
-def read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield the journal events of all runs of a task as dicts, in the order in which they were written.
-
-    The field "run" is the number of the run. Damaged lines are omitted.
-    """
-    for number in itertools.count(1):
-        try:
-            text = task.with_suffix(f".run-{number}.jsonl").read_text(encoding="utf-8", errors="replace")
-        except FileNotFoundError:
-            return
-        for line in text.splitlines():
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(event, dict) and "event" in event:
-                yield event | {"run": number}
 
 
 def current_job() -> str | None:
@@ -181,7 +177,3 @@ def seconds_between(began_at: str | None, ended_at: str | None = None) -> float 
         return max(0.0, (ended - began).total_seconds())
     except (TypeError, ValueError):
         return None
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

@@ -90,8 +90,6 @@ def lost_records(
         text: Explanation of the reason.
         all_cases: Whether to include the cases that never began.
     """
-    from scaling.workers import supervise
-
     begun = {unfinished.replicate_key: unfinished.attempt for unfinished in read_journal(task).unfinished}
     history = schedule.build_history(records, definition.environments.values())
     lost = []
@@ -103,10 +101,9 @@ def lost_records(
         if attempt is None or (identity, attempt) in history.recorded:
             continue
         # The environment as planned, because this process may run elsewhere.
-        planned = definition.environments[item.preflight.environment_key]
-        lost_item = dataclasses.replace(item, attempt=attempt)
-        record = supervise.empty_record(lost_item, planned | {"hosts": []}, definition.settings)
-        lost.append(dataclasses.replace(record, status="failed", reason=reason, text=text))
+        planned = definition.environments[item.preflight.environment_key] | {"hosts": []}
+        begun_item = dataclasses.replace(item, attempt=attempt)
+        lost.append(begun_item.record_without_result(planned, definition.settings, "failed", reason, text))
     return lost
 
 
@@ -129,42 +126,31 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
         return None
     if name not in _REASONS:
         name = job_state.state_in_log(task) or name
+    if begun and name in _REASONS:
+        reason, text = _REASONS[name]
+        limit = task.entry.minutes
+        return reason, text.format(minutes=limit, more=math.ceil(2 * limit)), False
     code = f", {task.state.reason}" if task.state.reason.startswith("exit code") else ""
-    cause = find_cause(task)
-    if not begun:
-        detail = f": {cause}; `scaling logs` shows more" if cause else ": `scaling logs` shows why"
-        text = f"its job ended ({name.lower()}{code}) before its first case{detail}"
-        return "timeout" if name == "TIMEOUT" else "killed", text, True
-    if name not in _REASONS:
-        detail = f": {cause}" if cause else ""
-        return "killed", f"its job ended ({name.lower()}{code}) while it ran{detail}", False
-    reason, text = _REASONS[name]
-    return reason, text.format(minutes=task.entry.minutes, more=math.ceil(2 * task.entry.minutes)), False
+    ended, cause = f"its job ended ({name.lower()}{code})", find_cause(task)
+    if begun:
+        return "killed", f"{ended} while it ran{f': {cause}' if cause else ''}", False
+    logs = f": {cause}; `scaling logs` shows more" if cause else ": `scaling logs` shows why"
+    return "timeout" if name == "TIMEOUT" else "killed", f"{ended} before its first case{logs}", True
 
 
 def find_cause(task: TaskState) -> str:
     """Return a message that explains why a task ended, from its journal or logs, or "" if there is none."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
-    if text := _find_failed_setup(job_state.read_log(task, "err")):
+    errors, output = job_state.read_log(task, "err"), job_state.read_log(task, "out")
+    if text := _find_failed_setup(errors):
         return text
-    for kind in ("err", "out"):
-        lines = [
-            line
-            for line in job_state.read_log(task, kind)
-            if line.strip() and not line.startswith(_UNINFORMATIVE_PREFIXES)
-        ]
-        if lines:
-            return environment.last_line("\n".join(lines), "")[:300]
-    return ""
+    lines = [line for line in [*output, *errors] if not line.startswith(_UNINFORMATIVE_PREFIXES)]
+    return environment.last_line("\n".join(lines), "")[:300]
 
 
 def _find_failed_setup(lines: Sequence[str]) -> str:
-    """Return a message about the setup line that failed, with its output, or "" if no setup line failed.
-
-    Args:
-        lines: Lines of the job log.
-    """
+    """Return a message about the setup line that failed, with its output, or "" if no setup line failed."""
     failures = [number for number, line in enumerate(lines) if line.startswith(submission_files.SETUP_FAILED)]
     if not failures:
         return ""

@@ -1,6 +1,5 @@
 """Distribute cases over Slurm tasks, so that the predicted run time of each task is within a time limit."""
 
-import dataclasses
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,17 +64,12 @@ def pack(
     predicted = planned_seconds(planned, schedule.machine, settings)
     predict = make_predictor(records, settings, predicted)
     groups = _group_by_curve(schedule, settings) if nested else _group_by_shape(schedule, settings)
-    tasks = [task for shape in groups for task in _fill_tasks(shape, groups[shape], predict, budget)]
-    if nested:
-        tasks = [
-            dataclasses.replace(task, sessions=_in_schedule_order(schedule, task.items)) for task in tasks
-        ]
-    return [
-        dataclasses.replace(
-            task, is_planned=all(i.case.key in predicted and i.attempt == 1 for i in task.items)
-        )
-        for task in tasks
-    ]
+    tasks = []
+    for shape in groups:
+        for items, seconds in _fill_tasks(groups[shape], predict, budget):
+            is_planned = all(item.case.key in predicted and item.attempt == 1 for item in items)
+            tasks.append(PackedTask(shape, _group_by_process(items), seconds, is_planned))
+    return tasks
 
 
 def _group_by_shape(
@@ -114,51 +108,35 @@ def _group_by_curve(
 def pack_into_one(tasks: Sequence[PackedTask]) -> list[PackedTask]:
     """Return a list with a single task of all cases, for a machine that runs one task at a time."""
     largest = max((task.shape for task in tasks), key=lambda shape: shape.devices)
-    return [
-        PackedTask(
-            largest,
-            tuple(session for task in tasks for session in task.sessions),
-            sum(t.seconds for t in tasks),
-        )
-    ]
+    sessions = tuple(session for task in tasks for session in task.sessions)
+    return [PackedTask(largest, sessions, sum(task.seconds for task in tasks))]
 
 
-def _in_schedule_order(
-    schedule: Schedule, items: Iterable[ScheduledCase]
-) -> tuple[tuple[ScheduledCase, ...], ...]:
-    chosen = set(map(id, items))
-    sessions = [tuple(item for item in session if id(item) in chosen) for session in schedule.sessions]
-    return tuple(session for session in sessions if session)
+def _group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
+    sessions: dict[tuple, list[ScheduledCase]] = defaultdict(list)
+    for item in sorted(items, key=lambda item: (item.replicate, item.order)):
+        sessions[item.session_key].append(item)
+    return tuple(map(tuple, sessions.values()))
 
 
 def _fill_tasks(
-    shape: ProcessShape,
-    groups: Iterable[Sequence[ScheduledCase]],
-    predict: Callable[[Case], float],
-    budget: float,
-) -> list[PackedTask]:
+    groups: Iterable[Sequence[ScheduledCase]], predict: Callable[[Case], float], budget: float
+) -> list[tuple[list[ScheduledCase], float]]:
     """Distribute groups of cases over tasks, in order, with as many groups per task as the budget allows.
 
-    Args:
-        shape: Process shape of the tasks.
-        groups: Groups of cases. The cases of a group stay together.
-        predict: Function from a case to its predicted duration in seconds.
-        budget: Maximum predicted duration of a task, in seconds.
+    The cases of a group stay together. Return the cases of each task and its predicted seconds.
     """
-    tasks: list[PackedTask] = []
-    sessions: list[tuple[ScheduledCase, ...]] = []
-    total = 0.0
+    tasks: list[tuple[list[ScheduledCase], float]] = []
+    items, processes, total = list[ScheduledCase](), set[tuple](), 0.0
     for group in groups:
-        seconds = sum(predict(item.case) for item in group)
-        new_process = not sessions or sessions[-1][0].session_key != group[0].session_key
-        if sessions and total + seconds + _START_SECONDS * new_process > budget:
-            tasks.append(PackedTask(shape, tuple(sessions), total))
-            sessions, total, new_process = [], 0.0, True
-        if new_process:
-            sessions.append(())
-        sessions[-1] += tuple(group)
-        total += seconds + _START_SECONDS * new_process
-    return [*tasks, PackedTask(shape, tuple(sessions), total)] if sessions else tasks
+        seconds, needed = sum(predict(item.case) for item in group), {item.session_key for item in group}
+        if items and total + seconds + _START_SECONDS * len(needed - processes) > budget:
+            tasks.append((items, total))
+            items, processes, total = [], set(), 0.0
+        total += seconds + _START_SECONDS * len(needed - processes)
+        items += group
+        processes |= needed
+    return [*tasks, (items, total)] if items else tasks
 
 
 def planned_seconds(planned: Iterable[Record], machine: Machine, settings: RunSettings) -> dict[str, float]:
@@ -219,10 +197,7 @@ def make_predictor(
 
 
 def _repeated_seconds(record: Record, settings: RunSettings) -> float | None:
-    """Return the predicted time to measure the case of a record again, in seconds.
-
-    The current sampling settings apply. Return None if the record does not contain the time of every stage.
-    """
+    """Return the predicted seconds to measure a case again, or None if the record lacks a stage."""
     stages = [getattr(record, name) for name in STAGES]
     if None in stages:
         return None
@@ -232,5 +207,4 @@ def _repeated_seconds(record: Record, settings: RunSettings) -> float | None:
 
 
 def _similarity_key(case: Case) -> tuple:
-    """Return the fields that determine the compile time. Cases with equal fields have similar durations."""
     return case.workload, case.target, case.mode, case.batch, case.split, case.api, case.engine, case.chunk

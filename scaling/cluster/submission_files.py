@@ -26,9 +26,8 @@ from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.environment import node_name
 from scaling.core.timing import Sampling
 from scaling.workers.machine import Machine, ProcessShape
-from scaling.workers.preflight_result import PreflightResult
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule, ScheduledCase
+from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase
 
 SETUP_FAILED = "scaling: setup line failed with exit status"  # prefix of the line that a job writes
 _FILE = "submission.json"

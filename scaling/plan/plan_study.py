@@ -28,8 +28,8 @@ from scaling.plan.hardware import Hardware
 from scaling.study import grid, preflight
 from scaling.study.results_folder import create_results, parse_results
 from scaling.workers import cores
-from scaling.workers.preflight_result import PreflightResult
 from scaling.workers.run_settings import RunSettings
+from scaling.workers.schedule import PreflightResult
 
 # Dict from platform to packages. One of them must be installed to compile for the platform.
 _COMPILERS = {"tpu": ("libtpu",), "gpu": ("jax-cuda12-plugin", "jax-cuda13-plugin"), "cpu": ("jaxlib",)}

@@ -25,7 +25,7 @@ from scaling.core import environment, store
 from scaling.core.case import VIEWS, Case, Refusal, defaults, from_dict, to_dict, user_modules
 from scaling.study.grid import GridCell, UnusedField, refuse_unused
 from scaling.workers import cores
-from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.schedule import PreflightResult
 
 if TYPE_CHECKING:
     from scaling.workers.child_process import ChildProcess, Event

@@ -5,6 +5,7 @@ count if its reason may no longer apply, for example because a missing package h
 """
 
 import dataclasses
+import datetime
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -14,9 +15,7 @@ from typing import Any
 from scaling.core import environment, store
 from scaling.core.case import Case, problem, to_dict, user_modules
 from scaling.core.record import Record
-from scaling.workers import cores, jax_platform
 from scaling.workers.machine import Machine, ProcessShape
-from scaling.workers.preflight_result import PreflightResult
 from scaling.workers.run_settings import RunSettings
 
 # Reason of a failure in which the devices differ from the request. It does not count as an attempt.
@@ -27,6 +26,31 @@ TRANSIENT_FAILURES = ("killed", "timeout", "preempted", "node_failed", "cancelle
 _TEMPORARY_SKIPS = ("not_offered", "not_installed", "dominated")
 Environment = dict[str, Any]  # the field `environment` of a record
 Identity = tuple[str, str, int]  # case key, digest of the environment, replicate
+
+
+@dataclass(frozen=True)
+class PreflightResult:
+    """Result of checking, before any measurement, whether a benchmark case can run.
+
+    Attributes:
+        case: The case with all defaults filled in, or as written in the study if the check itself failed.
+        inapplicable: (reason, text) of the "skipped" record to write if the case cannot run, for example
+            because its combination of options is undefined. None if the case can run.
+        workload_digest: Hash of the source code of the differentiated function, or None if unknown.
+        engine: (name, version) of each package that runs the case instead of JAX. Empty for JAX.
+        failure: (reason, text) of the "failed" record to write if the check itself failed. None otherwise.
+    """
+
+    case: Case
+    inapplicable: tuple[str, str] | None
+    workload_digest: str | None
+    engine: tuple[tuple[str, str | None], ...] = ()
+    failure: tuple[str, str] | None = None
+
+    @property
+    def environment_key(self) -> tuple:
+        """Return (workload digest, package versions). Cases with equal keys have equal environments."""
+        return self.workload_digest, self.engine
 
 
 @dataclass(frozen=True)
@@ -62,6 +86,16 @@ class ScheduledCase:
             environments: The planned environments, by `PreflightResult.environment_key`.
         """
         return self.case.key, environments[self.preflight.environment_key]["digest"], self.replicate
+
+    def record_without_result(
+        self, environment: Environment, settings: RunSettings, status: str, reason: str, text: str
+    ) -> Record:
+        """Return a record without measurements, for a case that no worker has recorded."""
+        return Record(
+            self.case, status, environment, order=self.order, order_seed=settings.order_seed,
+            attempt=self.attempt, replicate=self.replicate, reason=reason, text=text,
+            started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
+        )  # fmt: skip
 
     @property
     def session_key(self) -> tuple:
@@ -106,15 +140,6 @@ class Schedule:
     def missing(self) -> int:
         """Return the number of cases that the run will execute. Each replicate of a case counts."""
         return sum(len(session) for session in self.sessions)
-
-
-def local_machine() -> Machine:
-    """Return this host as a `Machine`: JAX platform, device model, and number of devices or CPU cores."""
-    platform = jax_platform.find_platform()
-    if platform == "cpu":
-        return Machine(platform, None, len(cores.usable_cores()))
-    probed = jax_platform.find_devices()
-    return Machine(platform, probed["device_kind"], probed["devices"])
 
 
 def make_schedule(

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import datetime
 import random
 import sys
 import time
@@ -18,7 +17,12 @@ from scaling.core.case import AUTO, Case, non_default_fields, user_modules
 from scaling.core.record import Record
 from scaling.workers import cores, worker_group
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
+from scaling.workers.schedule import (
+    Schedule,
+    ScheduledCase,
+    group_by_problem,
+    process_shape,
+)
 from scaling.workers.worker_group import RecordNotWritten, Variant, WorkerDied, WorkerGroup
 
 if TYPE_CHECKING:
@@ -119,15 +123,6 @@ def run_schedule(
             run.record_end(WorkItem(item, variant), status, reason, text)
     for session in schedule.sessions:
         run.supervise(session)
-
-
-def empty_record(item: ScheduledCase, environment: dict[str, Any], settings: RunSettings) -> Record:
-    """Return a record with status "failed" and no measurements for a case that no worker has recorded."""
-    return Record(
-        item.case, "failed", environment, order=item.order, order_seed=settings.order_seed,
-        attempt=item.attempt, replicate=item.replicate,
-        started_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-    )  # fmt: skip
 
 
 @dataclass
@@ -240,9 +235,10 @@ class _Run:
             count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
             hosts = self.options.transport.host_names(count)
             environment = environment | ({"hosts": hosts} if hosts else {})
-        record = empty_record(work.item, environment, self.settings)
         try:
-            results.writer.append(dataclasses.replace(record, status=status, reason=reason, text=text))
+            results.writer.append(
+                work.item.record_without_result(environment, self.settings, status, reason, text)
+            )
         except OSError as error:
             raise RecordNotWritten(error.strerror) from None
         end = {"event": "end", "status": status, "reason": reason, "text": text, "seconds": []}

@@ -11,7 +11,7 @@ from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
 from scaling.plan import plan_study
 from scaling.study import completion
-from scaling.workers.preflight_result import PreflightResult
+from scaling.workers.schedule import PreflightResult
 from tests.support import ceilings, made_up
 from tests.support.devices import HERE, ONCE
 

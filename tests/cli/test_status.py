@@ -30,9 +30,8 @@ from scaling.core.record import to_line
 from scaling.study.completion import complete
 from scaling.workers import schedule
 from scaling.workers.machine import Machine, ProcessShape
-from scaling.workers.preflight_result import PreflightResult
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import ScheduledCase, study_manifest
+from scaling.workers.schedule import PreflightResult, ScheduledCase, study_manifest
 
 SLOW = [
     "run", "study=function", "workload=poisson", "points=[16,32,48]", "devices=1", "mode=jacrev", "results=here",

@@ -14,10 +14,10 @@ from scaling.core import environment
 from scaling.core.case import Case
 from scaling.core.store import Writer, load
 from scaling.study.completion import complete
-from scaling.workers import schedule, supervise
+from scaling.workers import schedule
 from scaling.workers.machine import Machine, ProcessShape
-from scaling.workers.preflight_result import PreflightResult
 from scaling.workers.run_settings import RunSettings
+from scaling.workers.schedule import PreflightResult
 
 NODES = Machine("cpu", None, 2, 2, "of partition main", remote=True)
 SETTINGS = RunSettings(attempts=3)
@@ -317,10 +317,8 @@ def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_re
     (recorded,) = work.environments.values()
 
     def failed(attempt):
-        blank = supervise.empty_record(
-            dataclasses.replace(work.items[0], attempt=attempt), recorded, SETTINGS
-        )
-        return dataclasses.replace(blank, reason="wrong_answer", text="")
+        item = dataclasses.replace(work.items[0], attempt=attempt)
+        return item.record_without_result(recorded, SETTINGS, "failed", "wrong_answer", "")
 
     def attempts(jobs):
         return {item.case.key: item.attempt for job in jobs for item in job}

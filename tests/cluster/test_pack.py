@@ -13,8 +13,8 @@ from scaling.core.record import STAGES, Record
 from scaling.core.timing import Sampling
 from scaling.workers import schedule
 from scaling.workers.machine import ONE_PER_DEVICE, Machine, ProcessShape
-from scaling.workers.preflight_result import PreflightResult
 from scaling.workers.run_settings import RunSettings
+from scaling.workers.schedule import PreflightResult
 
 NODES = Machine("cpu", None, 4, nodes=4, name="of partition main", remote=True)
 

@@ -10,9 +10,8 @@ from scaling.core.case import Case
 from scaling.core.store import Writer, latest, load
 from scaling.workers import supervise, worker_group
 from scaling.workers.machine import Machine
-from scaling.workers.preflight_result import PreflightResult
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule, ScheduledCase
+from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase
 from scaling.workers.worker_group import Variant, WorkerDied
 
 UNBOUND = RunSettings(bind=False)  # nothing is measured, so the tests need not wait for free cores

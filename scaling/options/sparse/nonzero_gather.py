@@ -15,8 +15,7 @@ import numpy as np
 
 from scaling.core.jacobian import Slices, map_seeds
 from scaling.core.layout import COLORS, POSITIONS
-from scaling.core.shape import Coloring
-from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
+from scaling.core.shape import Coloring, DerivativeShape, LinearMapPart, ceil_div
 
 
 @dataclass(frozen=True)
