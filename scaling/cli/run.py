@@ -38,7 +38,7 @@ from scaling.study.compose import compose, configuration
 from scaling.workers import schedule
 from scaling.workers.machine import Machine, local_machine
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import Schedule
+from scaling.workers.schedule import PreflightResult, Schedule
 
 
 @dataclass(frozen=True)
