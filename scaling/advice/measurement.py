@@ -11,6 +11,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 
 from scaling.core import run_case
 from scaling.core.case import Case
+from scaling.core.formatting import count_of
 from scaling.core.record import Record
 from scaling.core.run_case import Attempt, ProcessGroup
 from scaling.core.timing import Sampling, ratio_interval
@@ -106,5 +107,5 @@ def describe_certainty(best: Record, others: Sequence[Record]) -> str:
     if not rivals:
         count = f"{len(others) + 1} candidates that were measured"
         return f"it is the fastest of the {count}; the others are slower at 95 % confidence, or twice as slow"
-    how = "are within 3 % of it" if all(_is_close(rival, best) for rival in rivals) else "may be as fast"
-    return f"{len(rivals)} of the {len(others)} others that were measured {how}"
+    close = ", within 3 % of it" if all(_is_close(rival, best) for rival in rivals) else ""
+    return f"{count_of(len(rivals), 'other measured candidate')} may be as fast{close}"

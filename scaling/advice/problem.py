@@ -103,7 +103,7 @@ def make_problem(
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
         found = ", ".join(f"{name} has {length:,}" for name, length in lengths.items())
         raise Refusal(
-            f"points must have equally long leading axes: {found}; an input without one belongs in shared"
+            f"points must have leading axes of one length, at least 1: {found}; an input without one belongs in shared"
         )
     inputs = {**points, **shared}
     names = _read_wrt(wrt if wrt not in (None, "") else next(iter(points)), inputs)

@@ -148,8 +148,9 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
         raise Refusal(
             f"devices={count}: this machine has {count_of(len(usable), 'core')}; use 1 to {len(usable)}"
         )
+    variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
     only_cpu = {"JAX_PLATFORMS": "cpu"} if is_bound or job["hardware"] else {}
-    os.environ.update(environment.variables("cpu" if is_bound else "gpu") | only_cpu)
+    os.environ.update(variables | only_cpu)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         future = pool.submit(_advise, job | {"cores": usable[:count] if is_bound else None})
         while True:
