@@ -29,7 +29,7 @@ from scaling.core.reference import (
     reference_spec,
     reference_values,
 )
-from scaling.core.shape import DerivativeShape, Pattern, to_dense
+from scaling.core.shape import DerivativeShape, Pattern, result_shape, to_dense
 from scaling.core.tolerances import at_least, least_scale, reduce_jacobians, relative_error
 from scaling.core.workload import Workload
 
@@ -176,13 +176,8 @@ def _unit(spec: ReferenceSpec) -> str:
 
 
 def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
-    sizes, case = spec.sizes, spec.case
-    if case.ad_mode.is_value:
-        expected = (1, 1) if spec.reduction.sums_points else (sizes.values, 1)
-    elif spec.pattern is not None:
-        expected = (1, len(spec.pattern.rows))
-    else:
-        expected = spec.reduction.shape(1 if sizes.summed else sizes.outputs, sizes.inputs)
+    case, pattern = spec.case, spec.pattern
+    expected = (1, len(pattern.rows)) if pattern else result_shape(case, spec.workload, spec.sizes)[1:]
     has_points = len(result) == case.points or (spec.reduction.sums_points and len(result) > 0)
     if result.shape[1:] != expected or not has_points:
         raise Refusal(
@@ -230,13 +225,13 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
     result, note, lacking = result.astype(np.float64), "", []
     if spec.common is None and spec.pattern is not None:
         result = to_dense(spec.pattern, result[:, 0])
-    elif spec.common is not None and spec.common.has is not None:  # the detected pattern differs
-        index, has, missing = spec.common.at, spec.common.has, spec.common.lacking
-        zeros = np.zeros_like(expected[..., missing])
-        if zeros.size:
-            lacking = [EntryComparison(zeros, expected[..., missing], scale[..., missing])]
-        if count := int(np.count_nonzero(expected[..., missing].any(axis=(0, 1)))):
-            note = f"; of the entries that are not zero the pattern lacks {count}"
+    elif spec.common is not None:
+        index, has, missing = spec.common
+        if missing.size:
+            unknown = expected[..., missing]
+            lacking = [EntryComparison(np.zeros_like(unknown), unknown, scale[..., missing])]
+            if count := int(np.count_nonzero(unknown.any(axis=(0, 1)))):
+                note = f"; of the entries that are not zero the pattern lacks {count}"
         scale = np.where(has, scale[..., index], largest[:, None, None])
         expected = np.where(has, expected[..., index], 0.0)
     step_error = np.zeros(len(result))

@@ -6,7 +6,7 @@ row of a seed matrix, which is the identity. With seeds=colored, a row of the se
 of all rows of the identity that have one color. The points (batch elements), the rows of the seed matrix, or
 both are partitioned over the devices. With `chunk`, a device stores at most `chunk` slices at a time.
 
-The device mesh and the APIs are in layout.py. The assembly of the result on the host is in gather.py.
+The device mesh, the APIs and the assembly of the result on the host are in layout.py.
 """
 
 import functools

@@ -1,9 +1,10 @@
-"""Partition the computation of a derivative over devices with `jit`, `shard_map` or `pmap`; place its inputs.
+"""Partition a derivative over devices with `jit`, `shard_map` or `pmap`; place its inputs, gather its result.
 
 The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). Either axis
 may have length 1. All three APIs wrap the same function, which each device runs. `lay_out` returns the
 wrapped function to compile, with the shapes and shardings of its arguments. `place_inputs` transfers the
-arguments to the devices.
+arguments to the devices. Every result has the two axes of the mesh as leading axes; `gather_pieces` removes
+padding and adds the partial sums of the devices in float64.
 """
 
 import math
@@ -242,8 +243,7 @@ def _place_argument(
 def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> list[np.ndarray]:
     """Return a result as a list of host arrays, whose concatenation along the last axis is the whole result.
 
-    `result` is the pytree of arrays that the devices return. For an AD mode with seeds it is a tuple with one
-    entry per linear map (forward mode, reverse mode or both).
+    `result` is an array, or for an AD mode with seeds a tuple with one entry per linear map.
     """
     if not case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)

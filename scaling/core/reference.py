@@ -133,9 +133,7 @@ def reference_spec(
     own_pattern = _own_pattern(case, workload, sizes)
     pattern = _result_pattern(case, sizes, detected or own_pattern)
     nonzeros_pattern = own_pattern if _uses_nonzeros(workload, sizes, reduction, pattern) else None
-    common = None
-    if pattern is not None and nonzeros_pattern is not None:
-        common = common_entries(pattern, nonzeros_pattern)
+    common = common_entries(pattern, nonzeros_pattern) if pattern and nonzeros_pattern else None
     computed = None
     has_values = case.ad_mode.is_value and closed_form(case, workload) is not None
     if nonzeros_pattern is None and workload.reference is None and not has_values:

@@ -8,7 +8,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -86,14 +86,13 @@ class Coloring:
     color_seconds: float = 0.0
 
 
-@dataclass(frozen=True)
-class CommonEntries:
-    """The entries that two patterns, `ours` and `theirs`, share. All fields are None for equal patterns."""
+class CommonEntries(NamedTuple):
+    """The entries that two patterns, `ours` and `theirs`, share."""
 
     # For each entry of `ours`, its index in `theirs`, or an arbitrary index if `theirs` lacks it.
-    at: np.ndarray | None = None
-    has: np.ndarray | None = None  # for each entry of `ours`, whether `theirs` contains it
-    lacking: np.ndarray | None = None  # the indices in `theirs` of the entries that `ours` does not contain
+    at: np.ndarray
+    has: np.ndarray  # for each entry of `ours`, whether `theirs` contains it
+    lacking: np.ndarray  # the indices in `theirs` of the entries that `ours` does not contain
 
 
 @dataclass(frozen=True)
@@ -319,8 +318,6 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 def common_entries(ours: Pattern, theirs: Pattern) -> CommonEntries:
     """Return which entries two sparsity patterns of Jacobians of the same shape have in common."""
-    if np.array_equal(ours.rows, theirs.rows) and np.array_equal(ours.cols, theirs.cols):
-        return CommonEntries()
     our_indices, their_indices = _flat_indices(ours), _flat_indices(theirs)
     at = np.minimum(np.searchsorted(their_indices, our_indices), len(their_indices) - 1)
     has = their_indices[at] == our_indices
