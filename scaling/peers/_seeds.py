@@ -74,17 +74,15 @@ class Batch:
         cotangent like `like`, the outputs, to a row for each input.
         """
         points = 1 if self.case.batch == "whole" else self.case.points
-        parts: list[np.ndarray] = []
+        count = like.size // points // self.rows_per_sum
+        parts = [np.empty((count, *a.shape), a.dtype) for a in self.x]
         for k, seed in enumerate(unit_seeds(like, points)):
-            row, (index, remainder) = pull(seed), divmod(k, self.rows_per_sum)
-            if not parts:
-                count = like.size // points // self.rows_per_sum
-                parts = [np.empty((count, *a.shape), a.dtype) for a in row]
-            for part, a in zip(parts, row, strict=True):
-                if remainder:
-                    part[index] += a
+            index, is_added = divmod(k, self.rows_per_sum)
+            for part, row in zip(parts, pull(seed), strict=True):
+                if is_added:
+                    part[index] += row
                 else:
-                    part[index] = a
+                    part[index] = row
         return parts
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
