@@ -17,9 +17,8 @@ from scaling.analysis.cases import (
 )
 from scaling.analysis.estimate_text import format_ratio
 from scaling.analysis.ratios import Estimate
-from scaling.analysis.timings import Timing, pool_processes, time_ratio
+from scaling.analysis.timings import Timing, time_ratio
 from scaling.core.case import Case, label, problem
-from scaling.core.record import Record
 
 KINDS = ("strong", "weak")
 _WORK_TOLERANCE = 0.01  # relative variation of work per device allowed in a weak scaling curve
@@ -95,12 +94,12 @@ class Curve:
         return f"{size_name(share)} for each device"
 
 
-def scaling_curves(records: Iterable[Record], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
+def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
     """Return the scaling curves of the given kinds, "strong" and "weak", each within one environment.
 
     Timings on devices that shared CPU cores are omitted, and so are weak curves with unequal work per device.
     """
-    timings = [timing for timing in pool_processes(records) if timing.honest]
+    timings = [timing for timing in timings if timing.honest]
     plain = _best_plain_programs(timings)
     series = {kind: _series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS}
     if len(scaling) > 1:  # a series with one device count may belong to a series of the other kind
@@ -113,15 +112,15 @@ def scaling_curves(records: Iterable[Record], scaling: Sequence[str] = ("strong"
     return [_build_curve(kind, s, plain) for kind in KINDS for s in series[kind]]
 
 
-def weak_refusals(records: Iterable[Record]) -> list[str]:
+def weak_refusals(timings: Iterable[Timing]) -> list[str]:
     """Return a sentence for each series of timings that is rejected as a weak scaling curve.
 
     The sentence states the reason: the work per device varies or was not counted.
     """
-    timings = [timing for timing in pool_processes(records) if timing.honest]
+    honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
-        for series in _series_of_kind(timings, "weak")
+        for series in _series_of_kind(honest, "weak")
         if (reason := _describe_unequal_work(series))
     ]
 

@@ -141,9 +141,10 @@ def read(
     cases = study.get("cases")
     cells = [cell for cell in cases if isinstance(cell, dict)] if isinstance(cases, list) else []
     records = [r for r in latest([*loaded.records, *unrecorded]) if only is None or r.setting in only]
-    studied, run = [r for r in records if r.case.kind == "case"], states(records)
-    timings, fastest = pool_processes(records), fastest_methods(studied)
-    curves, sweeps = analysis.scaling_curves(studied, kinds), size_sweeps(studied)
+    timings, run = pool_processes(records), states(records)
+    studied = [timing for timing in timings if timing.case.kind == "case"]
+    fastest, sweeps = fastest_methods(studied), size_sweeps(studied)
+    curves = analysis.scaling_curves(studied, kinds)
     peaks = [timing for timing in timings if timing.case.kind == "ceiling"]
     return Findings(
         name=str(study.get("study") or folder.resolve().name),
@@ -165,7 +166,7 @@ def read(
         scaling_fits=[(curve, fits) for curve in curves if (fits := fit_laws(curve))],
         efficiency_breakdowns=[(c, parts) for c in curves if (parts := efficiency_breakdowns(c, peaks))],
         size_exponents=size_exponents(sweeps),
-        pareto_fronts=pareto_fronts(studied),
+        pareto_fronts=pareto_fronts(studied, records),
         mesh_comparisons=compare_settings(timings, "mesh"),
         forward_comparisons=compare_settings(timings, "forward"),
         overlaps=overlap_gains(timings),

@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 from scaling.analysis.cases import group_by, method_of, without_memory_setting
 from scaling.analysis.ratios import Estimate
-from scaling.analysis.timings import Timing, break_even_calls, pool_processes, reasons_for_doubt, time_ratio
+from scaling.analysis.timings import Timing, break_even_calls, reasons_for_doubt, time_ratio
 from scaling.core import memory
 from scaling.core.case import AUTO, Case, problem
 from scaling.core.record import Record
-from scaling.core.store import latest
 
 OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
@@ -153,13 +152,15 @@ class ParetoFront:
         return next(setting for setting in self.best if setting.seconds <= factor * self.fastest.seconds)
 
 
-def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
-    """Return a Pareto front for each program that was measured with two memory settings or more."""
-    newest = latest(records)
-    timings = [t for t in pool_processes(newest) if t.honest and not t.case.ad_mode.is_value]
-    needed = ((memory.bytes_while_running(vars(t.records[0])), t) for t in timings)
+def pareto_fronts(timings: Iterable[Timing], records: Iterable[Record]) -> list[ParetoFront]:
+    """Return a Pareto front for each program that was measured with two memory settings or more.
+
+    `records` are the newest ones of all cases, which include those that ran out of memory.
+    """
+    honest = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
+    needed = ((memory.bytes_while_running(vars(t.records[0])), t) for t in honest)
     points = [MemoryPoint(held, t.median, t) for held, t in needed if held]
-    short = {(r.setting, r.case): r for r in newest if r.reason in OUT_OF_MEMORY_REASONS}
+    short = {(r.setting, r.case): r for r in records if r.reason in OUT_OF_MEMORY_REASONS}
     not_fitting = group_by(short.values(), lambda r: (r.setting, without_memory_setting(r.case)))
     programs = group_by(points, lambda p: (p.timing.environment, without_memory_setting(p.timing.case)))
     fronts = []
