@@ -214,11 +214,6 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
     return format_ratio(ratio.value, sign=sign) if point.is_baseline else format_ratio(*ratio, sign=sign)
 
 
-def multi_point_curves(curves: Iterable[Curve]) -> list[Curve]:
-    """Return the scaling curves that contain measurements on at least two device counts."""
-    return [curve for curve in curves if len(curve.points) > 1]
-
-
 def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
     """Return the scaling curves of each function's largest problem, as one list of curves per problem.
 
@@ -226,11 +221,10 @@ def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
     that was measured on fewer than three device counts is chosen only if there is no other problem of the
     function. Curves of function values, without derivatives, come last.
     """
-    families = group_by(
-        multi_point_curves(curves), lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case))
-    )
+    several = (curve for curve in curves if len(curve.points) > 1)
+    families = group_by(several, lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case)))
     problems = (group_by(family, lambda curve: problem(curve.case)).values() for family in families.values())
-    rows = [max(several, key=_problem_rank) for several in problems]
+    rows = [max(curves, key=_problem_rank) for curves in problems]
     return sorted(rows, key=lambda row: row[0].case.ad_mode.is_value)
 
 

@@ -30,6 +30,7 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import plan_answers
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.core import store
+from scaling.core.formatting import count_of
 from scaling.core.record import STATUSES, Record
 from scaling.core.store import replace_file
 from scaling.report import answer_tables, page_tables
@@ -73,7 +74,7 @@ def table_section(table: Table, opened: bool = False) -> Section:
     note.
     """
     summary = "" if opened else table.note.partition(". ")[0].rstrip(".")
-    tells = ", ".join(filter(None, (table.size, summary)))
+    tells = ", ".join(filter(None, (count_of(len(table.rows), "row"), summary)))
     return Section(table.anchor, table.title, tells, table.note, table=table, opened=opened)
 
 

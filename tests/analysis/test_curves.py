@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from scaling.analysis import curves
-from scaling.analysis.cases import Method, family_key, family_name, method_of
+from scaling.analysis.cases import Method, base_method, family_key, family_name, method_of
 from scaling.analysis.crossover import fastest_methods
 from scaling.analysis.growth import size_sweeps
 from scaling.analysis.timings import pool_processes
@@ -327,7 +327,9 @@ def test_method_name_states_the_number_of_seeds_per_chunk():
 ])  # fmt: skip
 def test_method_name_states_every_setting(fields, name):
     method = method_of(Case("linear", **fields))
-    assert method.name == name and (method.without_memory_setting.name != name) is bool(method.memory_setting)
+    assert method.name == name and (base_method(Case("linear", **fields)).name != name) is bool(
+        method.memory_setting
+    )
 
 
 def test_reduction_of_the_jacobian_is_a_different_problem():
