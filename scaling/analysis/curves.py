@@ -100,7 +100,8 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
     Timings on devices that shared CPU cores are omitted, and so are weak curves with unequal work per device.
     """
     timings = [timing for timing in timings if timing.honest]
-    plain = _best_plain_programs(timings)
+    programs = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and competes(t.case))
+    plain = least_by(programs, lambda t: (t.environment, problem(t.case)), lambda t: t.median)
     series = {kind: _series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS}
     if len(scaling) > 1:  # a series with one device count may belong to a series of the other kind
         series["weak"] = [s for s in series["weak"] if len(s) > 1]
@@ -167,11 +168,6 @@ def derived_bytes_note(series: Iterable[Timing]) -> str:
     """
     old = any(record.compulsory_bytes is None for timing in series for record in timing.records)
     return " (derived: argument_bytes + output_bytes)" if old else ""
-
-
-def _best_plain_programs(timings: Iterable[Timing]) -> dict[tuple, Timing]:
-    plain = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and competes(t.case))
-    return least_by(plain, lambda t: (t.environment, problem(t.case)), lambda t: t.median)
 
 
 def _build_curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -> Curve:

@@ -14,7 +14,7 @@ from scaling.analysis.cases import (
     size_name,
 )
 from scaling.analysis.crossover import Crossover, FastestModeMap
-from scaling.analysis.curves import Curve
+from scaling.analysis.curves import KINDS, Curve
 from scaling.analysis.estimate_text import (
     UNDETERMINED,
     format_exponent,
@@ -140,7 +140,7 @@ def _describe_exponents(rows: Sequence[SizeExponent]) -> str:
     return f"{what} {count_of(sweep.case.devices, 'device')} {'; '.join(parts)}"
 
 
-def describe_laws(findings: Findings) -> list[str]:
+def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
     """Return a sentence for each function and kind of scaling that names the scaling law with the best fit.
 
     Of the scaling curves of the largest problem, the one with the shortest time on its most devices is
@@ -154,7 +154,7 @@ def describe_laws(findings: Findings) -> list[str]:
     ]
     return [
         sentence
-        for kind in ("strong", "weak")
+        for kind in kinds
         for sentence in _describe_largest(
             findings,
             [pair for pair in best if pair[0].kind == kind],

@@ -4,7 +4,6 @@ The template is page.html.jinja, which includes page.css and page.js. Text from 
 browser, vega.min.js renders the figures.
 """
 
-import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -139,11 +138,7 @@ def _figure_sections(findings: Findings) -> list[Section]:
 
 
 def _figure_notes(findings: Findings) -> dict[str, list[str]]:
-    of_kind = {kind: [fit for fit in findings.scaling_fits if fit[0].kind == kind] for kind in KINDS}
-    notes = {
-        f"scaling-{kind}": trends.describe_laws(dataclasses.replace(findings, scaling_fits=fits))
-        for kind, fits in of_kind.items()
-    }
+    notes = {f"scaling-{kind}": trends.describe_laws(findings, [kind]) for kind in KINDS}
     stems = file_stems(each.hardware for each in findings.plan_scores)
     notes |= {f"score-{stems[each.hardware]}": describe_score(each) for each in findings.plan_scores}
     return notes | {
