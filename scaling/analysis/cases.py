@@ -3,13 +3,14 @@
 import dataclasses
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from scaling.core.case import AUTO, Case, defaults
 from scaling.core.formatting import count_of, format_bytes
 from scaling.core.modes import MODES
 
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 # Fields that trade memory for time without changing the result or the AD mode. Their default is None.
 MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 
@@ -67,7 +68,7 @@ def _at_a_time(count: int | None, noun: str) -> str:
 
 def without_memory_setting(case: Case) -> Case:
     """Return the same case with the default memory setting: all seeds and points at once."""
-    return replace(case, **defaults(MEMORY_FIELDS))
+    return dataclasses.replace(case, **defaults(MEMORY_FIELDS))
 
 
 def method_of(case: Case) -> Method:
@@ -92,10 +93,6 @@ def describe_call(case: Case) -> str:
     return _join(
         case.api, f"{case.split} split", case.split == "both" and mesh, case.overlap and "overlapped"
     )
-
-
-T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

@@ -1,4 +1,4 @@
-"""Crossover sizes: the fastest mode for each size and device count, and the sizes at which it changes.
+"""The fastest method of each problem (class FastestMethod), and the crossover sizes at which it changes.
 
 Between the measured sizes, the times are interpolated by straight lines through their logarithms.
 """

@@ -1,4 +1,4 @@
-"""Empirical complexity: the exponent with which the time of each method grows with a problem size.
+"""Times against problem size (class SizeSweep), and the exponent with which the time of each method grows.
 
 The exponent is the slope of a straight line that is fitted to the logarithms of the measured times against
 those of the sizes. It is not an asymptotic limit. With four sizes or more, a fitted parabola shows whether

@@ -1,4 +1,4 @@
-"""HTML page of a results folder, in one file that works offline: badges, cards, tables and figures.
+"""HTML page of a results folder, or of a comparison of two, in one file that works offline.
 
 The template is page.html.jinja, which includes page.css and page.js. Text from records is escaped. In the
 browser, vega.min.js renders the figures.
@@ -31,7 +31,6 @@ from scaling.analysis.lint import lint_findings, verdict
 from scaling.core import store
 from scaling.core.formatting import count_of
 from scaling.core.record import STATUSES, Record
-from scaling.core.store import replace_file
 from scaling.report import answer_tables, page_tables
 from scaling.report.answer_tables import Card
 from scaling.report.case_panel import case_panels, samples_spec
@@ -189,7 +188,7 @@ def write_comparison(comparison: FolderComparison) -> Path:
     """
     target = comparison.b / "report" / "comparison.html"
     target.parent.mkdir(exist_ok=True)
-    replace_file(target, render(comparison_page(comparison)).encode())
+    store.replace_file(target, render(comparison_page(comparison)).encode())
     return target
 
 
