@@ -3,13 +3,14 @@
 import dataclasses
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from scaling.core.case import AUTO, Case
+from scaling.core.case import AUTO, Case, defaults
 from scaling.core.formatting import count_of, format_bytes
 from scaling.core.modes import MODES
 
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 # Fields that trade memory for time without changing the result or the AD mode. Their default is None.
 MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 
@@ -56,11 +57,6 @@ class Method(NamedTuple):
         limit = self.memory_limit and format_bytes(self.memory_limit)
         return _join(chunk, self.block and count_of(self.block, "point"), limit, self.storage, self.remat)
 
-    @property
-    def without_memory_setting(self) -> "Method":
-        """Return the same method with the default memory setting: all seeds and points at once."""
-        return self._replace(chunk=None, block=None, memory_limit=None, storage=None, remat=None)
-
 
 def _join(*words: str | int | None) -> str:
     return ", ".join(str(word) for word in words if word)
@@ -72,7 +68,7 @@ def _at_a_time(count: int | None, noun: str) -> str:
 
 def without_memory_setting(case: Case) -> Case:
     """Return the same case with the default memory setting: all seeds and points at once."""
-    return replace(case, chunk=None, block=None, memory_limit=None, storage=None, remat=None)
+    return dataclasses.replace(case, **defaults(MEMORY_FIELDS))
 
 
 def method_of(case: Case) -> Method:
@@ -82,7 +78,7 @@ def method_of(case: Case) -> Method:
 
 def base_method(case: Case) -> Method:
     """Return the differentiation method of a case with the default memory setting."""
-    return method_of(case).without_memory_setting
+    return method_of(without_memory_setting(case))
 
 
 def describe_call(case: Case) -> str:
@@ -97,10 +93,6 @@ def describe_call(case: Case) -> str:
     return _join(
         case.api, f"{case.split} split", case.split == "both" and mesh, case.overlap and "overlapped"
     )
-
-
-T = TypeVar("T")
-K = TypeVar("K", bound=Hashable)
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:

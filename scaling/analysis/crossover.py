@@ -1,4 +1,4 @@
-"""Crossover sizes: the fastest mode for each size and device count, and the sizes at which it changes.
+"""The fastest method of each problem (class FastestMethod), and the crossover sizes at which it changes.
 
 Between the measured sizes, the times are interpolated by straight lines through their logarithms.
 """
@@ -21,9 +21,8 @@ from scaling.analysis.cases import (
 )
 from scaling.analysis.estimate_text import is_ratio_determined
 from scaling.analysis.ratios import Estimate
-from scaling.analysis.timings import Timing, is_empty_call, pool_processes, reasons_for_doubt, time_ratio
+from scaling.analysis.timings import Timing, is_empty_call, reasons_for_doubt, time_ratio
 from scaling.core.case import Case, problem
-from scaling.core.record import Record
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,12 @@ class FastestMethod:
         return "sure" if self.sure else f"not sure: {', '.join(self.doubts)}"
 
 
-def fastest_methods(records: Iterable[Record]) -> list[FastestMethod]:
+def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
     """Return the fastest JAX method for each problem, device count and environment, with its runner-up."""
-    timings = (timing for timing in pool_processes(records) if not timing.case.ad_mode.is_value)
-    groups = group_by(timings, lambda t: (t.environment, t.honest, problem(t.case), t.case.devices)).values()
+    derivatives = (timing for timing in timings if not timing.case.ad_mode.is_value)
+    groups = group_by(
+        derivatives, lambda t: (t.environment, t.honest, problem(t.case), t.case.devices)
+    ).values()
     return [_find_fastest(rivals, g) for g in groups if (rivals := [t for t in g if competes(t.case)])]
 
 

@@ -17,9 +17,8 @@ from scaling.analysis.cases import (
 )
 from scaling.analysis.estimate_text import format_ratio
 from scaling.analysis.ratios import Estimate
-from scaling.analysis.timings import Timing, pool_processes, time_ratio
+from scaling.analysis.timings import Timing, time_ratio
 from scaling.core.case import Case, label, problem
-from scaling.core.record import Record
 
 KINDS = ("strong", "weak")
 _WORK_TOLERANCE = 0.01  # relative variation of work per device allowed in a weak scaling curve
@@ -95,13 +94,14 @@ class Curve:
         return f"{size_name(share)} for each device"
 
 
-def scaling_curves(records: Iterable[Record], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
+def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
     """Return the scaling curves of the given kinds, "strong" and "weak", each within one environment.
 
     Timings on devices that shared CPU cores are omitted, and so are weak curves with unequal work per device.
     """
-    timings = [timing for timing in pool_processes(records) if timing.honest]
-    plain = _best_plain_programs(timings)
+    timings = [timing for timing in timings if timing.honest]
+    programs = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and competes(t.case))
+    plain = least_by(programs, lambda t: (t.environment, problem(t.case)), lambda t: t.median)
     series = {kind: _series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS}
     if len(scaling) > 1:  # a series with one device count may belong to a series of the other kind
         series["weak"] = [s for s in series["weak"] if len(s) > 1]
@@ -113,15 +113,15 @@ def scaling_curves(records: Iterable[Record], scaling: Sequence[str] = ("strong"
     return [_build_curve(kind, s, plain) for kind in KINDS for s in series[kind]]
 
 
-def weak_refusals(records: Iterable[Record]) -> list[str]:
+def weak_refusals(timings: Iterable[Timing]) -> list[str]:
     """Return a sentence for each series of timings that is rejected as a weak scaling curve.
 
     The sentence states the reason: the work per device varies or was not counted.
     """
-    timings = [timing for timing in pool_processes(records) if timing.honest]
+    honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
-        for series in _series_of_kind(timings, "weak")
+        for series in _series_of_kind(honest, "weak")
         if (reason := _describe_unequal_work(series))
     ]
 
@@ -170,11 +170,6 @@ def derived_bytes_note(series: Iterable[Timing]) -> str:
     return " (derived: argument_bytes + output_bytes)" if old else ""
 
 
-def _best_plain_programs(timings: Iterable[Timing]) -> dict[tuple, Timing]:
-    plain = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and competes(t.case))
-    return least_by(plain, lambda t: (t.environment, problem(t.case)), lambda t: t.median)
-
-
 def _build_curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -> Curve:
     case = dataclasses.replace(series[0].case, mesh=None)
     weak = kind == "weak"
@@ -215,11 +210,6 @@ def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
     return format_ratio(ratio.value, sign=sign) if point.is_baseline else format_ratio(*ratio, sign=sign)
 
 
-def multi_point_curves(curves: Iterable[Curve]) -> list[Curve]:
-    """Return the scaling curves that contain measurements on at least two device counts."""
-    return [curve for curve in curves if len(curve.points) > 1]
-
-
 def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
     """Return the scaling curves of each function's largest problem, as one list of curves per problem.
 
@@ -227,11 +217,10 @@ def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
     that was measured on fewer than three device counts is chosen only if there is no other problem of the
     function. Curves of function values, without derivatives, come last.
     """
-    families = group_by(
-        multi_point_curves(curves), lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case))
-    )
+    several = (curve for curve in curves if len(curve.points) > 1)
+    families = group_by(several, lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case)))
     problems = (group_by(family, lambda curve: problem(curve.case)).values() for family in families.values())
-    rows = [max(several, key=_problem_rank) for several in problems]
+    rows = [max(curves, key=_problem_rank) for curves in problems]
     return sorted(rows, key=lambda row: row[0].case.ad_mode.is_value)
 
 

@@ -46,7 +46,7 @@ _CURVE_COLUMNS = ("baseline_devices", *(f"{name}{end}" for name in _RATIOS for e
 
 
 class ExportTable(NamedTuple):
-    """A table: its name, the type of each column, and its rows. A missing value is None."""
+    """A table: its name, the type of each column, and its rows, which may have more. A missing value is None."""
 
     name: str
     column_types: Mapping[str, type]  # bool, int, float or str
@@ -107,7 +107,7 @@ def _encodable(text: str) -> str:
 
 def write_csv_table(table: ExportTable, file: TextIO) -> None:
     """Write an export table with its header to an open text file as CSV."""
-    writer = csv.DictWriter(file, list(table.column_types), lineterminator="\n")
+    writer = csv.DictWriter(file, list(table.column_types), extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(table.rows)
 
@@ -225,16 +225,17 @@ def law_table(findings: Findings) -> ExportTable:
     """Return the table of fitted scaling laws, with one row per parameter of each law."""
     rows = [
         {"name": curve.name, "kind": curve.kind, "environment": curve.environment, "law": law.name,
-         "part": part, "limit": law.limit, "peak": law.peak} | vars(law) | estimate._asdict()
+         "part": part, "limit": law.limit, "peak": law.peak, **estimate._asdict(),
+         "seconds": law.seconds, "spread": law.spread, "best": law.best}
         for curve, laws in findings.scaling_fits
         for law in laws
         for part, estimate in law.parts.items()
     ]  # fmt: skip
     columns = (
-        "kind", "environment", "law", "part", "value", "low", "high", "seconds", "spread", "best", "limit",
+        "name", "kind", "environment", "law", "part", "value", "low", "high", "seconds", "spread", "best",
+        "limit", "peak",
     )  # fmt: skip
-    rows = [{name: row[name] for name in ("name", *columns, "peak")} for row in rows]
-    return _typed_table("laws", ("name", *columns, "peak"), rows)
+    return _typed_table("laws", columns, rows)
 
 
 def plan_table(findings: Findings) -> ExportTable:

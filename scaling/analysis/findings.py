@@ -11,7 +11,7 @@ from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency
 from scaling.analysis.cases import stem
 from scaling.analysis.crossover import FastestMethod, FastestModeMap, fastest_methods, fastest_mode_maps
 from scaling.analysis.curves import Curve, CurvePoint
-from scaling.analysis.forecast import Forecast, PlanFile, forecasts, read_plan_file
+from scaling.analysis.forecast import Forecast, forecasts
 from scaling.analysis.growth import SizeExponent, SizeSweep, size_exponents, size_sweeps
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
 from scaling.analysis.score import PlanScores, plan_scores
@@ -79,9 +79,8 @@ class Findings:
 
     def curve_of(self, timing: Timing) -> Curve | None:
         """Return the strong scaling curve that contains a timing, or None if there is none."""
-        place = (timing.environment, timing.case)
-        strong = (curve for curve in self.curves if curve.kind == "strong" and timing.honest)
-        return next((c for c in strong if place in {(t.environment, t.case) for t in c.timings}), None)
+        strong = (curve for curve in self.curves if curve.kind == "strong")
+        return next((curve for curve in strong if any(each is timing for each in curve.timings)), None)
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
         """Return the smallest device count on which a scaling curve ran out of memory, or None if none did.
@@ -141,9 +140,11 @@ def read(
     cases = study.get("cases")
     cells = [cell for cell in cases if isinstance(cell, dict)] if isinstance(cases, list) else []
     records = [r for r in latest([*loaded.records, *unrecorded]) if only is None or r.setting in only]
-    studied, run = [r for r in records if r.case.kind == "case"], states(records)
-    timings, fastest = pool_processes(records), fastest_methods(studied)
-    curves, sweeps = analysis.scaling_curves(studied, kinds), size_sweeps(studied)
+    timings, run = pool_processes(records), states(records)
+    plan_files = {p.stem.removeprefix("plan-"): read_json(p) for p in sorted(folder.glob("plan-*.json"))}
+    studied = [timing for timing in timings if timing.case.kind == "case"]
+    fastest, sweeps = fastest_methods(studied), size_sweeps(studied)
+    curves = analysis.scaling_curves(studied, kinds)
     peaks = [timing for timing in timings if timing.case.kind == "ceiling"]
     return Findings(
         name=str(study.get("study") or folder.resolve().name),
@@ -165,22 +166,15 @@ def read(
         scaling_fits=[(curve, fits) for curve in curves if (fits := fit_laws(curve))],
         efficiency_breakdowns=[(c, parts) for c in curves if (parts := efficiency_breakdowns(c, peaks))],
         size_exponents=size_exponents(sweeps),
-        pareto_fronts=pareto_fronts(studied),
+        pareto_fronts=pareto_fronts(studied, records),
         mesh_comparisons=compare_settings(timings, "mesh"),
         forward_comparisons=compare_settings(timings, "forward"),
         overlaps=overlap_gains(timings),
         coloring_gains=coloring_gains(timings),
-        forecasts=forecasts(loaded.plans, _plan_files(folder)),
+        forecasts=forecasts(loaded.plans, plan_files),
         plan_scores=plan_scores(loaded.plans, timings),
         efficiency=efficiency,
     )
-
-
-def _plan_files(folder: Path) -> dict[str, PlanFile]:
-    contents = (
-        (path.stem.removeprefix("plan-"), read_json(path)) for path in sorted(folder.glob("plan-*.json"))
-    )
-    return {name: read_plan_file(content) for name, content in contents if isinstance(content, Mapping)}
 
 
 def _label_of_cell(cell: Mapping[str, Any]) -> str:

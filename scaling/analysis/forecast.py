@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,33 +22,16 @@ _TIME_FACTOR = 2.0  # default deadline, as a multiple of the least predicted tim
 _PLAN_FACTS = ("hardware", "versions", "source", "xla_flags")
 
 
-@dataclass(frozen=True)
-class PredictedPoint:
-    """The time and efficiency predicted for one device count of a scaling curve."""
+class PredictedPoint(NamedTuple):
+    """The time and efficiency predicted for one device count of a scaling curve, with 95 % intervals."""
 
     record: Record
+    devices: int
+    seconds: float  # median predicted time per call
+    interval: tuple[float, float]  # of the seconds
+    by_formula: bool  # whether the time is extrapolated: no program was compiled for this device count
     efficiency: float  # relative to the smallest planned device count
-    efficiency_interval: tuple[float, float] | None = None  # 95 %; None if no samples were stored
-
-    @property
-    def devices(self) -> int:
-        """Return the device count of the planned case."""
-        return self.record.case.devices
-
-    @property
-    def seconds(self) -> float:
-        """Return the median predicted time per call, in seconds."""
-        return _predicted_seconds(self.record)
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Return the 95 % interval of the predicted time per call, in seconds."""
-        return self.record.predicted["low"], self.record.predicted["high"]  # type: ignore[index]
-
-    @property
-    def by_formula(self) -> bool:
-        """Return whether the time is extrapolated, because no program was compiled for this device count."""
-        return self.record.predicted["by"] == "formula"  # type: ignore[index]
+    efficiency_interval: tuple[float, float] | None  # None if no samples were stored
 
 
 @dataclass(frozen=True)
@@ -78,39 +61,31 @@ class Forecast:
         return [record for record in self.records if record.reason == "too_large"]
 
 
-@dataclass(frozen=True)
-class PlanFile:
-    """The description of the hardware in a plan file. A field is None if the file does not contain it."""
-
-    title: str | None = None
-    price: float | None = None
-    memory: float | None = None
-    kinds: tuple[str, ...] = ("strong",)  # kinds of scaling
-
-
-def read_plan_file(content: Mapping[str, Any]) -> PlanFile:
-    """Parse the content of a plan file (plan-*.json). Invalid values are replaced by the defaults."""
-    hardware, scaling = content.get("hardware"), content.get("scaling")
-    facts = hardware if isinstance(hardware, Mapping) else {}
-    numbers = (facts.get(name) for name in ("price", "memory"))
-    price, memory = (value if isinstance(value, int | float) else None for value in numbers)
-    kinds = tuple(kind for kind in KINDS if isinstance(scaling, list) and kind in scaling)
-    return PlanFile(str(facts["title"]) if facts.get("title") else None, price, memory, kinds or ("strong",))
-
-
-def forecasts(plans: Iterable[Record], files: Mapping[str, PlanFile]) -> list[Forecast]:
+def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecast]:
     """Return a forecast for each type of hardware.
 
     Args:
         plans: the records of planned cases.
-        files: dict from hardware name to plan file.
+        files: dict from hardware name to the content of its plan file (plan-*.json). Invalid values are ignored.
     """
     results = []
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
-        file, newest = files.get(name, PlanFile()), tuple(_newest_plan(records))
-        curves = tuple(_predicted_curves(newest, file.kinds))
-        results.append(Forecast(name, file.title or name, file.price, file.memory, newest, curves))
+        content = _mapping(files.get(name))
+        facts, scaling, newest = (
+            _mapping(content.get("hardware")),
+            content.get("scaling"),
+            _newest_plan(records),
+        )
+        numbers = (facts.get(field) for field in ("price", "memory"))
+        price, memory = (value if isinstance(value, int | float) else None for value in numbers)
+        kinds = [kind for kind in KINDS if isinstance(scaling, list) and kind in scaling] or ["strong"]
+        title, curves = str(facts.get("title") or name), tuple(_predicted_curves(newest, kinds))
+        results.append(Forecast(name, title, price, memory, tuple(newest), curves))
     return results
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
@@ -166,9 +141,13 @@ def _build_curve(records: Iterable[Record], kind: str) -> PredictedCurve:
     base, *_ = ordered = [best[devices] for devices in sorted(best)]
     case, points = dataclasses.replace(base.case, mesh=None), []
     for record in ordered:
-        scale = 1.0 if kind == "weak" else case.devices / record.case.devices
-        efficiency = _predicted_seconds(base) / _predicted_seconds(record) * scale
-        points.append(PredictedPoint(record, efficiency, _efficiency_interval(base, record, scale)))
+        predicted, devices = record.predicted or {}, record.case.devices
+        scale = 1.0 if kind == "weak" else case.devices / devices
+        efficiency = _predicted_seconds(base) / predicted["seconds"] * scale
+        points.append(PredictedPoint(
+            record, devices, predicted["seconds"], (predicted["low"], predicted["high"]),
+            predicted["by"] == "formula", efficiency, _efficiency_interval(base, record, scale),
+        ))  # fmt: skip
     return PredictedCurve(curve_name(kind, case), case, kind, tuple(points))
 
 

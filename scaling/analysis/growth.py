@@ -1,4 +1,4 @@
-"""Empirical complexity: the exponent with which the time of each method grows with a problem size.
+"""Times against problem size (class SizeSweep), and the exponent with which the time of each method grows.
 
 The exponent is the slope of a straight line that is fitted to the logarithms of the measured times against
 those of the sizes. It is not an asymptotic limit. With four sizes or more, a fitted parabola shows whether
@@ -18,9 +18,8 @@ from scipy.special import stdtrit
 from scaling.analysis.cases import Method, find_sweeps, group_by, method_of, problem_size, size_values
 from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.ratios import Estimate
-from scaling.analysis.timings import Timing, near_floor, pool_processes
+from scaling.analysis.timings import Timing, near_floor
 from scaling.core.case import Case
-from scaling.core.record import Record
 
 _LEAST_SIZES = 3  # a line fits any two
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
@@ -38,11 +37,11 @@ class SizeSweep:
     lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing) pairs, sorted by size
 
 
-def size_sweeps(records: Iterable[Record]) -> list[SizeSweep]:
+def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
     """Return a SizeSweep for each program and each of its sizes that was measured with several values."""
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(
-        keep_fastest_meshes(pool_processes(records)),
+        keep_fastest_meshes(timings),
         lambda t: (t.environment, t.honest, dataclasses.replace(t.case, **no_method)),
     )
     return [sweep for group in groups.values() for sweep in _sweeps_of_group(group)]

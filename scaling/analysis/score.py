@@ -49,31 +49,18 @@ class PlanScore:
     workload: str | None  # None for all workloads
     method: Method | None
     pairs: tuple[PlannedPair, ...]
+    median_ratio: float  # of predicted to measured times
+    error: float  # median absolute error, as a fraction of the measured time
+    worst: float  # the ratio of predicted to measured time that is furthest from 1 on a logarithmic scale
+    coverage: float  # the fraction of the measured times within their predicted 95 % interval
 
-    @property
-    def ratios(self) -> list[float]:
-        """Return the ratios of predicted to measured times in ascending order."""
-        return sorted(pair.ratio for pair in self.pairs)
 
-    @property
-    def median_ratio(self) -> float:
-        """Return the median of the ratios of predicted to measured times."""
-        return statistics.median(self.ratios)
-
-    @property
-    def error(self) -> float:
-        """Return the median absolute error of the predicted times, as a fraction of the measured time."""
-        return statistics.median(abs(ratio - 1) for ratio in self.ratios)
-
-    @property
-    def worst(self) -> float:
-        """Return the ratio of predicted to measured time that is furthest from 1 on a logarithmic scale."""
-        return max(self.ratios, key=lambda ratio: abs(math.log(ratio)))
-
-    @property
-    def coverage(self) -> float:
-        """Return the fraction of the measured times that lie within their predicted 95 % interval."""
-        return sum(pair.in_interval for pair in self.pairs) / len(self.pairs)
+def _score(workload: str | None, method: Method | None, pairs: Sequence[PlannedPair]) -> PlanScore:
+    ratios = sorted(pair.ratio for pair in pairs)
+    error = statistics.median(abs(ratio - 1) for ratio in ratios)
+    worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
+    coverage = sum(pair.in_interval for pair in pairs) / len(pairs)
+    return PlanScore(workload, method, tuple(pairs), statistics.median(ratios), error, worst, coverage)
 
 
 @dataclass(frozen=True)
@@ -112,7 +99,7 @@ def _score_pairs(hardware: str, pairs: Sequence[PlannedPair]) -> PlanScores:
         lambda row: (problem(row[0]), row[0].devices, row[1].timing.environment),
     )
     ordered = sorted(groups.items(), key=lambda group: str(group[0]))
-    parts = tuple(PlanScore(*key, tuple(group)) for key, group in ordered)
+    parts = tuple(_score(*key, group) for key, group in ordered)
     both = ((a, b) for group in problems.values() for (_, a), (_, b) in itertools.combinations(group, 2))
     slow_first = (sorted(two, key=lambda pair: -pair.timing.median) for two in both)
     verdicts = [
@@ -120,4 +107,4 @@ def _score_pairs(hardware: str, pairs: Sequence[PlannedPair]) -> PlanScores:
         for slow, fast in slow_first
         if slow.timing.median > ORDER_FACTOR * fast.timing.median
     ]
-    return PlanScores(hardware, PlanScore(None, None, tuple(pairs)), parts, sum(verdicts), len(verdicts))
+    return PlanScores(hardware, _score(None, None, pairs), parts, sum(verdicts), len(verdicts))

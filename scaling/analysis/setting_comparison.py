@@ -2,15 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from scaling.analysis.cases import group_by, method_of, without_memory_setting
 from scaling.analysis.ratios import Estimate
-from scaling.analysis.timings import Timing, break_even_calls, pool_processes, reasons_for_doubt, time_ratio
+from scaling.analysis.timings import Timing, break_even_calls, reasons_for_doubt, time_ratio
 from scaling.core import memory
-from scaling.core.case import AUTO, Case, problem
+from scaling.core.case import AUTO, Case, defaults, problem
 from scaling.core.record import Record
-from scaling.core.store import latest
 
 OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
@@ -41,7 +40,7 @@ def compare_settings(timings: Iterable[Timing], *fields: str) -> list[SettingCom
 
     `fields` are names of fields of `Case`, such as "mesh".
     """
-    programs = group_by(timings, lambda t: (t.environment, t.honest, _reset_fields(t.case, fields)))
+    programs = group_by(timings, lambda t: (t.environment, t.honest, replace(t.case, **defaults(fields))))
     comparisons = []
     for (environment, honest, case), group in programs.items():
         first, *others = sorted(group, key=lambda timing: timing.median)
@@ -49,11 +48,6 @@ def compare_settings(timings: Iterable[Timing], *fields: str) -> list[SettingCom
             rows = [(first, Estimate(1.0, 1.0, 1.0)), *((t, time_ratio(t, first)) for t in others)]
             comparisons.append(SettingComparison(case, environment, honest, tuple(rows)))
     return comparisons
-
-
-def _reset_fields(case: Case, fields: Iterable[str]) -> Case:
-    defaults: dict[str, Any] = {name: Case.__dataclass_fields__[name].default for name in fields}
-    return replace(case, **defaults)
 
 
 @dataclass(frozen=True)
@@ -113,7 +107,7 @@ class MemoryPoint(NamedTuple):
     @property
     def name(self) -> str:
         """Return the memory setting as text, such as '4 seeds at a time' or 'all at once'."""
-        return memory_setting_name(self.timing.case)
+        return method_of(self.timing.case).memory_setting or "all at once"
 
 
 @dataclass(frozen=True)
@@ -153,13 +147,15 @@ class ParetoFront:
         return next(setting for setting in self.best if setting.seconds <= factor * self.fastest.seconds)
 
 
-def pareto_fronts(records: Iterable[Record]) -> list[ParetoFront]:
-    """Return a Pareto front for each program that was measured with two memory settings or more."""
-    newest = latest(records)
-    timings = [t for t in pool_processes(newest) if t.honest and not t.case.ad_mode.is_value]
-    needed = ((memory.bytes_while_running(vars(t.records[0])), t) for t in timings)
+def pareto_fronts(timings: Iterable[Timing], records: Iterable[Record]) -> list[ParetoFront]:
+    """Return a Pareto front for each program that was measured with two memory settings or more.
+
+    `records` are the newest ones of all cases, which include those that ran out of memory.
+    """
+    honest = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
+    needed = ((memory.bytes_while_running(vars(t.records[0])), t) for t in honest)
     points = [MemoryPoint(held, t.median, t) for held, t in needed if held]
-    short = {(r.setting, r.case): r for r in newest if r.reason in OUT_OF_MEMORY_REASONS}
+    short = {(r.setting, r.case): r for r in records if r.reason in OUT_OF_MEMORY_REASONS}
     not_fitting = group_by(short.values(), lambda r: (r.setting, without_memory_setting(r.case)))
     programs = group_by(points, lambda p: (p.timing.environment, without_memory_setting(p.timing.case)))
     fronts = []
@@ -179,11 +175,6 @@ def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
         if not front or point.seconds < front[-1].seconds:
             front.append(point)
     return front
-
-
-def memory_setting_name(case: Case) -> str:
-    """Return the memory setting of a case as text, such as '4 seeds at a time' or 'all at once'."""
-    return method_of(case).memory_setting or "all at once"
 
 
 def mesh_name(case: Case) -> str:

@@ -19,7 +19,7 @@ FLOORS = 10  # a time shorter than this many empty calls is mostly dispatch late
 # Labels of doubts, which are the same in tables, sentences and warnings.
 SHORT, ONE_PROCESS = "shorter than ten empty calls", "measured in one process"
 DISTURBED = 0.2  # a time with a larger fraction of disturbed samples is doubtful
-_SPARSITY = ("detect_seconds", "color_seconds")  # sparsity detection, coloring
+SPARSITY_STAGES = ("detect_seconds", "color_seconds")  # sparsity detection, coloring
 # Fields of a case by which timings are sorted, most significant first.
 _ORDER = (
     "workload", "target", "variant", "wrt", "reduce", "dtype", "formulation", "sizes", "points", "data_seed",
@@ -187,22 +187,12 @@ def stage_seconds(timing: Timing, *names: str) -> float | None:
     return statistics.median(totals) if totals else None
 
 
-def sparsity_seconds(timing: Timing) -> float | None:
-    """Return the time of sparsity detection and coloring in seconds, or None if neither was done."""
-    return stage_seconds(timing, *_SPARSITY)
-
-
-def compiling_seconds(timing: Timing) -> float | None:
-    """Return the time of tracing, lowering and compiling in seconds, or None if it was not recorded."""
-    return stage_seconds(timing, *COMPILING_STAGES)
-
-
 def first_call_seconds(timing: Timing) -> float | None:
     """Return the time to the first result in seconds, including compilation, or None if it is unknown.
 
     Sparsity detection and coloring are included. The time is the median over processes.
     """
-    names = (*_SPARSITY, *COMPILING_STAGES, "first_seconds")
+    names = (*SPARSITY_STAGES, *COMPILING_STAGES, "first_seconds")
     called = [record for record in timing.records if record.first_seconds is not None]
     return statistics.median(sum(getattr(r, n) or 0.0 for n in names) for r in called) if called else None
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from scaling.analysis.cases import (
+    base_method,
     describe_call,
     family_key,
     family_name,
@@ -13,7 +14,7 @@ from scaling.analysis.cases import (
     size_name,
 )
 from scaling.analysis.crossover import Crossover, FastestModeMap
-from scaling.analysis.curves import Curve
+from scaling.analysis.curves import KINDS, Curve
 from scaling.analysis.estimate_text import (
     UNDETERMINED,
     format_exponent,
@@ -29,12 +30,13 @@ from scaling.analysis.growth import SizeExponent
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.setting_comparison import Gain, MemoryPoint, ParetoFront, SettingComparison, mesh_name
 from scaling.analysis.timings import (
+    SPARSITY_STAGES,
     Timing,
     automatic_blocks,
     format_time,
     note_on_pairs,
     padding_share,
-    sparsity_seconds,
+    stage_seconds,
     time_ratio,
 )
 from scaling.core.case import Case
@@ -138,7 +140,7 @@ def _describe_exponents(rows: Sequence[SizeExponent]) -> str:
     return f"{what} {count_of(sweep.case.devices, 'device')} {'; '.join(parts)}"
 
 
-def describe_laws(findings: Findings) -> list[str]:
+def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
     """Return a sentence for each function and kind of scaling that names the scaling law with the best fit.
 
     Of the scaling curves of the largest problem, the one with the shortest time on its most devices is
@@ -152,7 +154,7 @@ def describe_laws(findings: Findings) -> list[str]:
     ]
     return [
         sentence
-        for kind in ("strong", "weak")
+        for kind in kinds
         for sentence in _describe_largest(
             findings,
             [pair for pair in best if pair[0].kind == kind],
@@ -223,7 +225,7 @@ def _describe_gains(findings: Findings, gains: Iterable[Gain], describe: Callabl
 
 def _describe_program(head: str, timing: Timing) -> str:
     case, call = timing.case, timing.case.api if timing.case.mesh else describe_call(timing.case)
-    what = f"{method_of(case).without_memory_setting.name} at {size_name(case)}, {call}"
+    what = f"{base_method(case).name} at {size_name(case)}, {call}"
     return f"{head} of {family_name(case)}: {what}, {count_of(case.devices, 'device')}"
 
 
@@ -272,7 +274,7 @@ def _describe_overlap(gain: Gain) -> str:
 
 
 def _describe_coloring(gain: Gain) -> str:
-    timing, record, before = gain.timing, gain.timing.records[0], sparsity_seconds(gain.timing)
+    timing, record, before = gain.timing, gain.timing.records[0], stage_seconds(gain.timing, *SPARSITY_STAGES)
     text = f"{format_time(timing)} with {gain.seeds} seeds" if gain.seeds else format_time(timing)
     text += f" for {record.nonzeros:,} nonzeros" if record.nonzeros else ""
     text += f", found in {format_duration(before)}" if before else ""

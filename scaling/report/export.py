@@ -41,25 +41,18 @@ def write_exports(folder: Path, formats: Collection[str], output: Path | None = 
     return [path for name in dict.fromkeys(formats) for path in FORMATS[name](findings, target)]
 
 
-def _write_csv(findings: Findings, output: Path) -> list[Path]:
-    tables = export_tables(findings)
-    paths = [output / f"{table.name}.csv" for table in tables]
-    for path, table in zip(paths, tables, strict=True):
-        with (
-            replacing(path) as fresh,
-            fresh.open("w", encoding="utf-8", errors=UNENCODABLE, newline="") as file,
-        ):
-            write_csv_table(table, file)
-    return paths
-
-
-def _write_parquet(findings: Findings, output: Path) -> list[Path]:
-    tables = export_tables(findings)
-    paths = [output / f"{table.name}.parquet" for table in tables]
-    for path, table in zip(paths, tables, strict=True):
+def _write_tables(ending: str, findings: Findings, output: Path) -> list[Path]:
+    written = []
+    for table in export_tables(findings):
+        path = output / f"{table.name}.{ending}"
         with replacing(path) as fresh:
-            to_frame(table).to_parquet(fresh, index=False, compression="zstd")
-    return paths
+            if ending == "csv":
+                with fresh.open("w", encoding="utf-8", errors=UNENCODABLE, newline="") as file:
+                    write_csv_table(table, file)
+            else:
+                to_frame(table).to_parquet(fresh, index=False, compression="zstd")
+        written.append(path)
+    return written
 
 
 def _write_extrap(findings: Findings, output: Path) -> list[Path]:
@@ -86,8 +79,7 @@ def _write_figures(ending: str, findings: Findings, output: Path) -> list[Path]:
 
 
 FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {
-    "csv": _write_csv,
-    "parquet": _write_parquet,
+    **{ending: partial(_write_tables, ending) for ending in ("csv", "parquet")},
     "extrap": _write_extrap,
     **{ending: partial(_write_figures, ending) for ending in ("svg", "png", "pdf")},
 }

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from scaling.analysis.cases import method_of
+from scaling.analysis.cases import base_method, method_of
 from scaling.analysis.dataframe import environment_columns
 from scaling.analysis.estimate_text import format_percentage
 from scaling.analysis.findings import Findings
@@ -72,7 +72,7 @@ def describe_methods(findings: Findings) -> list[str]:
 
 def _describe_cases(ok: Sequence[Record]) -> str:
     workloads = ", ".join(dict.fromkeys(record.case.workload for record in ok))
-    methods = list(dict.fromkeys(method_of(record.case).without_memory_setting.name for record in ok))
+    methods = list(dict.fromkeys(base_method(record.case).name for record in ok))
     settings = {method_of(record.case).memory_setting for record in ok}
     kinds = dict.fromkeys(f"{record.case.dtype} at {record.case.precision} precision" for record in ok)
     text = (

@@ -1,10 +1,9 @@
-"""HTML page of a results folder, in one file that works offline: badges, cards, tables and figures.
+"""HTML page of a results folder, or of a comparison of two, in one file that works offline.
 
 The template is page.html.jinja, which includes page.css and page.js. Text from records is escaped. In the
 browser, vega.min.js renders the figures.
 """
 
-import dataclasses
 import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,8 +29,8 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import plan_answers
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.core import store
+from scaling.core.formatting import count_of
 from scaling.core.record import STATUSES, Record
-from scaling.core.store import replace_file
 from scaling.report import answer_tables, page_tables
 from scaling.report.answer_tables import Card
 from scaling.report.case_panel import case_panels, samples_spec
@@ -73,7 +72,7 @@ def table_section(table: Table, opened: bool = False) -> Section:
     note.
     """
     summary = "" if opened else table.note.partition(". ")[0].rstrip(".")
-    tells = ", ".join(filter(None, (table.size, summary)))
+    tells = ", ".join(filter(None, (count_of(len(table.rows), "row"), summary)))
     return Section(table.anchor, table.title, tells, table.note, table=table, opened=opened)
 
 
@@ -138,11 +137,7 @@ def _figure_sections(findings: Findings) -> list[Section]:
 
 
 def _figure_notes(findings: Findings) -> dict[str, list[str]]:
-    of_kind = {kind: [fit for fit in findings.scaling_fits if fit[0].kind == kind] for kind in KINDS}
-    notes = {
-        f"scaling-{kind}": trends.describe_laws(dataclasses.replace(findings, scaling_fits=fits))
-        for kind, fits in of_kind.items()
-    }
+    notes = {f"scaling-{kind}": trends.describe_laws(findings, [kind]) for kind in KINDS}
     stems = file_stems(each.hardware for each in findings.plan_scores)
     notes |= {f"score-{stems[each.hardware]}": describe_score(each) for each in findings.plan_scores}
     return notes | {
@@ -193,7 +188,7 @@ def write_comparison(comparison: FolderComparison) -> Path:
     """
     target = comparison.b / "report" / "comparison.html"
     target.parent.mkdir(exist_ok=True)
-    replace_file(target, render(comparison_page(comparison)).encode())
+    store.replace_file(target, render(comparison_page(comparison)).encode())
     return target
 
 

@@ -14,20 +14,20 @@ from scaling.analysis.scaling_fits import ScalingFit, karp_flatt
 from scaling.analysis.setting_comparison import Gain
 from scaling.analysis.timings import (
     SHORT,
+    SPARSITY_STAGES,
     Timing,
     automatic_blocks,
     break_even_calls,
-    compiling_seconds,
     first_call_seconds,
     format_time,
     memory_of,
     near_floor,
     padding_share,
-    sparsity_seconds,
+    stage_seconds,
 )
 from scaling.core.case import PEAKS, label
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
-from scaling.core.record import REASONS, Record
+from scaling.core.record import COMPILING_STAGES, REASONS, Record
 from scaling.options import machine_peaks
 from scaling.report.answer_tables import problem_name
 from scaling.report.text import Table, describe_panel, file_stems, join_words, make_table
@@ -313,8 +313,8 @@ def _sparse_table(findings: Findings) -> Table:
             "case": label(timing.case) + describe_environment(findings, timing.environment),
             "nonzeros": "" if nonzeros is None else f"{nonzeros:,}",
             "seeds": gain.seeds,
-            "detecting and colouring": _format_seconds(sparsity_seconds(timing)),
-            "compiling": _format_seconds(compiling_seconds(timing)),
+            "detecting and colouring": _format_seconds(stage_seconds(timing, *SPARSITY_STAGES)),
+            "compiling": _format_seconds(stage_seconds(timing, *COMPILING_STAGES)),
             "time": format_time(timing),
             "all seeds": dense or "not measured",
             "times as long": gain.ratio and format_ratio(*gain.ratio),

@@ -1,4 +1,4 @@
-"""Console output of `scaling report`: tables of fastest modes and of speed-ups, and conclusions as sentences.
+"""Console output of `scaling report` (tables and sentences), and the summary at the end of `scaling run`.
 
 If a table is too wide for the console, each row is printed as a paragraph.
 """
@@ -11,7 +11,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from scaling.analysis import answer, lint
-from scaling.analysis.answer import summarize
 from scaling.analysis.cases import describe_call, family_name, method_of
 from scaling.analysis.crossover import FastestMethod
 from scaling.analysis.curves import Curve, derivative_curves
@@ -24,16 +23,18 @@ from scaling.report.text import LINES, WIDTH, Table, keep_numbers_whole, print_w
 
 _MAX_CURVES = 6  # in the table of one problem
 _BORDERS = 3  # characters of padding and border per column
+_RESERVED_LINES = 4  # lines printed below a summary: other environments, counts, report path
+_MAX_WARNINGS = 4
 
 
 def print_report(findings: Findings, console: Console) -> None:
     """Print the fastest modes, the speed-ups and the conclusions of a study on a console."""
-    answer = answer_table(findings)
-    if answer.rows:
-        _print_table(answer, console)
+    table = answer_table(findings)
+    if table.rows:
+        _print_table(table, console)
     for curves in derivative_curves(findings.curves):
         _print_table(curve_table(findings, curves), console)
-    for sentence in summarize(findings):
+    for sentence in answer.summarize(findings):
         print_wrapped(f"- {sentence}", console)
 
 
@@ -90,12 +91,6 @@ def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | 
 
 def _join_cells(columns: Sequence[str], row: Sequence[str]) -> str:
     return ", ".join(f"{name} {cell}" for name, cell in zip(columns, row, strict=True) if cell)
-
-
-_RESERVED_LINES = 4  # lines printed below: other environments, counts, report path
-
-
-_MAX_WARNINGS = 4
 
 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:

@@ -80,11 +80,6 @@ class Table(NamedTuple):
         ]
         return list(zip(anchors, self.rows, strict=True))
 
-    @property
-    def size(self) -> str:
-        """Return the number of rows as text, such as '3 rows'."""
-        return count_of(len(self.rows), "row")
-
 
 def make_table(
     anchor: str,

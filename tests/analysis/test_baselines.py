@@ -178,17 +178,19 @@ def test_peers_are_neither_the_fastest_mode_nor_the_baseline_of_jax():
         record(seconds=1.0, api="jit", engine="torch", mode="jacrev"),
         record(2, 2.0),
     ]
-    (first, second) = fastest_methods(records)
+    (first, second) = fastest_methods(pool_processes(records))
     assert {first.first.case.engine, second.first.case.engine} == {"jax"}
-    on_two = next(c for c in curves.scaling_curves(records) if c.points[-1].devices == 2)
+    on_two = next(c for c in curves.scaling_curves(pool_processes(records)) if c.points[-1].devices == 2)
     assert on_two.points[-1].against_jit.value == 2
 
 
 def test_formulations_are_methods_for_the_same_problem():
-    (fastest,) = fastest_methods([record(seconds=4.0), record(seconds=2.0, formulation="rowwise")])
+    (fastest,) = fastest_methods(
+        pool_processes([record(seconds=4.0), record(seconds=2.0, formulation="rowwise")])
+    )
     assert fastest.first.case.formulation == "rowwise" and fastest.ratio.value == 2
     rows = [record(seconds=1.0, points=n, formulation=f) for n in (4, 8) for f in (None, "rowwise")]
-    (panel,) = size_sweeps(rows)
+    (panel,) = size_sweeps(pool_processes(rows))
     assert {method.name for method in panel.lines} == {"jacfwd (vmap)", "jacfwd (vmap), rowwise"}
 
 

@@ -7,7 +7,8 @@ import pytest
 from scaling.analysis import answer, findings, setting_comparison
 from scaling.analysis.baselines import find_baselines
 from scaling.analysis.crossover import fastest_methods
-from scaling.analysis.timings import compiling_seconds, first_call_seconds, pool_processes, sparsity_seconds
+from scaling.analysis.timings import SPARSITY_STAGES, first_call_seconds, pool_processes, stage_seconds
+from scaling.core.record import COMPILING_STAGES
 from scaling.report import page_tables
 from tests.support import made_up
 from tests.support.records import only, record
@@ -40,11 +41,11 @@ def report(folder, records, head):
 def test_sparsity_detection_and_coloring_count_toward_the_first_call():
     timing = only(pool_processes([record(**COLORED, **STAGES)]))
     assert (
-        sparsity_seconds(timing),
-        compiling_seconds(timing),
+        stage_seconds(timing, *SPARSITY_STAGES),
+        stage_seconds(timing, *COMPILING_STAGES),
         first_call_seconds(timing),
     ) == (4.0, 2.0, 7.0)
-    assert sparsity_seconds(only(pool_processes([record(**STAGES)]))) is None
+    assert stage_seconds(only(pool_processes([record(**STAGES)])), *SPARSITY_STAGES) is None
 
 
 def test_colored_seeds_are_compared_with_the_fastest_method_that_uses_all_seeds():
@@ -87,7 +88,7 @@ def test_sparse_and_dense_derivatives_have_separate_hand_written_baselines():
     assert {s.timing.case.seeds: s.by_hand[0] for s in find_baselines(timings) if s.timing.case.mode == "jacfwd"} == {
         "colored": 0.5, "identity": 8.0
     }  # fmt: skip
-    (row,) = fastest_methods([record for timing in timings for record in timing.records])
+    (row,) = fastest_methods(pool_processes([record for timing in timings for record in timing.records]))
     assert row.first.case.seeds == "colored" and row.by_hand == 0.5
 
 

@@ -8,7 +8,7 @@ from scaling.analysis.timings import pool_processes
 
 
 def maps_of(records):
-    return fastest_mode_maps(fastest_methods(records), pool_processes(records))
+    return fastest_mode_maps(fastest_methods(pool_processes(records)), pool_processes(records))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from scaling.analysis import curves
-from scaling.analysis.cases import family_key, family_name, method_of
+from scaling.analysis.cases import Method, base_method, family_key, family_name, method_of
 from scaling.analysis.crossover import fastest_methods
 from scaling.analysis.growth import size_sweeps
 from scaling.analysis.timings import pool_processes
@@ -16,7 +16,7 @@ from tests.support.records import STEADY, only, processes, record, weak
 
 
 def test_halving_times_give_ideal_speedups_and_efficiency_1():
-    curve = only(curves.scaling_curves([record(4, 2.0), record(1, 8.0), record(2, 4.0)]))
+    curve = only(curves.scaling_curves(pool_processes([record(4, 2.0), record(1, 8.0), record(2, 4.0)])))
     assert [p.devices for p in curve.points] == [1, 2, 4]
     assert [p.speedup.value for p in curve.points] == [1, 2, 4]
     assert [(p.efficiency.value, p.efficiency.low, p.efficiency.high) for p in curve.points] == [
@@ -30,7 +30,9 @@ def test_interval_of_a_speedup_lies_within_the_range_of_sample_ratios():
     plain = record(1, [2 * seconds for seconds in one_device], api="jit")
     point = next(
         curve
-        for curve in curves.scaling_curves([record(1, one_device), record(2, two_devices), plain])
+        for curve in curves.scaling_curves(
+            pool_processes([record(1, one_device), record(2, two_devices), plain])
+        )
         if len(curve.points) == 2
     ).points[1]
     assert (
@@ -47,13 +49,15 @@ def test_interval_of_a_speedup_lies_within_the_range_of_sample_ratios():
 
 
 def test_too_few_samples_give_a_speedup_without_an_interval():
-    point = only(curves.scaling_curves([record(1, 8.0, samples=3), record(2, 4.0, samples=3)])).points[1]
+    point = only(
+        curves.scaling_curves(pool_processes([record(1, 8.0, samples=3), record(2, 4.0, samples=3)]))
+    ).points[1]
     assert (point.speedup.value, point.speedup.low, point.low, point.samples) == (2, None, None, 3)
 
 
 def test_speedup_baseline_is_the_smallest_measured_device_count():
     result = curves.scaling_curves(
-        [record(2, 4.0), record(4, 2.0), record(8, 2.0), record(1, 8.0, api="pmap")]
+        pool_processes([record(2, 4.0), record(4, 2.0), record(8, 2.0), record(1, 8.0, api="pmap")])
     )
     by_api = {curve.case.api: curve for curve in result}
     points = by_api["shard_map"].points
@@ -68,7 +72,7 @@ def test_speedup_baseline_is_the_smallest_measured_device_count():
 
 
 def test_scaled_speedup_of_a_weak_curve_from_two_devices_is_relative_to_two():
-    curve = only(curves.scaling_curves(weak()[1:], ("weak",)))
+    curve = only(curves.scaling_curves(pool_processes(weak()[1:]), ("weak",)))
     assert [(p.speedup.value, p.ideal, p.efficiency.value) for p in curve.points] == [
         (1, 1, 1),
         (1.25, 2, 0.625),
@@ -83,13 +87,13 @@ def test_speedup_is_also_computed_against_the_best_jit_program_on_one_device():
         record(1, 0.1, api="jit", mode="analytic"),
     ]
     other_problems = [record(1, 0.2, api="jit", points=13), record(1, 0.3, api="jit", digest="two")]
-    result = curves.scaling_curves([record(1, 8.0), record(2, 4.0), *plain, *other_problems])
+    result = curves.scaling_curves(pool_processes([record(1, 8.0), record(2, 4.0), *plain, *other_problems]))
     curve = next(c for c in result if len(c.points) == 2)
     assert [p.against_jit.value for p in curve.points] == [6 / 8, 6 / 4]
 
 
 def test_a_curve_never_mixes_environments():
-    result = curves.scaling_curves([record(1, 8.0), record(2, 4.0, digest="two")])
+    result = curves.scaling_curves(pool_processes([record(1, 8.0), record(2, 4.0, digest="two")]))
     assert [(c.environment, [p.devices for p in c.points]) for c in result] == [("one", [1]), ("two", [2])]
 
 
@@ -97,11 +101,16 @@ def test_a_curve_never_mixes_environments():
     "field", [{"mode": "jacrev"}, {"api": "pmap"}, {"split": "seeds"}, {"points": 24}, {"dtype": "float64"}]
 )
 def test_records_of_a_curve_differ_only_in_the_number_of_devices(field):
-    assert [len(c.points) for c in curves.scaling_curves([record(1, 8.0), record(2, 4.0, **field)])] == [1, 1]
+    assert [
+        len(c.points)
+        for c in curves.scaling_curves(pool_processes([record(1, 8.0), record(2, 4.0, **field)]))
+    ] == [1, 1]
 
 
 def test_oversubscribed_records_are_on_no_curve():
-    curve = only(curves.scaling_curves([record(1, 8.0), record(2, 4.0), record(4, 1.0, cores=[0, 1])]))
+    curve = only(
+        curves.scaling_curves(pool_processes([record(1, 8.0), record(2, 4.0), record(4, 1.0, cores=[0, 1])]))
+    )
     assert [p.devices for p in curve.points] == [1, 2]
 
 
@@ -128,7 +137,10 @@ def test_ratio_is_paired_if_both_cases_took_turns_in_the_same_processes():
         for mode, s in modes.items()
     ]
     paired = [dataclasses.replace(row, block=f"block {row.replicate}") for row in unpaired]
-    without_pairs, with_pairs = only(fastest_methods(unpaired)), only(fastest_methods(paired))
+    without_pairs, with_pairs = (
+        only(fastest_methods(pool_processes(unpaired))),
+        only(fastest_methods(pool_processes(paired))),
+    )
     assert without_pairs.ratio.value == pytest.approx(1.5) and not without_pairs.sure
     assert with_pairs.ratio.value == pytest.approx(1.5)
     assert with_pairs.sure
@@ -136,16 +148,19 @@ def test_ratio_is_paired_if_both_cases_took_turns_in_the_same_processes():
 
 
 def test_weak_efficiency_is_the_first_time_over_the_time_of_each_device_count():
-    curve = only(curves.scaling_curves(weak(), ("weak",)))
+    curve = only(curves.scaling_curves(pool_processes(weak()), ("weak",)))
     assert [p.efficiency.value for p in curve.points] == [1, 0.8, 0.5]
     assert [p.speedup.value for p in curve.points] == [1, 1.6, 2]
     assert [p.points for p in curve.points] == [6, 12, 24] and curve.name.endswith("points/device=6")
-    assert curves.weak_refusals(weak()) == []
+    assert curves.weak_refusals(pool_processes(weak())) == []
 
 
 def test_weak_curves_are_made_only_if_the_study_requests_them():
-    assert {c.kind for c in curves.scaling_curves(weak(), ("strong",))} == {"strong"}
-    assert {c.kind for c in curves.scaling_curves(weak(), ("strong", "weak"))} == {"strong", "weak"}
+    assert {c.kind for c in curves.scaling_curves(pool_processes(weak()), ("strong",))} == {"strong"}
+    assert {c.kind for c in curves.scaling_curves(pool_processes(weak()), ("strong", "weak"))} == {
+        "strong",
+        "weak",
+    }
 
 
 @pytest.mark.parametrize(
@@ -167,34 +182,40 @@ def test_weak_curves_are_made_only_if_the_study_requests_them():
     ],
 )
 def test_weak_scaling_without_constant_work_per_device_is_rejected_with_a_reason(work, reason):
-    assert curves.scaling_curves(weak(work), ("weak",)) == []
-    sentence = only(curves.weak_refusals(weak(work)))
+    assert curves.scaling_curves(pool_processes(weak(work)), ("weak",)) == []
+    sentence = only(curves.weak_refusals(pool_processes(weak(work))))
     assert reason in sentence and "points/device=6" in sentence
 
 
 def test_weak_scaling_is_judged_by_compulsory_bytes_not_by_measured_traffic():
     growing_traffic = [dataclasses.replace(row, hbm_bytes=1e3 * row.case.devices) for row in weak()]
-    assert curves.scaling_curves(growing_traffic, ("weak",))
+    assert curves.scaling_curves(pool_processes(growing_traffic), ("weak",))
     growing_work = weak(((1e6, 1e3), (1e6, 1e3), (1e6, 2e3)), hbm_bytes=1e3)
-    assert curves.scaling_curves(growing_work, ("weak",)) == []
+    assert curves.scaling_curves(pool_processes(growing_work), ("weak",)) == []
 
 
 def test_compulsory_bytes_of_old_records_are_derived_from_arguments_and_outputs():
     uncounted = ((1e6, None),) * 3
-    assert curves.scaling_curves(weak(uncounted, argument_bytes=400, output_bytes=600), ("weak",))
+    assert curves.scaling_curves(
+        pool_processes(weak(uncounted, argument_bytes=400, output_bytes=600)), ("weak",)
+    )
     uneven = [
         dataclasses.replace(r, argument_bytes=400, output_bytes=600 * r.case.devices) for r in weak(uncounted)
     ]
     reason = "compulsory_bytes (derived: argument_bytes + output_bytes) per device are 1000 on 1 and 2800 on 4 devices"
-    assert reason in only(curves.weak_refusals(uneven))
+    assert reason in only(curves.weak_refusals(pool_processes(uneven)))
 
 
 def test_work_within_one_percent_counts_as_constant():
-    assert curves.scaling_curves(weak(((1e6, 1e3), (1.009e6, 1e3), (1e6, 0.995e3))), ("weak",))
+    assert curves.scaling_curves(
+        pool_processes(weak(((1e6, 1e3), (1.009e6, 1e3), (1e6, 0.995e3)))), ("weak",)
+    )
 
 
 def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
-    fastest = only(fastest_methods(processes(("jacfwd", 2.0), ("jacrev", 3.0), ("analytic", 1.0))))
+    fastest = only(
+        fastest_methods(pool_processes(processes(("jacfwd", 2.0), ("jacrev", 3.0), ("analytic", 1.0))))
+    )
     assert (fastest.first.case.mode, fastest.second.case.mode, fastest.sure) == ("jacfwd", "jacrev", True)
     assert fastest.ratio.value == pytest.approx(1.5) and fastest.doubts == ()
     assert fastest.by_hand == 2 and [t.case.mode for t in fastest.others] == ["analytic"]
@@ -207,38 +228,46 @@ def test_fastest_method_is_sure_if_the_intervals_do_not_overlap():
     ({"marked": {"throttled": [0]}}, "throttled"),
 ])  # fmt: skip
 def test_fastest_method_is_not_sure_if_lint_would_object(fields, doubt):
-    fastest = only(fastest_methods(processes(("jacfwd", 2.0), ("jacrev", 3.0), **fields)))
+    fastest = only(fastest_methods(pool_processes(processes(("jacfwd", 2.0), ("jacrev", 3.0), **fields))))
     assert fastest.distinguished and not fastest.sure and fastest.doubts == (doubt,)
 
 
 def test_fastest_method_is_not_sure_with_one_process():
-    fastest = only(fastest_methods([record(seconds=2.0), record(seconds=3.0, mode="jacrev")]))
+    fastest = only(fastest_methods(pool_processes([record(seconds=2.0), record(seconds=3.0, mode="jacrev")])))
     assert fastest.distinguished and not fastest.sure and fastest.doubts == ("measured in one process",)
 
 
 def test_time_below_an_empty_call_makes_no_method_the_fastest():
-    fastest = only(fastest_methods(processes(("jacfwd", 6e-6), ("jacrev", 3.0), floor_seconds=9e-6)))
+    fastest = only(
+        fastest_methods(pool_processes(processes(("jacfwd", 6e-6), ("jacrev", 3.0), floor_seconds=9e-6)))
+    )
     assert fastest.empty and not fastest.distinguished and not fastest.sure
 
 
 def test_fastest_method_is_not_sure_if_intervals_overlap_or_samples_are_few():
     wide = [1.3, 1.0, 1.6, 1.1, 1.5, 1.2, 1.4]
     assert not only(
-        fastest_methods([record(seconds=wide), record(seconds=[s + 0.1 for s in wide], mode="jacrev")])
+        fastest_methods(
+            pool_processes([record(seconds=wide), record(seconds=[s + 0.1 for s in wide], mode="jacrev")])
+        )
     ).sure
     assert not only(
-        fastest_methods([record(seconds=1.0, samples=3), record(seconds=9.0, samples=3, mode="jacrev")])
+        fastest_methods(
+            pool_processes([record(seconds=1.0, samples=3), record(seconds=9.0, samples=3, mode="jacrev")])
+        )
     ).sure
 
 
 def test_runner_up_is_another_mode_not_another_api():
     fastest = only(
         fastest_methods(
-            [record(seconds=2.0), record(seconds=2.1, api="pmap"), record(seconds=5.0, batch="whole")]
+            pool_processes(
+                [record(seconds=2.0), record(seconds=2.1, api="pmap"), record(seconds=5.0, batch="whole")]
+            )
         )
     )
     assert fastest.second.case.batch == "whole"
-    two_apis = only(fastest_methods([record(seconds=2.0), record(seconds=2.1, api="pmap")]))
+    two_apis = only(fastest_methods(pool_processes([record(seconds=2.0), record(seconds=2.1, api="pmap")])))
     assert two_apis.second is None and two_apis.ratio is None and not two_apis.sure
 
 
@@ -246,11 +275,11 @@ def test_runner_up_is_another_mode_not_another_api():
     "field", [{"digest": "two"}, {"points": 24}, {"devices": 2}, {"target": "forward"}, {"data_seed": 1}]
 )
 def test_methods_compete_only_on_the_same_problem_devices_and_environment(field):
-    assert len(fastest_methods([record(seconds=2.0), record(seconds=3.0, **field)])) == 2
+    assert len(fastest_methods(pool_processes([record(seconds=2.0), record(seconds=3.0, **field)]))) == 2
 
 
 def test_value_is_not_a_derivative_mode():
-    assert fastest_methods([record(mode="value", target="forward")]) == []
+    assert fastest_methods(pool_processes([record(mode="value", target="forward")])) == []
 
 
 def test_sizes_that_vary_together_are_swept_as_one():
@@ -259,24 +288,24 @@ def test_sizes_that_vary_together_are_swept_as_one():
         for n in (4, 8, 16)
         for mode in ("jacfwd", "jacrev")
     ]
-    panel = only(size_sweeps(rows))
+    panel = only(size_sweeps(pool_processes(rows)))
     assert (panel.swept, panel.held) == ("points = m", "d=1")
-    assert [size for size, _ in panel.lines[curves.Method("jacrev", "vmap")]] == [4, 8, 16]
+    assert [size for size, _ in panel.lines[Method("jacrev", "vmap")]] == [4, 8, 16]
     assert len(panel.lines) == 2
 
 
 def test_size_with_the_most_values_is_swept_and_each_value_of_the_others_has_a_panel():
     rows = [record(sizes={"p": p, "o": o}, points=12) for p in (4, 8, 16) for o in (2, 5)]
-    assert [(p.swept, p.held) for p in size_sweeps(rows)] == [
+    assert [(p.swept, p.held) for p in size_sweeps(pool_processes(rows))] == [
         ("p", "points=12 o=2"),
         ("p", "points=12 o=5"),
     ]
 
 
 def test_single_size_makes_no_sweep():
-    assert size_sweeps([record(), record(mode="jacrev")]) == []
+    assert size_sweeps(pool_processes([record(), record(mode="jacrev")])) == []
     rows = [record(sizes={"p": p, "o": o}) for p, o in ((4, 2), (8, 2), (16, 2), (4, 5))]
-    assert only(size_sweeps(rows)).held == "points=12 o=2"
+    assert only(size_sweeps(pool_processes(rows))).held == "points=12 o=2"
 
 
 def test_analysis_and_report_do_not_import_jax():
@@ -298,15 +327,23 @@ def test_method_name_states_the_number_of_seeds_per_chunk():
 ])  # fmt: skip
 def test_method_name_states_every_setting(fields, name):
     method = method_of(Case("linear", **fields))
-    assert method.name == name and (method.without_memory_setting.name != name) is bool(method.memory_setting)
+    assert method.name == name and (base_method(Case("linear", **fields)).name != name) is bool(
+        method.memory_setting
+    )
 
 
 def test_reduction_of_the_jacobian_is_a_different_problem():
     records = [record(1, 4.0, api="jit"), record(1, 8.0, reduce="gram"), record(2, 4.0, reduce="gram")]
-    assert [(c.case.reduce, c.points[0].against_jit.value) for c in curves.scaling_curves(records)] == [
+    assert [
+        (c.case.reduce, c.points[0].against_jit.value) for c in curves.scaling_curves(pool_processes(records))
+    ] == [
         (None, 1.0),
         ("gram", None),
     ]
-    assert [row.first.case.reduce for row in fastest_methods(records)] == [None, "gram", "gram"]
+    assert [row.first.case.reduce for row in fastest_methods(pool_processes(records))] == [
+        None,
+        "gram",
+        "gram",
+    ]
     assert family_key(records[0].case) != family_key(records[1].case)
     assert family_name(records[1].case) == "linear jacobian by W reduce=gram"

@@ -20,7 +20,7 @@ def breakdowns_of(make_record):
             fastest = fields.pop("least", seconds)
             rows.append(make_record(devices=devices, points=total_points, seconds=[seconds] * STEADY, seconds_min=[fastest] * STEADY,
                                     **{"flops": 1e6, "compulsory_bytes": 1000} | fields))  # fmt: skip
-        (curve,) = curves.scaling_curves(rows, [kind])
+        (curve,) = curves.scaling_curves(pool_processes(rows), [kind])
         return efficiency_breakdowns(curve, pool_processes([*rows, *peaks]))
 
     return break_down
@@ -105,7 +105,7 @@ def test_breakdown_is_rejected_if_an_empty_call_takes_longer_than_the_case(break
     ]
     assert [breakdown.devices for breakdown in breakdowns_of(times)] == [2]
     records = [make_record(devices=d, points=12, seconds=[s] * STEADY, **fields) for d, s, fields in times]
-    assert [count_refused(curve) for curve in curves.scaling_curves(records)] == [1]
+    assert [count_refused(curve) for curve in curves.scaling_curves(pool_processes(records))] == [1]
 
 
 def test_curve_without_one_device_has_no_breakdown(breakdowns_of):

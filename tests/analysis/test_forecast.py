@@ -6,19 +6,15 @@ import itertools
 import pytest
 
 from scaling.analysis import forecast
-from scaling.analysis.forecast import forecasts, plan_answers, read_plan_file
+from scaling.analysis.forecast import forecasts, plan_answers
 from tests.support.planned import plan, too_large
 
 FILES = {"mine": {"scaling": ["strong"], "hardware": {"title": "A machine", "price": 3.6, "memory": 10**9}}}
 WEAK = {"mine": FILES["mine"] | {"scaling": ["weak"]}}
 
 
-def read_plan_files(files):
-    return {name: read_plan_file(content) for name, content in files.items()}
-
-
 def predict(*plans, files=FILES):
-    (result,) = forecasts(plans, read_plan_files(files))
+    (result,) = forecasts(plans, files)
     return result
 
 
@@ -117,8 +113,7 @@ def test_latest_plan_is_kept_per_workload_source():
 
 def test_each_hardware_has_a_forecast_even_without_a_plan_file():
     by_hardware = {
-        result.hardware: result
-        for result in forecasts([plan(1.0), plan(2.0, hardware="other")], read_plan_files(FILES))
+        result.hardware: result for result in forecasts([plan(1.0), plan(2.0, hardware="other")], FILES)
     }
     assert set(by_hardware) == {"mine", "other"}
     other = by_hardware["other"]

@@ -7,6 +7,7 @@ import pytest
 
 from scaling.analysis import findings, trends
 from scaling.analysis.growth import size_exponents, size_sweeps
+from scaling.analysis.timings import pool_processes
 from scaling.report import page_tables
 from tests.support import made_up
 
@@ -17,7 +18,7 @@ def exponents_of(make_record):
 
     def fit(times, **fields):
         records = [make_record(sizes={"p": p, "o": 3}, seconds=[s] * 9, **fields) for p, s in times.items()]
-        return size_exponents(size_sweeps(records))
+        return size_exponents(size_sweeps(pool_processes(records)))
 
     return fit
 
@@ -67,7 +68,7 @@ def test_each_mode_has_its_own_exponent(make_record):
     powers = {"jacfwd": 2, "jacrev": 1}
     records = [make_record(sizes={"p": p, "o": 3}, mode=mode, seconds=[p**power] * 9) for p in (4, 8, 16)
                for mode, power in powers.items()]  # fmt: skip
-    growths = size_exponents(size_sweeps(records))
+    growths = size_exponents(size_sweeps(pool_processes(records)))
     assert {growth.method.mode: growth.exponent.value for growth in growths} == pytest.approx(powers)
 
 

@@ -27,7 +27,9 @@ def study(tmp_path):
 
 
 def test_strong_curve_of_a_split_over_points_and_seeds_uses_the_fastest_mesh_per_device_count():
-    curve = only(curves.scaling_curves([on_mesh(*shape_and_seconds) for shape_and_seconds in TIMES]))
+    curve = only(
+        curves.scaling_curves(pool_processes([on_mesh(*shape_and_seconds) for shape_and_seconds in TIMES]))
+    )
     assert [timing.case.mesh for timing in curve.timings] == ["1x1", "1x2", "2x2"]
     assert [point.speedup.value for point in curve.points] == [1, 2, 4]
     assert curve.case.mesh is None and curve.name.endswith("fastest mesh") and "mesh=" not in curve.name
@@ -35,7 +37,9 @@ def test_strong_curve_of_a_split_over_points_and_seeds_uses_the_fastest_mesh_per
 
 def test_weak_curve_uses_the_fastest_mesh_per_device_count():
     weak = [on_mesh(shape, seconds, points=12 * int(shape[0]) * int(shape[2])) for shape, seconds in TIMES]
-    assert [timing.case.mesh for timing in only(curves.scaling_curves(weak, ["weak"])).timings] == [
+    assert [
+        timing.case.mesh for timing in only(curves.scaling_curves(pool_processes(weak), ["weak"])).timings
+    ] == [
         "1x1",
         "1x2",
         "2x2",
@@ -95,7 +99,7 @@ def test_size_sweep_uses_the_fastest_mesh_of_each_size():
         for shape, seconds in (("2x1", 2.0), ("1x2", 1.0))
         for size in (4, 8)
     ]
-    panel = only(size_sweeps(records))
+    panel = only(size_sweeps(pool_processes(records)))
     (line,) = panel.lines.values()
     assert [timing.case.mesh for _, timing in line] == ["1x2", "1x2"] and panel.case.mesh is None
 

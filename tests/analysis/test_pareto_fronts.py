@@ -7,6 +7,7 @@ import pytest
 from scaling.analysis import answer, curves, findings, setting_comparison
 from scaling.analysis.crossover import fastest_methods
 from scaling.analysis.timings import automatic_blocks, pool_processes
+from scaling.core.store import latest
 from tests.support import made_up
 from tests.support.records import record
 
@@ -19,7 +20,7 @@ def setting(seconds=1.0, memory=100, **fields):
 
 
 def front(*records):
-    (result,) = setting_comparison.pareto_fronts(records)
+    (result,) = pareto_fronts(records)
     return result
 
 
@@ -61,18 +62,13 @@ def test_fields_that_trade_memory_for_time_are_settings(fields):
     {"forward": "W"}, {"overlap": True},
 ])  # fmt: skip
 def test_other_fields_make_a_different_program(fields):
-    assert setting_comparison.pareto_fronts([setting(), setting(2.0, 50, chunk=2, **fields)]) == []
+    assert pareto_fronts([setting(), setting(2.0, 50, chunk=2, **fields)]) == []
 
 
 @pytest.mark.parametrize("fields", [{"cores": []}, {"mode": "value"}, {"temp_bytes": None}], ids=str)
 def test_cases_without_valid_time_derivative_or_memory_are_on_no_front(fields):
     memory = {"temp_bytes": 1, "argument_bytes": 1, "output_bytes": 1} | fields
-    assert (
-        setting_comparison.pareto_fronts(
-            [record(seconds=1.0, **memory), record(seconds=2.0, block=2, **memory)]
-        )
-        == []
-    )
+    assert pareto_fronts([record(seconds=1.0, **memory), record(seconds=2.0, block=2, **memory)]) == []
 
 
 def test_memory_is_what_the_program_requests_not_the_measured_peak():
@@ -102,7 +98,7 @@ def test_cases_with_different_memory_limits_are_on_different_curves():
         for devices in (1, 2)
         for limit in (None, 10**9, 2 * 10**9)
     ]
-    result = curves.scaling_curves(limits)
+    result = curves.scaling_curves(pool_processes(limits))
     assert [len(curve.points) for curve in result] == [2, 2, 2]
     assert len({curve.name for curve in result}) == 3
 
@@ -114,6 +110,12 @@ def test_cases_with_different_memory_limits_are_on_different_curves():
 ])  # fmt: skip
 def test_blocks_chosen_by_chunk_auto_are_described(blocks, words):
     assert automatic_blocks(record(blocks=blocks)) == words
+
+
+def pareto_fronts(records):
+    """Return the Pareto fronts of the newest of these records."""
+    newest = latest(records)
+    return setting_comparison.pareto_fronts(pool_processes(newest), newest)
 
 
 @pytest.fixture
@@ -168,9 +170,9 @@ def test_each_setting_is_described_once(read):
 
 
 def test_runner_up_is_another_mode_unless_only_settings_differ():
-    fastest = fastest_methods([*several(), setting(5.0, mode="jacrev")])
+    fastest = fastest_methods(pool_processes([*several(), setting(5.0, mode="jacrev")]))
     assert [(row.first.case.chunk, row.second.case.mode) for row in fastest] == [(None, "jacrev")]
-    (row,) = fastest_methods(several())
+    (row,) = fastest_methods(pool_processes(several()))
     assert row.second.case.chunk == 2
 
 

@@ -8,6 +8,7 @@ import pytest
 from scaling.analysis import curves, scaling_fits
 from scaling.analysis.ratios import Estimate
 from scaling.analysis.scaling_fits import AMDAHL, GUSTAFSON, UNIVERSAL
+from scaling.analysis.timings import pool_processes
 
 pytestmark = pytest.mark.thin(8, "contract")
 
@@ -43,7 +44,7 @@ def curve_of(make_record):
                     devices=count, points=points, seconds=times.tolist(), flops=1e6, compulsory_bytes=1000
                 )
             )
-        (curve,) = curves.scaling_curves(records, ["weak" if weak else "strong"])
+        (curve,) = curves.scaling_curves(pool_processes(records), ["weak" if weak else "strong"])
         return curve
 
     return make

@@ -169,6 +169,7 @@ def test_multiline_text_of_a_record_is_one_cell(folder, exported):
 def test_table_of_laws_has_their_parts_and_intervals(folder, exported):
     laws = pandas.read_csv(exported / "laws.csv")
     assert {"Amdahl", "universal scalability"} <= set(laws["law"])
+    assert set(laws["name"]) <= set(pandas.read_csv(exported / "curves.csv")["name"])
     assert {"serial", "coherency"} <= set(laws["part"])
     assert (laws["low"] <= laws["value"]).all() and (laws["value"] <= laws["high"]).all()
 

@@ -203,7 +203,7 @@ def test_crossover_map_has_a_mode_and_a_time_in_each_cell(drawings, study):
 def test_panels_with_more_data_come_first_and_two_sizes_make_no_panel():
     many = [record(points=p, mode=m, seconds=p / 10) for p in (12, 24, 48) for m in ("jacfwd", "jacrev")]
     few = [record(2, points=p, seconds=1.0 * p) for p in (12, 24)]
-    panels = size_sweeps([*few, *many])
+    panels = size_sweeps(pool_processes([*few, *many]))
     assert [panel.case.devices for panel in sizes.rank_sweeps(panels)] == [1]
 
 

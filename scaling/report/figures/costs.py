@@ -66,8 +66,7 @@ def draw_losses(findings: Findings) -> Figure | None:
     panels = []
     for curve in shown:
         words = f"{method_of(curve.case).name}, {describe_call(curve.case)}, {size_name(curve.case)}"
-        environment = curve.environment if findings.has_mixed_environments else ""
-        title = marks.panel_title(curve.case, words, environment)
+        title = marks.panel_title(findings, curve.case, words, curve.environment)
         panels.append(Panel(title, _draw_bars(rows[id(curve)], styles), zoom=False))
     caption = (
         "Device-seconds of the method that is fastest on the most devices: the part that does the work of "
@@ -134,7 +133,7 @@ def draw_rooflines(findings: Findings) -> Figure | None:
     if not shown:
         return None
     styles = line_styles({m.name: ps[0].timing.case for each in shown for m, ps in each.points.items()})
-    panels = [_draw_roofline(each, styles, findings.has_mixed_environments) for each in shown]
+    panels = [_draw_roofline(findings, each, styles) for each in shown]
     caption = (
         "Operations per second of one device against operations per byte of compulsory traffic (inputs read "
         "once, the result written once). The slope is the limit by memory, the level the limit by "
@@ -145,7 +144,7 @@ def draw_rooflines(findings: Findings) -> Figure | None:
     return Figure("roofline", title, caption, tuple(panels), tuple(styles))
 
 
-def _draw_roofline(roofline: Roofline, styles: Sequence[LineStyle], several: bool) -> Panel:
+def _draw_roofline(findings: Findings, roofline: Roofline, styles: Sequence[LineStyle]) -> Panel:
     rows = [
         marks.timing_row(
             method.name, point.timing, f"{format_number(point.rate / 1e9)} GFLOP/s",
@@ -169,7 +168,7 @@ def _draw_roofline(roofline: Roofline, styles: Sequence[LineStyle], several: boo
         marks.draw_points(rows, x, y, styles),
     )
     title = describe_panel(roofline.case, "", roofline.honest)
-    return Panel(marks.panel_title(roofline.case, title, roofline.environment if several else ""), layers)
+    return Panel(marks.panel_title(findings, roofline.case, title, roofline.environment), layers)
 
 
 def draw_memory(findings: Findings) -> Figure | None:
@@ -183,7 +182,7 @@ def draw_memory(findings: Findings) -> Figure | None:
         return None
     shown = groups[: marks.MOST_PANELS]
     styles = line_styles({_line_name(p): p.timing.case for points in shown for p in points})
-    panels = [_draw_memory(points, styles, findings.has_mixed_environments) for points in shown]
+    panels = [_draw_memory(findings, points, styles) for points in shown]
     caption = (
         "Time and memory of each mode, memory setting and number of devices; a larger mark is more devices. "
         "The memory is that of one device: the reported peak, or else inputs, results and temporaries. "
@@ -217,7 +216,7 @@ def _completeness_key(points: Sequence[MemoryPoint]) -> tuple[int, int, int]:
     return len(set(map(method_of, cases))), len({c.devices for c in cases}), problem_size(cases[0])
 
 
-def _draw_memory(points: Sequence[MemoryPoint], styles: Sequence[LineStyle], several: bool) -> Panel:
+def _draw_memory(findings: Findings, points: Sequence[MemoryPoint], styles: Sequence[LineStyle]) -> Panel:
     counts = sorted({point.timing.case.devices for point in points})
     rows = [
         marks.timing_row(_line_name(p), p.timing, format_bytes(p.memory), memory=p.memory,
@@ -240,7 +239,7 @@ def _draw_memory(points: Sequence[MemoryPoint], styles: Sequence[LineStyle], sev
     first = points[0].timing
     where = f"{counts[0]} to {counts[-1]} devices" if len(counts) > 1 else count_of(counts[0], "device")
     title = f"{size_name(first.case)}, {where}"
-    return Panel(marks.panel_title(first.case, title, first.environment if several else ""), layers)
+    return Panel(marks.panel_title(findings, first.case, title, first.environment), layers)
 
 
 def draw_scores(scores: PlanScores, stem: str) -> Figure:

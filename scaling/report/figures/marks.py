@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scaling.analysis.cases import family_name
+from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing
 from scaling.core.case import Case, label
 from scaling.core.formatting import count_of, format_duration
@@ -78,12 +79,13 @@ def describe_omission(shown: int, found: int, what: str) -> str:
     return f" {shown} of {found} {what}." if shown < found else ""
 
 
-def panel_title(case: Case, detail: str, environment: str) -> tuple[str, ...]:
-    """Return the lines of a panel title: the name of the function, a detail and the environment.
-
-    The detail or the environment is omitted if it is empty.
-    """
-    lines = (family_name(case), detail, environment and f"environment {environment}")
+def panel_title(findings: Findings, case: Case, detail: str, environment: str) -> tuple[str, ...]:
+    """Return the lines of a panel title: the function, a detail, and the environment if there are several."""
+    lines = (
+        family_name(case),
+        detail,
+        f"environment {environment}" if findings.has_mixed_environments else "",
+    )
     return tuple(line for line in lines if line)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from scaling.analysis.cases import (
     Method,
+    base_method,
     describe_call,
     family_key,
     family_name,
@@ -24,7 +25,6 @@ from scaling.analysis.curves import (
     Curve,
     CurvePoint,
     curves_of_largest_problems,
-    multi_point_curves,
 )
 from scaling.analysis.estimate_text import format_ratio, is_ratio_determined
 from scaling.analysis.findings import Findings
@@ -64,7 +64,7 @@ def _limit_curves(curves: Sequence[AnyCurve]) -> list[AnyCurve]:
         return list(curves)
     best: dict[Method, AnyCurve] = {}
     for curve in sorted(curves, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)):
-        best.setdefault(method_of(curve.case).without_memory_setting, curve)
+        best.setdefault(base_method(curve.case), curve)
     return list(best.values())
 
 
@@ -78,8 +78,7 @@ def _curve_styles(curves: Iterable[Any]) -> list[LineStyle]:
 
 
 def _title(findings: Findings, curve: Curve, *words: str) -> tuple[str, ...]:
-    environment = curve.environment if findings.has_mixed_environments else ""
-    return (*marks.panel_title(curve.case, curve.size, environment), *words)
+    return (*marks.panel_title(findings, curve.case, curve.size, curve.environment), *words)
 
 
 def draw_times(findings: Findings) -> Figure | None:
@@ -146,7 +145,7 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
         kind: The kind of scaling, 'strong' or 'weak'.
         curves: The scaling curves to choose from. By default these are all curves of `findings`.
     """
-    drawable = multi_point_curves(c for c in curves or findings.curves if c.kind == kind)
+    drawable = [c for c in curves or findings.curves if c.kind == kind and len(c.points) > 1]
     rows = curves_of_largest_problems(drawable)
     if not rows:
         return None
@@ -258,7 +257,7 @@ def draw_meshes(findings: Findings) -> Figure | None:
         return None
     shown = groups[: marks.MOST_PANELS]
     styles = line_styles({_mesh_line(mesh): mesh.case for group in shown for mesh in group})
-    panels = [_draw_mesh(group, styles, findings.has_mixed_environments) for group in shown]
+    panels = [_draw_mesh(findings, group, styles) for group in shown]
     caption = (
         "Which mesh, devices over points x devices over seeds, is fastest. Bars are 95 % intervals. A "
         "filled mark is the fastest mesh on its number of devices, where it is distinguished from the next."
@@ -271,7 +270,7 @@ def _mesh_line(mesh: SettingComparison) -> str:
     return line_name(mesh.case).replace(", the fastest mesh", "")
 
 
-def _draw_mesh(group: Sequence[SettingComparison], styles: Sequence[LineStyle], several: bool) -> Panel:
+def _draw_mesh(findings: Findings, group: Sequence[SettingComparison], styles: Sequence[LineStyle]) -> Panel:
     rows, colours = [], {style.name: style.colour for style in styles}
     for mesh in group:
         for timing, over in mesh.rows:
@@ -294,7 +293,7 @@ def _draw_mesh(group: Sequence[SettingComparison], styles: Sequence[LineStyle], 
         marks.draw_points(rows, x, y, styles, fill="fill"),
     )
     case = max((mesh.case for mesh in group), key=lambda case: case.devices)
-    title = marks.panel_title(case, size_name(case), group[0].environment if several else "")
+    title = marks.panel_title(findings, case, size_name(case), group[0].environment)
     return Panel(title, layers, zoom=False, least_width=60 + 34 * len(names))
 
 
@@ -373,7 +372,7 @@ def _draw_predictions(
         *_draw_formula_divider(compiled, formula, x),
     )
     size = size_name(stem(group[0].case, group[0].kind)) + (" for each device" if weak else "")
-    return Panel(marks.panel_title(group[0].case, size, ""), layers)
+    return Panel((family_name(group[0].case), size), layers)
 
 
 def _predicted_row(curve: PredictedCurve, point: PredictedPoint, colours: Mapping[str, str]) -> Row:

@@ -37,8 +37,7 @@ def draw_sizes(findings: Findings) -> Figure | None:
         x = marks.count_axis("size", sweep.swept, (row["size"] for row in rows))
         y = marks.log_axis("seconds", "time", marks.with_ends(rows, "seconds"), "s")
         held = describe_panel(sweep.case, sweep.held, sweep.honest)
-        environment = sweep.environment if findings.has_mixed_environments else ""
-        title = marks.panel_title(sweep.case, held, environment)
+        title = marks.panel_title(findings, sweep.case, held, sweep.environment)
         panels.append(Panel(title, tuple(marks.draw_series(rows, x, y, styles))))
     caption = "Median time of one call; bars are 95 % intervals. A mark tells the exponent of its line."
     omitted = "panels are drawn, those with the most modes and sizes of each workload; the tables have all"
@@ -80,8 +79,7 @@ def draw_crossover(findings: Findings) -> Figure | None:
     panels = []
     for each in shown:
         held = ", ".join(word for word in (each.held, "" if each.honest else "oversubscribed") if word)
-        environment = each.environment if findings.has_mixed_environments else ""
-        title = marks.panel_title(each.case, held, environment)
+        title = marks.panel_title(findings, each.case, held, each.environment)
         width, height = 70 + _CELL * len(each.devices), max(120, 42 * len(each.sizes))
         panels.append(Panel(title, _draw_map(each, styles), False, width, height))
     caption = (
