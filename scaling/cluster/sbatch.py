@@ -172,25 +172,15 @@ def format_scripts(
     results: Path, cluster: ClusterSettings, tasks: Sequence[PackedTask], machine: Machine
 ) -> list[str]:
     """Return the text of each sbatch script that `submit` would submit. Slurm need not be installed."""
-    import submitit
-
-    class Unchecked(submitit.SlurmExecutor):
-        """An executor of submitit that can be created on a host without srun."""
-
-        @classmethod
-        def affinity(cls) -> int:
-            """Return a positive number, which means that this executor is available, even without srun."""
-            return 1
+    from submitit.slurm import slurm as submitit_slurm
 
     submission = submission_files.build_submission(results, "STAMP", cluster, tasks)
-    texts: list[str] = []
+    folder, texts = (submission.folder / "log").resolve(), list[str]()
+    command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(folder))}"
     for entries in _split_into_arrays(submission, slurm.max_array_tasks()):
-        executor = Unchecked((submission.folder / "log").resolve())
-        previous = "ARRAY" if texts else None
-        executor.update_parameters(**_sbatch_options(submission, entries[0], cluster, machine, previous))
-        if len(entries) > 1:
-            executor.parameters["map_count"] = len(entries)
-        texts.append(executor._make_submission_file_text(executor._submitit_command_str, ""))
+        options = _sbatch_options(submission, entries[0], cluster, machine, "ARRAY" if texts else None)
+        count = len(entries) if len(entries) > 1 else None
+        texts.append(submitit_slurm._make_sbatch_string(command, folder, map_count=count, **options))
     return texts
 
 
