@@ -132,7 +132,7 @@ def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
         attempt = dataclasses.replace(attempt, workers=(*attempt.workers, worker))
     if event["event"] == "begin":
         return dataclasses.replace(attempt, began_at=attempt.began_at or event.get("at"))
-    outcome = {name: event.get(name) for name in ("status", "reason", "text")}
+    outcome: dict[str, Any] = {name: event.get(name) for name in ("status", "reason", "text")}
     return dataclasses.replace(attempt, ended_at=event.get("at"), **outcome)
 
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaling.core import store
 from scaling.core.case import AUTO, Case, non_default_fields, user_modules
@@ -23,10 +23,8 @@ from scaling.workers.schedule import (
     group_by_problem,
     process_shape,
 )
+from scaling.workers.transport import Transport
 from scaling.workers.worker_group import RecordNotWritten, Variant, WorkerDied, WorkerGroup
-
-if TYPE_CHECKING:
-    from scaling.workers.transport import Transport
 
 _MAX_INTERLEAVED = 8  # number of cases that are prepared in one process at the same time
 _FINISH_SECONDS = 60.0  # timeout to write a record
@@ -62,7 +60,7 @@ class WorkerOptions:
         python: Python interpreter of the workers.
     """
 
-    transport: "Transport | None" = None
+    transport: Transport | None = None
     environment: Mapping[str, Any] = field(default_factory=dict)
     log_folder: Path | None = None
     python: str = sys.executable
@@ -109,9 +107,7 @@ def run_schedule(
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
-    environments = {
-        key: planned | dict(options.environment) for key, planned in schedule.environments.items()
-    }
+    environments = {key: env | dict(options.environment) for key, env in schedule.environments.items()}
     results = [
         VariantResults(variant, path, store.Writer(path), dict(environments)) for variant, path in variants
     ]
@@ -142,15 +138,15 @@ class _Run:
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
         """Measure the cases of a session with each compared program. Replace workers that die."""
-        waiting = self._group_comparable(session)
+        first, waiting = session[0].case, self._group_comparable(session)
         failed: set[int] = set()  # indices of variants whose workers failed to start once
         while waiting:
             with contextlib.ExitStack() as stack:
                 workers: dict[int, WorkerGroup] = {}
-                claimed = stack.enter_context(self._claim_cores(session))
+                claimed = stack.enter_context(self._claim_cores(first.devices))
                 for variant in {work.variant for group in waiting for work in group}:
                     try:
-                        group = self._open_worker_group(session, variant, claimed)
+                        group = self._open_worker_group(first, variant, claimed)
                         workers[variant] = stack.enter_context(group)
                     except WorkerDied as death:
                         if variant in failed or death.reason == "not_as_asked":  # a retry would fail too
@@ -193,39 +189,32 @@ class _Run:
         groups = [[work for work in group if work.variant != variant] for group in waiting]
         return [group for group in groups if group]
 
-    def _claim_cores(
-        self, session: Sequence[ScheduledCase]
-    ) -> contextlib.AbstractContextManager[list[int] | None]:
-        """Return a context manager that claims cores of this host and yields their numbers.
-
-        It yields None if the launcher claims no cores: on other platforms than cpu, with bind=false, or if
-        the workers run on other nodes.
-        """
+    def _claim_cores(self, devices: int) -> contextlib.AbstractContextManager[list[int] | None]:
         if self.schedule.machine.platform != "cpu" or not self.settings.bind or self.options.transport:
-            return contextlib.nullcontext()
-        return cores.claim_cores(session[0].case.devices, self.owner, self._report_wait)
+            return contextlib.nullcontext()  # workers on other nodes claim cores there
+        return cores.claim_cores(devices, self.owner, self._report_wait)
 
     def _report_wait(self, holders: list[int]) -> None:
         self.listener({"event": "waiting", "by": holders})
 
     def _open_worker_group(
-        self, session: Sequence[ScheduledCase], variant: int, claimed: list[int] | None
+        self, first: Case, variant: int, claimed: list[int] | None
     ) -> contextlib.AbstractContextManager[WorkerGroup]:
-        first, machine, settings = session[0].case, self.schedule.machine, self.settings
-        results, folder = self.results[variant], self.options.log_folder
+        machine, settings, options = self.schedule.machine, self.settings, self.options
+        results = self.results[variant]
         header = {
             "results": str(results.folder.resolve()), "platform": machine.platform,
             "device_kind": machine.device_kind, "x64": first.dtype == "float64", "bind": settings.bind,
             "cores": claimed, "owner": self.owner, "oversubscribe": settings.oversubscribe,
             "asked": settings.processes, "order_seed": settings.order_seed,
-            "sampling": dataclasses.asdict(settings.sampling), "beside": dict(self.options.environment),
+            "sampling": dataclasses.asdict(settings.sampling), "beside": dict(options.environment),
         }  # fmt: skip
         self.groups_started += 1
-        log = folder / f"worker-{self.groups_started}.log" if folder else None
+        log = options.log_folder / f"worker-{self.groups_started}.log" if options.log_folder else None
+        shape = process_shape(first, machine, settings)
         return worker_group.open_worker_group(
-            header, results.variant, process_shape(first, machine, settings), machine.platform, self.lock,
-            self.options.transport, log, self._report_wait,
-        )  # fmt: skip
+            header, results.variant, shape, self.lock, options.transport, log, self._report_wait
+        )
 
     def record_end(self, work: WorkItem, status: str, reason: str, text: str) -> None:
         """Write a record with this status, reason, and text for a case that no worker has recorded."""
@@ -233,8 +222,7 @@ class _Run:
         environment = results.environments[work.item.preflight.environment_key]
         if self.options.transport:
             count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
-            hosts = self.options.transport.host_names(count)
-            environment = environment | ({"hosts": hosts} if hosts else {})
+            environment = environment | {"hosts": list(self.options.transport.nodes[:count])}
         try:
             results.writer.append(
                 work.item.record_without_result(environment, self.settings, status, reason, text)
@@ -293,10 +281,10 @@ class _InterleavedCases:
         """
         try:
             self._take_turns()
+            return True
         except WorkerDied as death:
             self._handle_death(death)
             return False
-        return True
 
     def remaining(self) -> Groups:
         """Return the unfinished cases as groups. Each postponed case is in a separate group."""
@@ -359,10 +347,7 @@ class _InterleavedCases:
         return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        """Request that a worker build and check a case.
-
-        If a case that is no larger ran out of memory, record the case as skipped instead.
-        """
+        """Request a worker to build and check a case, or skip it if a case no larger ran out of memory."""
         item = work.item
         candidates = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller := next((case for case in candidates if _is_no_larger(case, item.case)), None):
@@ -380,11 +365,7 @@ class _InterleavedCases:
         )  # fmt: skip
 
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
-        """Send a request for a case, and return the reply.
-
-        The timeout is the remaining time of the case, or `_FINISH_SECONDS` for the actions "finish" and
-        "forget".
-        """
+        """Send a request for a case, and return the reply. The timeout is the remaining time of the case."""
         self.last_request, began, event = (work, action), time.monotonic(), {}
         remaining = self.run.settings.case_seconds - self.seconds_used[work]
         seconds = _FINISH_SECONDS if action in ("finish", "forget") else max(remaining, 0.001)
