@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from scaling.cluster.pack import PackedTask
 from scaling.cluster.submission_files import Submission, SubmittedTask
 from scaling.core import environment, store
 from scaling.core.case import Refusal
-from scaling.workers.machine import Machine, ProcessShape
+from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule
 from scaling.workers.transport import gpu_request
@@ -69,12 +68,8 @@ def submit(
             return submission_files.save_job_ids(submission, _start_process(submission, command, cluster))
         previous = None
         for entries in _split_into_arrays(submission, slurm.max_array_tasks()):
-            jobs = _submit_array(
-                submission,
-                entries,
-                command,
-                _sbatch_options(submission, entries[0], cluster, schedule.machine, previous),
-            )
+            options = _sbatch_options(submission, entries[0], cluster, schedule.machine, previous)
+            jobs = _submit_array(submission, entries, command, options)
             submission = submission_files.save_job_ids(submission, jobs)
             previous = next(iter(jobs.values())).partition("_")[0]
     except BaseException as error:
@@ -89,7 +84,6 @@ def submit(
 
 
 def _cancel_all(submission: Submission) -> None:
-    """Cancel all jobs of a submission. Wait until they have ended, but at most `_CANCEL_SECONDS`."""
     end = time.monotonic() + _CANCEL_SECONDS
     while (jobs := slurm.list_live_jobs(submission.name)) and time.monotonic() < end:
         slurm.cancel(jobs)
@@ -121,14 +115,11 @@ def _start_process(
 
 def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[SubmittedTask]]:
     """Return one list of tasks per job array, with at most `max_tasks` tasks of the same process shape."""
-    shapes: dict[ProcessShape, list[SubmittedTask]] = defaultdict(list)
-    for entry in submission.entries:
-        shapes[entry.shape].append(entry)
-    return [
-        group[start : start + max_tasks]
-        for group in shapes.values()
-        for start in range(0, len(group), max_tasks)
-    ]
+    arrays = []
+    for shape in dict.fromkeys(entry.shape for entry in submission.entries):
+        group = [entry for entry in submission.entries if entry.shape == shape]
+        arrays += [group[start : start + max_tasks] for start in range(0, len(group), max_tasks)]
+    return arrays
 
 
 def _submit_array(
@@ -136,7 +127,6 @@ def _submit_array(
 ) -> dict[str, str]:
     """Submit tasks as one Slurm job array. Return a dict from task name to job ID."""
     import submitit
-    from submitit.core.utils import FailedJobError
 
     executor: Any = submitit.SlurmExecutor((submission.folder / "log").resolve())
     executor.update_parameters(**options)
@@ -147,7 +137,7 @@ def _submit_array(
                 executor.submit(subprocess.check_call, [*command, str(entry.path.resolve())])
                 for entry in entries
             ]
-    except FailedJobError as error:
+    except submitit.core.utils.FailedJobError as error:
         raise Refusal(f"Slurm: {_extract_sbatch_message(str(error))}") from None
     return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
 
@@ -191,40 +181,31 @@ def _sbatch_options(
     machine: Machine,
     previous: str | None,
 ) -> dict[str, Any]:
-    """Return the sbatch options of a job array as a dict, with the option names of submitit.
+    """Return the sbatch options of the job array of a task, with the option names of submitit.
 
-    Args:
-        submission: The submission that contains the job array.
-        entry: Any task of the array.
-        cluster: Settings of the cluster.
-        machine: Nodes and devices of the cluster.
-        previous: Job ID of the previous array. If `at_once` limits the number of running tasks, this array
-            starts only after the previous one has ended.
+    If `at_once` limits the number of running tasks, the array starts after the job `previous` has ended.
     """
-    shape = entry.shape
+    shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
-    extra_options = {
-        name: value for name, value in {"requeue": True, **dict(cluster.sbatch)}.items() if value is not False
-    }
+    extra_options = {"requeue": True, **dict(cluster.sbatch)}
     if cluster.reservation:
         extra_options["reservation"] = cluster.reservation
     if cluster.platform == "cpu":
-        cpus: float | None = per_process
+        cores: float | None = 1
         extra_options["hint"] = "nomultithread"
     else:
         cores = cluster.cores or machine.cpus_each
-        cpus = max(1, int(cores * per_process)) if cores else None
         extra_options |= gpu_request(cluster.gpu_option, cluster.gres, shape)
-    memory = cluster.memory or 0
     options: dict[str, Any] = {
         "job_name": submission.name, "nodes": shape.nodes, "ntasks_per_node": shape.processes // shape.nodes,
         "time": math.ceil(entry.minutes), "partition": cluster.partition, "account": cluster.account,
         "qos": cluster.qos, "constraint": cluster.constraint, "exclude": cluster.exclude,
         "exclusive": cluster.exclusive or None, "setup": checked_setup(cluster.setup), "use_srun": False,
-        "array_parallelism": cluster.at_once or _UNLIMITED, "cpus_per_task": cpus,
+        "array_parallelism": cluster.at_once or _UNLIMITED,
+        "cpus_per_task": max(1, int(cores * per_process)) if cores else None,
         "mem": f"{memory}M" if memory % 1024 else f"{memory // 1024}G" if memory else None,
         "dependency": f"afterany:{previous}" if previous and cluster.at_once else None,
-        "additional_parameters": extra_options,
+        "additional_parameters": {n: value for n, value in extra_options.items() if value is not False},
     }  # fmt: skip
     specified = {name: value for name, value in options.items() if value is not None}
     return specified | {"wckey": None}  # disables the default of submitit

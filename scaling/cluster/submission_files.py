@@ -10,6 +10,7 @@
 sbatch.py submits the tasks, and job_state.py determines their states.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import math
@@ -136,7 +137,7 @@ def read_submissions(results: Path) -> list[Submission]:
     submissions = []
     for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_FILE}")):
         content = store.read_json(path)
-        try:
+        with contextlib.suppress(KeyError, TypeError):
             entries = tuple(
                 SubmittedTask(
                     path.parent, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"],
@@ -146,8 +147,6 @@ def read_submissions(results: Path) -> list[Submission]:
             )  # fmt: skip
             fields = {name: content[name] for name in _FIELDS}
             submissions.append(Submission(path.parent, entries=entries, pid=content.get("pid"), **fields))
-        except (KeyError, TypeError):
-            continue
     return submissions
 
 
@@ -168,15 +167,8 @@ def build_submission(
         )
         for number, task in enumerate(tasks, 1)
     )
-    return Submission(
-        folder,
-        cluster.name,
-        datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        node_name(),
-        cluster.time,
-        entries,
-        os.getpid(),
-    )
+    made_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Submission(folder, cluster.name, made_at, node_name(), cluster.time, entries, os.getpid())
 
 
 def create_submission(
