@@ -84,10 +84,7 @@ def _run_with_journal(path: Path, definition: submission_files.TaskDefinition, l
 def _run_missing_cases(
     path: Path, definition: submission_files.TaskDefinition, journal: Journal, lock: int
 ) -> None:
-    """Run the cases of a task that have no record.
-
-    Cases that an earlier run of the task began but did not end are first recorded as failed.
-    """
+    """Run the cases without a record, after recording those that an earlier run of the task did not finish."""
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
     text = "its job was requeued while it ran"
@@ -101,10 +98,9 @@ def _run_missing_cases(
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "waiting":
-            journal.write("waiting", text=cores.describe_wait(event["by"]))
-        else:
-            fields = {name: event[name] for name in _EVENT_FIELDS if name in event}
-            journal.write(event["event"], **fields)
+            event = event | {"text": cores.describe_wait(event["by"])}
+        fields = {name: event[name] for name in _EVENT_FIELDS if name in event}
+        journal.write(event["event"], **fields)
 
     is_snapshot = _PACKAGE.is_relative_to(path.parent.resolve())
     options = make_worker_options(definition.cluster, journal.folder, definition.nested, is_snapshot)
@@ -147,19 +143,18 @@ def remaining_sessions(
         Sequences of cases. The cases of a sequence share a worker process.
     """
     history = schedule.build_history(records, definition.environments.values())
-
-    def next_attempt(item: ScheduledCase) -> list[ScheduledCase]:
-        identity = item.identity(definition.environments)
-        attempts = history.attempts[identity]
-        # With retry=true, failures before the submission do not count.
-        exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
-        done = identity in history.good or exhausted
-        return [] if done else [dataclasses.replace(item, attempt=attempts + 1)]
-
-    sessions = (
-        tuple(new for item in session for new in next_attempt(item)) for session in definition.sessions
-    )
-    return tuple(session for session in sessions if session)
+    sessions = []
+    for session in definition.sessions:
+        remaining = []
+        for item in session:
+            identity = item.identity(definition.environments)
+            attempts = history.attempts[identity]
+            # With retry=true, failures before the submission do not count.
+            exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
+            if identity not in history.good and not exhausted:
+                remaining.append(dataclasses.replace(item, attempt=attempts + 1))
+        sessions.append(tuple(remaining))
+    return tuple(filter(None, sessions))
 
 
 if __name__ == "__main__":
