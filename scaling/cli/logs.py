@@ -179,7 +179,6 @@ def _format_attempt(at: str | None, attempt: int, replicate: int) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> list[str]:
-    """Return one line of text for each attempt to run a case in a task, or one line about the task."""
     state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
     place = f"task {task.entry.folder.name}/{task.entry.name}{job}"
     if attempts := _attempts(task, key):
@@ -200,7 +199,6 @@ def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
 
 
 def _describe_outcome(task: TaskState, attempt: TaskAttempt) -> str:
-    """Return the outcome of an attempt, such as "ok after 2 min", or the reason why none is recorded."""
     if attempt.ended_at:
         seconds = seconds_between(attempt.began_at, attempt.ended_at)
         why = f", {attempt.reason}: {attempt.text}" if attempt.reason else ""
@@ -239,7 +237,6 @@ def _nonempty_scheduler_logs(task: TaskState) -> list[Path]:
 
 
 def _read_last_lines(path: Path, every: bool) -> str:
-    """Return the last 1000 or all lines of a file without secrets, or a message in brackets."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:

@@ -167,7 +167,6 @@ def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[C
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
-    """Yield a `StatusLine` for each failed or skipped record, with the nodes and attempt of a failure."""
     attempts = {(*a.replicate_key, a.attempt): a for task in tasks for a in task.journal.attempts}
     for record in records:
         where = ""
@@ -180,7 +179,6 @@ def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Itera
 
 
 def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iterator[StatusLine]:
-    """Yield a `StatusLine` for each case that a pending or running task has not begun."""
     last = {(r.key, r.replicate): r for r in sorted(records, key=lambda r: r.started_at or "")}
     for task in [task for task in tasks if task.open]:
         begun = {attempt.replicate_key for attempt in task.running} | task.journal.ended

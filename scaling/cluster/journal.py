@@ -114,7 +114,6 @@ def read_journal(task: Path) -> TaskJournal:
 
 
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of all runs in order, with the number of the run as "run". Omit damaged lines."""
     for number in itertools.count(1):
         path = task.with_suffix(f".run-{number}.jsonl")
         if not path.exists():

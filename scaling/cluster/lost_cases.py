@@ -150,7 +150,6 @@ def find_cause(task: TaskState) -> str:
 
 
 def _find_failed_setup(lines: Sequence[str]) -> str:
-    """Return a message about the setup line that failed, with its output, or "" if no setup line failed."""
     failures = [number for number, line in enumerate(lines) if line.startswith(submission_files.SETUP_FAILED)]
     if not failures:
         return ""

@@ -75,7 +75,6 @@ def pack(
 def _group_by_shape(
     schedule: Schedule, settings: RunSettings
 ) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Return a dict from process shape to groups of cases. The cases of a group solve the same problem."""
     groups: dict[ProcessShape, list[list[ScheduledCase]]] = defaultdict(list)
     for session in schedule.sessions:
         groups[process_shape(session[0].case, schedule.machine, settings)] += group_by_problem(session)
@@ -197,7 +196,6 @@ def make_predictor(
 
 
 def _repeated_seconds(record: Record, settings: RunSettings) -> float | None:
-    """Return the predicted seconds to measure a case again, or None if the record lacks a stage."""
     stages = [getattr(record, name) for name in STAGES]
     if None in stages:
         return None

@@ -93,7 +93,6 @@ def _cancel_all(submission: Submission) -> None:
 def _start_process(
     submission: Submission, command: Sequence[str], cluster: ClusterSettings
 ) -> dict[str, str]:
-    """Start the only task of a local submission in the background. Return {task name: process ID}."""
     log = submission.folder.resolve() / "log"
     log.mkdir()
     (entry,) = submission.entries
@@ -114,7 +113,6 @@ def _start_process(
 
 
 def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[SubmittedTask]]:
-    """Return one list of tasks per job array, with at most `max_tasks` tasks of the same process shape."""
     arrays = []
     for shape in dict.fromkeys(entry.shape for entry in submission.entries):
         group = [entry for entry in submission.entries if entry.shape == shape]
@@ -125,7 +123,6 @@ def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[Subm
 def _submit_array(
     submission: Submission, entries: Sequence[SubmittedTask], command: Sequence[str], options: dict[str, Any]
 ) -> dict[str, str]:
-    """Submit tasks as one Slurm job array. Return a dict from task name to job ID."""
     import submitit
 
     executor: Any = submitit.SlurmExecutor((submission.folder / "log").resolve())
@@ -228,10 +225,7 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 
 
 def _copy_package(folder: Path) -> list[str]:
-    """Copy this package into a folder. Return environment variables that make Python import the copy.
-
-    The variables are strings of the form NAME=VALUE.
-    """
+    """Copy this package into a folder. Return variables NAME=VALUE that make Python import the copy."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)
     if environment.source(folder / "scaling") != environment.source():

@@ -236,7 +236,6 @@ def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
 
 
 def _accounted_states(ids: str) -> dict[str, JobState]:
-    """Return the states that sacct reports of jobs or job arrays, whose IDs are separated by commas."""
     job_states: dict[str, JobState] = {}
     for line in _run_sacct(f"--jobs={ids}", "--format=JobID,State,NodeList,Elapsed,ExitCode"):
         job, name, node, elapsed, code = line.split("|")
@@ -259,7 +258,6 @@ def list_accounted_jobs(name: str, since: str) -> list[str]:
 
 
 def _run_sacct(*arguments: str) -> list[str]:
-    """Return the lines that sacct prints, or an empty list if the cluster has no job accounting."""
     try:
         return run_command("sacct", "--noheader", "--parsable2", "--allocations", *arguments).splitlines()
     except Refusal:

@@ -60,7 +60,6 @@ def _raise_interrupt(number: int, _frame: Any) -> None:
 
 
 def _run_with_journal(path: Path, definition: submission_files.TaskDefinition, lock: int) -> int:
-    """Run the cases of a task, write its start and end to the journal, and return the exit status."""
     journal = Journal(path)
     node = environment.node_name()
     nodes = list(allocated_nodes()) if definition.cluster.name == SLURM else [node]

@@ -34,7 +34,6 @@ def usable_cores() -> list[int]:
 
 
 def _quota_cores() -> int:
-    """Return the number of whole cores that the CPU quota of the cgroup allows, or 0 without a quota."""
     words = (contents("/sys/fs/cgroup/cpu.max") or "max").split()
     return max(1, int(int(words[0]) / int(words[1]))) if len(words) == 2 and words[0] != "max" else 0
 

@@ -88,7 +88,6 @@ def _find_children() -> list[int]:
 
 
 def _exit_with_status(status: int) -> None:
-    """End this process like another one, whose wait status is given."""
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with contextlib.suppress(OSError):  # SIGKILL has no handler

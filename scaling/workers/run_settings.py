@@ -84,7 +84,6 @@ def _parse_sampling(config: Any) -> Sampling:
 
 
 def _check_number(name: str, value: Any, minimum: float, whole: bool = False) -> Any:
-    """Return `value` if it is a number between `minimum` and `_MAXIMUM`. Otherwise raise `Refusal`."""
     kinds = (int,) if whole else (int, float)
     bound = f" and at most {_MAXIMUM:g}" if isinstance(value, kinds) and value > _MAXIMUM else ""
     if isinstance(value, bool) or not isinstance(value, kinds) or not minimum <= value <= _MAXIMUM:

@@ -183,7 +183,6 @@ class _Run:
                 self.between_groups()
 
     def _fail_variant(self, waiting: Groups, variant: int, death: WorkerDied) -> Groups:
-        """Record the waiting cases of one program as failed. Return the groups without these cases."""
         for work in [work for group in waiting for work in group if work.variant == variant]:
             self.record_end(work, "failed", death.reason, str(death) or "the worker did not start")
         groups = [[work for work in group if work.variant != variant] for group in waiting]
@@ -384,7 +383,6 @@ class _InterleavedCases:
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
-    """Return whether `first` differs from `second` at most by smaller sizes or fewer points."""
     if dataclasses.replace(first, points=1, sizes={}) != dataclasses.replace(second, points=1, sizes={}):
         return False
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())
