@@ -4,6 +4,7 @@ Requests and events are JSON objects, one per line. The pipe keeps working if th
 forks, or replaces `json.dumps` or `print`.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
 _PR_SET_PDEATHSIG = 1
@@ -35,8 +37,11 @@ class Channel:
 def open_channel() -> Channel:
     """Reserve the pipes of standard input and output for the launcher, and return them as a `Channel`.
 
-    Afterwards, standard input of this process is empty, and its standard output goes to standard error.
+    Afterwards, standard input of this process is empty, and its standard output goes to standard error. Linux
+    kills this process before the user's other processes when the host runs out of memory.
     """
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     requests, out, owner = os.fdopen(os.dup(0)), os.dup(1), os.getpid()
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
