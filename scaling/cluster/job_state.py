@@ -34,19 +34,12 @@ _STATES = "states.json"  # file in the folder of a submission
 
 @dataclass(frozen=True)
 class TaskState:
-    """A submitted task (cases that run in one job) with the state of its job.
-
-    Attributes:
-        submission: The submission that contains the task.
-        entry: The task, as listed in the submission.
-        state: State of the job.
-        settled: Whether records have been written for the cases that the job left without a result.
-    """
+    """A submitted task (cases that run in one job) with the state of its job."""
 
     submission: Submission
-    entry: SubmittedTask
+    entry: SubmittedTask  # the task, as listed in the submission
     state: JobState
-    settled: bool = False
+    settled: bool = False  # whether the cases that the job left without a result have records
 
     @cached_property
     def journal(self) -> TaskJournal:

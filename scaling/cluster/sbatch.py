@@ -47,14 +47,6 @@ def submit(
 
     The tasks run a copy of this package. If Slurm rejects any task, cancel all tasks of the submission,
     remove its folder, and raise `Refusal`.
-
-    Args:
-        results: Results folder.
-        cluster: Settings of the cluster.
-        tasks: Tasks to submit.
-        settings: Settings of the run.
-        schedule: Schedule that contains the cases of the tasks.
-        nested: Whether all device counts run in one allocation.
     """
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     submission = submission_files.create_submission(

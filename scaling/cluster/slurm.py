@@ -25,19 +25,12 @@ _JOBS_ENDED_MESSAGE = "Invalid job id"  # message of squeue if all of the jobs h
 
 @dataclass(frozen=True)
 class JobState:
-    """State of a Slurm job.
+    """State of a Slurm job."""
 
-    Attributes:
-        name: Slurm state, such as PENDING, RUNNING, COMPLETED, or TIMEOUT.
-        node: Name of the node, or a node list.
-        elapsed: Elapsed time in the format of Slurm.
-        reason: Reason why the job is pending, or its exit code.
-    """
-
-    name: str
-    node: str = ""
-    elapsed: str = ""
-    reason: str = ""
+    name: str  # Slurm state, such as PENDING, RUNNING, COMPLETED, or TIMEOUT
+    node: str = ""  # name of the node, or a node list
+    elapsed: str = ""  # elapsed time in the format of Slurm
+    reason: str = ""  # reason why the job is pending, or its exit code
 
     @property
     def live(self) -> bool:
@@ -63,23 +56,14 @@ def run_command(*arguments: str) -> str:
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """A node of a Slurm partition, as listed by sinfo.
-
-    Attributes:
-        partition: Name of the partition.
-        default: Whether the partition is the default partition.
-        name: Name of the node.
-        devices: Number of devices of the requested platform.
-        cpus: Number of CPUs.
-        is_constrained: Whether the constraint of the cluster settings names a feature of the node.
-    """
+    """A node of a Slurm partition, as listed by sinfo."""
 
     partition: str
     default: bool
     name: str
-    devices: int
+    devices: int  # number of devices of the requested platform
     cpus: int
-    is_constrained: bool
+    is_constrained: bool  # whether the constraint of the cluster settings names a feature of the node
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:

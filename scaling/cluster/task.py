@@ -112,7 +112,6 @@ def make_worker_options(
     """Return options to start workers as steps of this Slurm allocation, through ssh, or on this host.
 
     Args:
-        cluster: Settings of the cluster.
         log_folder: Folder for the standard error of the workers, or None.
         nested: Whether all device counts run in one allocation.
         is_snapshot: Whether the running code is the copy of the package that was made at submission.
@@ -136,11 +135,7 @@ def make_worker_options(
 def remaining_sessions(
     definition: submission_files.TaskDefinition, records: Sequence[Record]
 ) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return the cases of a task that have no result and may be attempted, with updated attempt numbers.
-
-    Returns:
-        Sequences of cases. The cases of a sequence share a worker process.
-    """
+    """Return the cases of a task that have no result and may be attempted, by worker process."""
     history = schedule.build_history(records, definition.environments.values())
     sessions = []
     for session in definition.sessions:

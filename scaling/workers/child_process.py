@@ -36,17 +36,11 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """Description of how a process ended.
+    """Description of how a process ended."""
 
-    Attributes:
-        reason: "out_of_memory" if the process ended because memory ran out, otherwise "killed".
-        text: Phrase with the exit status or signal, such as "was killed by signal 9 (SIGKILL)".
-        last_line: Last line of standard error that may explain why the process ended, or "" if there is none.
-    """
-
-    reason: str
-    text: str
-    last_line: str
+    reason: str  # "out_of_memory" if the process ended because memory ran out, otherwise "killed"
+    text: str  # phrase with the exit status or signal, such as "was killed by signal 9 (SIGKILL)"
+    last_line: str  # last line of standard error that may explain the exit, or ""
 
 
 class ChildProcess:

@@ -20,18 +20,11 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Channel:
-    """The two-way connection of this worker process to the launcher, the process that started it.
+    """The two-way connection of this worker process to the launcher, the process that started it."""
 
-    Attributes:
-        requests: Text stream with one JSON request per line.
-        send_event: Function that sends its keyword arguments to the launcher as one JSON object.
-        exit_if_forked: Function that ends the current process if it is a fork of the process that opened the
-            channel.
-    """
-
-    requests: TextIO
-    send_event: Callable[..., None]
-    exit_if_forked: Callable[[], None]
+    requests: TextIO  # text stream with one JSON request per line
+    send_event: Callable[..., None]  # sends its keyword arguments to the launcher as one JSON object
+    exit_if_forked: Callable[[], None]  # ends a process that is a fork of the one that opened the channel
 
 
 def open_channel() -> Channel:

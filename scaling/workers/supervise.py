@@ -33,50 +33,30 @@ Listener = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class VariantResults:
-    """One of the programs that a run compares, its results folder, and the environments of its cases.
-
-    Attributes:
-        variant: The program.
-        folder: Results folder of the program.
-        writer: Writer of records into the folder.
-        environments: Dict from `PreflightResult.environment_key` to the environment that a worker last
-            reported, or to the planned environment if no worker has reported one.
-    """
+    """One of the programs that a run compares, its results folder, and the environments of its cases."""
 
     variant: Variant
     folder: Path
     writer: store.Writer
-    environments: dict[tuple, dict[str, Any]]
+    environments: dict[tuple, dict[str, Any]]  # as last reported or planned, by `environment_key`
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Options for starting workers, and environment fields to record.
+    """Options for starting workers, and environment fields to record."""
 
-    Attributes:
-        transport: How to start workers on other nodes, or None for this host.
-        environment: Fields to add to the environment of every record.
-        log_folder: Folder for the standard error of the workers, or None.
-        python: Python interpreter of the workers.
-    """
-
-    transport: Transport | None = None
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    log_folder: Path | None = None
+    transport: Transport | None = None  # how to start workers on other nodes, or None for this host
+    environment: Mapping[str, Any] = field(default_factory=dict)  # fields of every record
+    log_folder: Path | None = None  # folder for the standard error of the workers, or None
     python: str = sys.executable
 
 
 @dataclass(frozen=True)
 class WorkItem:
-    """A case to be measured with one of the compared programs.
-
-    Attributes:
-        item: The case.
-        variant: Index of the program: 0 for this program, 1 for the baseline.
-    """
+    """A case to be measured with one of the compared programs."""
 
     item: ScheduledCase
-    variant: int
+    variant: int  # index of the program: 0 for this program, 1 for the baseline
 
 
 Groups = list[list[WorkItem]]
@@ -90,18 +70,14 @@ def run_schedule(
     """Run all cases of a schedule in worker processes, and write one record per case.
 
     Skipped cases and cases that failed in preflight are recorded first. Then the sessions run one after
-    another, because simultaneous measurements would disturb each other. The cases of a session share workers.
+    another, because simultaneous measurements would disturb each other.
 
     Args:
-        schedule: Cases to run or record.
-        settings: Settings of the run.
-        folder: Results folder.
         lock: File descriptor of the lock of the results folder, or None.
         listener: Function that is called with the events "begin" and "end" of the first program, and with the
             event "waiting" of either program.
-        baseline: A second program to compare with, and its results folder. Every case is then measured with
-            both programs in alternation.
-        options: How to start the workers.
+        baseline: A second program and its results folder. Every case is then measured with both programs in
+            alternation.
         between_groups: Function that is called after each group of interleaved cases, while nothing is being
             measured.
     """
@@ -245,29 +221,18 @@ class _Run:
 
 @dataclass
 class _InterleavedCases:
-    """A group of cases whose sampling is interleaved. All of them are prepared before the first is sampled.
-
-    Attributes:
-        run: The run to which the cases belong.
-        workers: Dict from the index of a compared program to its worker group.
-        items: The cases, each once for every compared program.
-        name: Identifier of the group in records (field `block`).
-        seconds_used: Seconds spent on each case, limited by `case_seconds`.
-        last_request: The last request as (case, action).
-        prepared: Cases that are in the memory of their worker.
-        ended: Cases that have a record.
-        postponed: Cases that did not fit into memory together with the others.
-    """
+    """A group of cases whose sampling is interleaved. All of them are prepared before the first is sampled."""
 
     run: _Run
-    workers: dict[int, WorkerGroup]
-    items: list[WorkItem]
-    name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    workers: dict[int, WorkerGroup]  # by the index of a compared program
+    items: list[WorkItem]  # the cases, each once for every compared program
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # the field `block` of records
+    # Seconds spent on each case, limited by `case_seconds`.
     seconds_used: dict[WorkItem, float] = field(default_factory=lambda: defaultdict(float))
-    last_request: tuple[WorkItem, str] = field(init=False)
-    prepared: set[WorkItem] = field(default_factory=set)
-    ended: set[WorkItem] = field(default_factory=set)
-    postponed: set[ScheduledCase] = field(default_factory=set)
+    last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
+    prepared: set[WorkItem] = field(default_factory=set)  # in the memory of their worker
+    ended: set[WorkItem] = field(default_factory=set)  # have a record
+    postponed: set[ScheduledCase] = field(default_factory=set)  # did not fit into memory with the others
 
     @property
     def has_single_case(self) -> bool:

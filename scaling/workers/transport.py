@@ -82,23 +82,14 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SrunSteps(Transport):
-    """A transport that runs workers as job steps on the nodes of a Slurm allocation.
-
-    Attributes:
-        platform: JAX platform of the workers.
-        gres: Name of the accelerator resource in Slurm, with or without its type.
-        cores: CPUs per accelerator, or None for the default of Slurm.
-        arguments: Additional srun options, such as the options of a container.
-        gpu_option: Option that requests GPUs, an element of `cluster_settings.GPU_OPTIONS`.
-        mpi: Value of the option --mpi, or None for the default of the cluster.
-    """
+    """A transport that runs workers as job steps on the nodes of a Slurm allocation."""
 
     platform: str
-    gres: str = "gpu"
-    cores: float | None = None
-    arguments: tuple[str, ...] = ()
-    gpu_option: str = "gres"
-    mpi: str | None = "none"
+    gres: str = "gpu"  # name of the accelerator resource in Slurm, with or without its type
+    cores: float | None = None  # CPUs per accelerator, or None for the default of Slurm
+    arguments: tuple[str, ...] = ()  # additional srun options, such as the options of a container
+    gpu_option: str = "gres"  # option that requests GPUs, an element of `cluster_settings.GPU_OPTIONS`
+    mpi: str | None = "none"  # value of the option --mpi, or None for the default of the cluster
 
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]

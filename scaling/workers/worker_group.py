@@ -29,21 +29,13 @@ _INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that are not repl
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to start workers: this checkout, or another revision, interpreter or set of flags to compare.
-
-    Attributes:
-        name: Name of the variant.
-        python: Path of the Python interpreter.
-        module: Module that the interpreter runs with -m.
-        folder: Working directory, or None for the current one.
-        variables: Additional environment variables.
-    """
+    """A way to start workers: this checkout, or another revision, interpreter or set of flags to compare."""
 
     name: str = "this"
     python: str = sys.executable
-    module: str = "scaling.worker"
-    folder: Path | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
+    module: str = "scaling.worker"  # module that the interpreter runs with -m
+    folder: Path | None = None  # working directory, or None for the current one
+    variables: Mapping[str, str] = field(default_factory=dict)  # environment variables to add
 
 
 class WorkerDied(Exception):
@@ -63,19 +55,12 @@ class RecordNotWritten(OSError):
 
 @dataclass
 class WorkerGroup:
-    """The running worker processes that share the devices of a case. Each request is sent to all of them.
-
-    Attributes:
-        shape: Numbers of devices, nodes, and processes of the case.
-        processes: One process per worker, or the srun process that started all of them.
-        events: Events of all processes, each with the field "rank".
-        transport: How the workers were started on other nodes, or None for this host.
-    """
+    """The running worker processes that share the devices of a case. Each request is sent to all of them."""
 
     shape: ProcessShape
-    processes: list[ChildProcess]
-    events: "queue.Queue[Event]"
-    transport: Transport | None = None
+    processes: list[ChildProcess]  # one process per worker, or the srun process that started all of them
+    events: "queue.Queue[Event]"  # events of all processes, each with the field "rank"
+    transport: Transport | None = None  # how the workers were started on other nodes, or None for this host
 
     def request(self, request: Mapping[str, Any], seconds: float) -> Iterator[Event]:
         """Send a request to all workers. Yield the events up to and including the reply. See `receive`."""
