@@ -4,9 +4,10 @@ import argparse
 import contextlib
 import difflib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -27,8 +28,7 @@ _MOST_LINES = 1000  # the last lines of a file
 _MOST_SHOWN = 3  # cases that are shown without --all
 
 
-@dataclass(frozen=True)
-class LogPart:
+class LogPart(NamedTuple):
     """A section of the output: a title and a text, such as the path and the content of a log file."""
 
     title: str
@@ -108,12 +108,11 @@ def iterate_logs(known: KnownCases, keys: Sequence[str], every: bool = False) ->
     If `every` is true, yield all cases and all lines. Otherwise yield the first 3 cases and the last 1000
     lines of each file.
     """
-    shown: set[str] = set()
+    parts: dict[str, LogPart] = {}
     for key in keys if every else keys[:_MOST_SHOWN]:
         for part in logs_of_case(known, key, every):
-            if part.title not in shown:
-                yield part
-            shown.add(part.title)
+            parts.setdefault(part.title, part)
+    yield from parts.values()
     if not every and len(keys) > _MOST_SHOWN:
         yield LogPart(f"{len(keys) - _MOST_SHOWN} more", "give a key to see another one, or --all")
 
@@ -131,25 +130,21 @@ def find_key(known: KnownCases, given: str) -> str:
     by_key = [key for key in labels if key.startswith(given) and len(given) >= _SHORTEST]
     if len(by_label or by_key) == 1:
         return (by_label or by_key)[0]
-    failed = dict.fromkeys(r.key for r in store.latest(known.records) if r.status == "failed")
+    failed = [record.key for record in store.latest(known.records) if record.status == "failed"]
     starts = {key[: len(given)]: key for key in labels}
     similar = [starts[close] for close in difflib.get_close_matches(given, starts, n=_MOST_NAMED)]
+    unknown = f"no case {given!r} in {known.results}"
     advice = f"give {_SHORTEST} characters or more, `scaling status --all` shows them"
     problems: tuple[tuple[object, str, list[str]], ...] = (
-        (by_label, f"{words!r} matches {len(by_label)} cases, give a key", by_label),
-        (not given, "name a case, by its key or its label", [*failed] or [*labels]),
+        (by_label, f"{words!r} matches {len(by_label)} cases, give a key: ", by_label),
+        (not given, "name a case, by its key or its label: ", list(dict.fromkeys(failed or labels))),
         (len(given) < _SHORTEST, f"{given!r} is too short for a key: {advice}", []),
-        (by_key, f"{given!r} matches {len(by_key)} keys, give more digits", by_key),
-        (similar, f"no case {given!r} in {known.results}: similar keys are", similar),
-        (True, f"no case {given!r} in {known.results}: `scaling status --all` shows the keys", []),
+        (by_key, f"{given!r} matches {len(by_key)} keys, give more digits: ", by_key),
+        (similar, f"{unknown}: similar keys are ", similar),
+        (True, f"{unknown}: `scaling status --all` shows the keys", []),
     )
-    text, listed = next((text, listed) for applies, text, listed in problems if applies)
-    separator = " " if listed is similar else ": "
-    raise Refusal(f"{text}{separator}{_list_keys(listed, labels)}" if listed else text)
-
-
-def _list_keys(keys: Sequence[str], labels: Mapping[str, str]) -> str:
-    return list_first([f"{key} ({labels[key]})" for key in keys], _MOST_NAMED)
+    text, keys = next((text, keys) for applies, text, keys in problems if applies)
+    raise Refusal(text + list_first([f"{key} ({labels[key]})" for key in keys], _MOST_NAMED))
 
 
 def logs_of_case(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:
@@ -184,18 +179,12 @@ def _format_attempt(at: str | None, attempt: int, replicate: int) -> str:
 
 
 def _describe_task(task: TaskState, key: str) -> list[str]:
-    """Return one line of text for each attempt to run a case in a cluster task.
-
-    If there was no attempt, return one line with the state of the task and the reason for it.
-    """
-    place = f"task {task.entry.folder.name}/{task.entry.name}"
-    place += f", job {task.entry.job}" if task.entry.job else ""
+    state, job = task.state, f", job {task.entry.job}" if task.entry.job else ""
+    place = f"task {task.entry.folder.name}/{task.entry.name}{job}"
     if attempts := _attempts(task, key):
         return [_describe_attempt(task, attempt, place) for attempt in attempts]
-    state = task.state
-    words = task.blocked
-    if not task.open and state.name != "COMPLETED":
-        words = lost_cases.find_cause(task)
+    did_not_start = not task.open and state.name != "COMPLETED"
+    words = lost_cases.find_cause(task) if did_not_start else task.blocked
     reason = f" ({state.reason})" if state.reason and state.reason != words else ""
     why = ": ".join(filter(None, [reason, words]))
     became = "waits in" if task.waits else "will run in" if task.open else "did not start in"
@@ -210,7 +199,6 @@ def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
 
 
 def _describe_outcome(task: TaskState, attempt: TaskAttempt) -> str:
-    """Return the outcome of an attempt, such as "ok after 2 min", or the reason why none is recorded."""
     if attempt.ended_at:
         seconds = seconds_between(attempt.began_at, attempt.ended_at)
         why = f", {attempt.reason}: {attempt.text}" if attempt.reason else ""
@@ -230,16 +218,14 @@ def _list_worker_logs(task: TaskState, key: str) -> list[tuple[Path, str]]:
     ended and no worker ran the case, return all worker logs of the last run of the task.
     """
     folder, name = task.entry.folder, task.entry.name
-    workers = {(attempt.run, worker): "" for attempt in _attempts(task, key) for worker in attempt.workers}
+    workers = {(attempt.run, worker) for attempt in _attempts(task, key) for worker in attempt.workers}
     if not workers and not task.open:  # the logs of all workers show why none started
         return [(path, "") for path in sorted(folder.glob(f"{name}.run-{task.journal.runs}/worker-*.log"))]
     cases = Counter((attempt.run, worker) for attempt in task.journal.attempts for worker in attempt.workers)
     return [
-        (
-            folder / f"{name}.run-{run}" / f"worker-{worker}.log",
-            f" (of {cases[run, worker]} cases)" if cases[run, worker] > 1 else "",
-        )
-        for run, worker in workers
+        (folder / f"{name}.run-{run}" / f"worker-{worker}.log", f" (of {n} cases)" if n > 1 else "")
+        for (run, worker), n in cases.items()
+        if (run, worker) in workers
     ]
 
 
@@ -251,14 +237,10 @@ def _nonempty_scheduler_logs(task: TaskState) -> list[Path]:
 
 
 def _read_last_lines(path: Path, every: bool) -> str:
-    """Return the last 1000 lines of a file, or all lines if `every` is true, with secrets removed.
-
-    Return a message in brackets if the file is empty or cannot be read.
-    """
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError as error:
         return f"[{error.strerror}]"
-    left_out = 0 if every else max(0, len(lines) - _MOST_LINES)
-    head = [f"[{left_out} earlier lines are omitted; --all shows them]"] if left_out else []
-    return "\n".join([*head, environment.hide_secrets("\n".join(lines[left_out:]))]) if lines else "[empty]"
+    omitted = 0 if every else max(0, len(lines) - _MOST_LINES)
+    head = f"[{omitted} earlier lines are omitted; --all shows them]\n" if omitted else ""
+    return head + environment.hide_secrets("\n".join(lines[omitted:])) if lines else "[empty]"

@@ -18,7 +18,7 @@ from rich.text import Text
 from scaling.cli import streams
 from scaling.cli.verbs import FAILED, INTERRUPTED, OK
 from scaling.cluster import job_state, lost_cases, status_table, submission_files, wait
-from scaling.cluster.cluster_settings import REJECTED, SUBMISSIONS
+from scaling.cluster.cluster_settings import REJECTED
 from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import seconds_between
 from scaling.core import store
@@ -167,7 +167,6 @@ def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[C
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
-    """Yield a `StatusLine` for each failed or skipped record, with the nodes and attempt of a failure."""
     attempts = {(*a.replicate_key, a.attempt): a for task in tasks for a in task.journal.attempts}
     for record in records:
         where = ""
@@ -180,23 +179,19 @@ def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Itera
 
 
 def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iterator[StatusLine]:
-    """Yield a `StatusLine` for each case that a pending or running task has not begun."""
     last = {(r.key, r.replicate): r for r in sorted(records, key=lambda r: r.started_at or "")}
-    for task in tasks:
-        items, attempts = [], math.inf
-        if task.open:
-            with contextlib.suppress(Refusal):  # the task file no longer exists
-                work = submission_files.read_task(task.entry.path)
-                items, attempts = work.items, work.settings.attempts or math.inf
+    for task in [task for task in tasks if task.open]:
         begun = {attempt.replicate_key for attempt in task.running} | task.journal.ended
-        for item in items:
-            record = last.get(item.replicate_key)
-            since = record is not None and (record.started_at or "") >= task.submission.made_at
-            if record and since and (record.reason not in TRANSIENT_FAILURES or record.attempt >= attempts):
-                continue
-            if item.replicate_key not in begun:
-                words = f"task {task.entry.name}"
-                yield StatusLine("queued", item.case.key, item.case, words, item.replicate)
+        with contextlib.suppress(Refusal):  # the task file no longer exists
+            work = submission_files.read_task(task.entry.path)
+            most = work.settings.attempts or math.inf
+            for item in work.items:
+                record = last.get(item.replicate_key)
+                since = record is not None and (record.started_at or "") >= task.submission.made_at
+                final = record and (record.reason not in TRANSIENT_FAILURES or record.attempt >= most)
+                if not (since and final) and item.replicate_key not in begun:
+                    words = f"task {task.entry.name}"
+                    yield StatusLine("queued", item.case.key, item.case, words, item.replicate)
 
 
 def _running_lines(tasks: Iterable[TaskState], cases: Mapping[str, Case]) -> Iterator[StatusLine]:
@@ -222,22 +217,7 @@ def task_tables(status: StudyStatus, every: bool = False) -> list[Table]:
     for workload, counts in status.counts.items():
         cases.add_row(escape(workload), *(str(counts[state]) for state in states))
     shown = [cases] if status.counts or not status.notes else []
-    return [_task_table(status.tasks, every), *shown] if status.tasks else shown
-
-
-def _task_table(tasks: Sequence[TaskState], every: bool) -> Table:
-    rows, left_out = status_table.task_rows(tasks, every)
-    names = [row.submission for row in rows]
-    several = len(set(names)) > 1
-    table = Table(title=None if several else escape(f"{SUBMISSIONS}/{names[0]}"))
-    if left_out:
-        table.caption = f"{left_out} lines about older results are omitted; --all shows them"
-    for name in (*(["submission"] if several else []), *status_table.COLUMNS):
-        table.add_column(name, no_wrap=name in status_table.NARROW, overflow="fold")
-    for row, before in zip(rows, [None, *names], strict=False):
-        first = [row.submission if row.submission != before else ""] if several else []
-        table.add_row(*map(escape, (*first, *row.cells)))
-    return table
+    return [status_table.task_table(status.tasks, every), *shown] if status.tasks else shown
 
 
 def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
@@ -250,37 +230,27 @@ def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
     length = shortest_prefix(status.keys)
     for state in (*_LISTED, *(["queued"] if every else [])):
         listed = [line for line in status.lines if line.state == state]
-        if not every:
-            texts += _group_lost_cases([line for line in listed if _BEFORE in line.words], length)
-            listed = [line for line in listed if _BEFORE not in line.words]
-        shown = listed if every or len(listed) <= _MOST_LINES else listed[: _MOST_LINES - 1]
-        texts += [_format_line(line, length) for line in shown]
-        if len(shown) < len(listed):
-            texts.append(f"{state:7} and {len(listed) - len(shown)} more; --all shows them")
+        single = [line for line in listed if every or _BEFORE not in line.words]
+        lost = [line for line in listed if not every and _BEFORE in line.words]  # one line for each cause
+        for words in dict.fromkeys(line.words for line in lost):
+            texts.append(_format_line([line for line in lost if line.words == words], length))
+        shown = single if every or len(single) <= _MOST_LINES else single[: _MOST_LINES - 1]
+        texts += [_format_line([line], length) for line in shown]
+        if len(shown) < len(single):
+            texts.append(f"{state:7} and {len(single) - len(shown)} more; --all shows them")
     return [*map(Text, texts), *(Text(note, style="yellow") for note in status.notes)]
 
 
-def _group_lost_cases(lost: Iterable[StatusLine], length: int) -> list[str]:
-    """Return one line per cause for the cases that never began because their job ended too early.
-
-    A line contains the label of the case, or the number of cases if several have the same cause.
-    """
-    groups: dict[tuple[str, str], list[StatusLine]] = defaultdict(list)
-    for line in lost:
-        groups[line.state, line.words].append(line)
-    return [
-        _format_line(group[0], length, count_of(len(group), "case") if len(group) > 1 else "")
-        for group in groups.values()
-    ]
-
-
-def _format_line(line: StatusLine, length: int, name: str = "") -> str:
+def _format_line(lines: Sequence[StatusLine], length: int) -> str:
     """Return a line with the state of a case, the first `length` characters of its key, and its label.
 
-    If `name` is not empty, it replaces the label.
+    If several cases share the line, their number replaces the label.
     """
-    replicate = f" replicate {line.replicate}" if line.replicate else ""
-    name = name or (label(line.case) if line.case else line.key) + replicate
+    line = lines[0]
+    name = label(line.case) if line.case else line.key
+    name += f" replicate {line.replicate}" if line.replicate else ""
+    if len(lines) > 1:
+        name = count_of(len(lines), "case")
     return f"{line.state:7} {line.key[:length]}  {name}  {line.words}".rstrip()
 
 

@@ -34,19 +34,12 @@ _STATES = "states.json"  # file in the folder of a submission
 
 @dataclass(frozen=True)
 class TaskState:
-    """A submitted task (cases that run in one job) with the state of its job.
-
-    Attributes:
-        submission: The submission that contains the task.
-        entry: The task, as listed in the submission.
-        state: State of the job.
-        settled: Whether records have been written for the cases that the job left without a result.
-    """
+    """A submitted task (cases that run in one job) with the state of its job."""
 
     submission: Submission
-    entry: SubmittedTask
+    entry: SubmittedTask  # the task, as listed in the submission
     state: JobState
-    settled: bool = False
+    settled: bool = False  # whether the cases that the job left without a result have records
 
     @cached_property
     def journal(self) -> TaskJournal:
@@ -101,7 +94,6 @@ def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
 
 
 def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list[TaskState]:
-    """Return the states of the tasks of one submission, and save new final states to disk."""
     saved, on_slurm = _read_states(submission.folder), submission.kind == SLURM
     tasks: dict[str, TaskState] = {}
     for entry in submission.entries:
@@ -124,16 +116,10 @@ def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list
 
 
 def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the job IDs of a job array that was submitted, but whose IDs the launcher did not save.
+    """Return the job IDs, by task name, of a job array whose IDs the launcher did not save.
 
     There is at most one such array, because the launcher saves the IDs of each array before it submits the
     next. The array is found by the job name, which all jobs of a submission have in common.
-
-    Args:
-        submission: The submission.
-        jobs: Dict from task name to job ID, or to None if the ID is unknown.
-    Returns:
-        A dict from task name to job ID.
     """
     saved = {entry.job.partition("_")[0] for entry in submission.entries if entry.job}
     array = [entry for entry in submission.entries if not entry.job]
@@ -149,13 +135,7 @@ def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -
 
 
 def _find_unreported_state(task: TaskState, query_scheduler: bool, job_is_saved: bool) -> JobState:
-    """Return the state of a task whose job Slurm does not report, or of a task without Slurm.
-
-    Args:
-        task: The task, with its job ID.
-        query_scheduler: Whether the scheduler has been queried.
-        job_is_saved: Whether the launcher saved the job ID of the task.
-    """
+    """Return the state of a task whose job Slurm does not report, or of a task without Slurm."""
     submission, on_slurm = task.submission, task.submission.kind == SLURM
     # The process of a local task is visible on the host of the launcher only.
     is_observable = query_scheduler if on_slurm else submission.host == environment.node_name()
@@ -169,7 +149,6 @@ def _find_unreported_state(task: TaskState, query_scheduler: bool, job_is_saved:
 
 
 def _read_final_state(task: TaskState) -> JobState:
-    """Return the final state of a task from its journal or its job log, or LOST if neither reports it."""
     journal = task.journal
     if not journal.runs:
         return JobState("LOST", reason="it never started, and the scheduler has no record of it")
@@ -198,12 +177,7 @@ def state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the last lines of the job log of a task, or an empty list if there is no log.
-
-    Args:
-        task: The task.
-        kind: "err" for standard error or "out" for standard output.
-    """
+    """Return the last lines of the standard error ("err") or output ("out") of the job of a task."""
     job = task.entry.job or task.journal.job
     lines: list[str] = []
     for path in sorted((task.entry.folder / "log").glob(f"{job}_*log.{kind}")) if job else ():
@@ -214,7 +188,6 @@ def read_log(task: TaskState, kind: str) -> list[str]:
 
 
 def _find_process(task: TaskState) -> int | None:
-    """Return the process ID of a local task, or of the command `timeout` that runs it, if it is on this host."""
     folder = str(task.entry.folder.resolve()).encode()  # guards against a reused process ID
     for pid in (task.journal.pid, task.entry.job):
         with contextlib.suppress(OSError):
@@ -224,12 +197,7 @@ def _find_process(task: TaskState) -> int | None:
 
 
 def save_states(tasks: Iterable[TaskState], settled: bool = False) -> None:
-    """Save the states of ended tasks in the file states.json of their submission.
-
-    Args:
-        tasks: The ended tasks.
-        settled: Whether records have been written for the cases that the jobs left without a result.
-    """
+    """Save the states of ended tasks in the file states.json of their submission. See `TaskState.settled`."""
     for folder, group in _group_by_submission(tasks).items():
         states = {
             task.entry.name: {"state": dataclasses.asdict(task.state), "settled": settled} for task in group

@@ -14,34 +14,18 @@ from typing import Any, TextIO
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """An attempt at a benchmark case in one run of a task.
+    """An attempt at a benchmark case in one run of a task."""
 
-    Attributes:
-        run: Number of the run of the task, which is 2 or more after a requeue.
-        key: Case key.
-        replicate: Number of the replicate.
-        attempt: Number of the attempt at the case, starting with 1.
-        job: Slurm job ID, or None if unknown.
-        nodes: Names of the nodes of the job.
-        workers: Numbers N of the worker-N.log files of the workers that ran the case.
-        began_at: Start time in ISO 8601 format, or None if the case has not begun.
-        ended_at: End time in ISO 8601 format, or None if the case is running or the task ended before the
-            case.
-        status: Status of the record, or None before the end.
-        reason: Reason of the record, or None.
-        text: Explanation of the reason, or None.
-    """
-
-    run: int
+    run: int  # number of the run of the task, which is 2 or more after a requeue
     key: str
     replicate: int
-    attempt: int
-    job: str | None
+    attempt: int  # starting with 1
+    job: str | None  # Slurm job ID, or None if unknown
     nodes: tuple[str, ...]
-    workers: tuple[int, ...] = ()
-    began_at: str | None = None
-    ended_at: str | None = None
-    status: str | None = None
+    workers: tuple[int, ...] = ()  # numbers N of the worker-N.log files of the workers that ran the case
+    began_at: str | None = None  # in ISO 8601 format, or None if the case has not begun
+    ended_at: str | None = None  # None if the case is running, or if the task ended before the case
+    status: str | None = None  # status of the record, or None before the end
     reason: str | None = None
     text: str | None = None
 
@@ -56,27 +40,16 @@ class TaskJournal:
     """Content of the journal files of a task (cases that run in one job), over all of its runs.
 
     Times are in ISO 8601 format.
-
-    Attributes:
-        attempts: All attempts at cases.
-        runs: Number of runs, or 0 if the task has never started.
-        job: Slurm job ID of the last run, or None.
-        node: Name of the node of the last run, or "".
-        pid: Process ID of the last run, or None.
-        began_at: Start time of the last run, or None.
-        last_event: Name of the last event, such as "ended", or "".
-        last_text: Text of the last event, or "".
-        last_at: Time of the last event, or None.
     """
 
     attempts: tuple[TaskAttempt, ...]
-    runs: int
-    job: str | None
-    node: str
-    pid: int | None
-    began_at: str | None
-    last_event: str
-    last_text: str
+    runs: int  # number of runs, or 0 if the task has never started
+    job: str | None  # Slurm job ID of the last run, or None
+    node: str  # name of the node of the last run, or ""
+    pid: int | None  # process ID of the last run, or None
+    began_at: str | None  # start time of the last run, or None
+    last_event: str  # name of the last event, such as "ended", or ""
+    last_text: str  # text of the last event, or ""
     last_at: str | None
 
     @property
@@ -114,7 +87,6 @@ def read_journal(task: Path) -> TaskJournal:
 
 
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
-    """Yield the events of all runs in order, with the number of the run as "run". Omit damaged lines."""
     for number in itertools.count(1):
         path = task.with_suffix(f".run-{number}.jsonl")
         if not path.exists():
@@ -132,7 +104,7 @@ def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
         attempt = dataclasses.replace(attempt, workers=(*attempt.workers, worker))
     if event["event"] == "begin":
         return dataclasses.replace(attempt, began_at=attempt.began_at or event.get("at"))
-    outcome = {name: event.get(name) for name in ("status", "reason", "text")}
+    outcome: dict[str, Any] = {name: event.get(name) for name in ("status", "reason", "text")}
     return dataclasses.replace(attempt, ended_at=event.get("at"), **outcome)
 
 

@@ -40,10 +40,6 @@ def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
     """Write a "failed" record for each case that a job has left without a record. Return the number of cases.
 
     Only jobs that have ended since the last call are examined.
-
-    Args:
-        results: Results folder.
-        tasks: States of all submitted tasks.
     """
     new = [task for task in tasks if not task.open and not task.settled]
     if not new:
@@ -55,12 +51,7 @@ def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
 
 
 def find_unrecorded(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
-    """Return the records that `record_lost_cases` would write, without writing them.
-
-    Args:
-        tasks: States of all submitted tasks.
-        records: All records of the results folder.
-    """
+    """Return the records that `record_lost_cases` would write, without writing them."""
     lost: list[Record] = []
     for task in tasks:
         if task.open or task.settled:
@@ -84,8 +75,6 @@ def lost_records(
 
     Args:
         records: All records of the results folder. Attempts that have a record are omitted.
-        task: Path of the task file.
-        definition: Content of the task file.
         reason: Reason code for the new records, such as "timeout".
         text: Explanation of the reason.
         all_cases: Whether to include the cases that never began.
@@ -117,9 +106,7 @@ def append_records(results: Path, records: Iterable[Record]) -> None:
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     """Return why cases of an ended task have no result, or None if no case needs a "failed" record.
 
-    Returns:
-        (reason code such as "timeout", explanation, whether cases that never began need a record too), or
-        None.
+    The result is (reason code, explanation, whether cases that never began need a record too).
     """
     name, begun = task.state.name, bool(task.journal.attempts)
     if name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
@@ -150,7 +137,6 @@ def find_cause(task: TaskState) -> str:
 
 
 def _find_failed_setup(lines: Sequence[str]) -> str:
-    """Return a message about the setup line that failed, with its output, or "" if no setup line failed."""
     failures = [number for number, line in enumerate(lines) if line.startswith(submission_files.SETUP_FAILED)]
     if not failures:
         return ""

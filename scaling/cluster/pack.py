@@ -18,19 +18,12 @@ _BUILD_SECONDS = 5.0  # default time to build, compile, and check a case
 
 @dataclass(frozen=True)
 class PackedTask:
-    """A set of cases that run one after another in one job, with their predicted duration.
-
-    Attributes:
-        shape: Number of devices, nodes, and processes.
-        sessions: Sequences of cases that share a worker process.
-        seconds: Predicted duration in seconds.
-        is_planned: Whether the times of all cases are predicted by a plan, and no case has been tried before.
-    """
+    """A set of cases that run one after another in one job, with their predicted duration."""
 
     shape: ProcessShape
-    sessions: tuple[tuple[ScheduledCase, ...], ...]
-    seconds: float
-    is_planned: bool = False
+    sessions: tuple[tuple[ScheduledCase, ...], ...]  # sequences of cases that share a worker process
+    seconds: float  # predicted duration in seconds
+    is_planned: bool = False  # whether a plan predicts all times, and no case has been tried before
 
     @property
     def items(self) -> list[ScheduledCase]:
@@ -52,9 +45,7 @@ def pack(
     problem.
 
     Args:
-        schedule: The cases to run.
-        settings: Settings of the run.
-        records: Records of the results folder. The measured times in these records predict the durations.
+        records: Records of the results folder. Their measured times predict the durations.
         budget: Maximum predicted duration of a task, in seconds.
         planned: Plan records of the cases.
         nested: Whether each task contains whole scaling curves with all device counts and replicates. All
@@ -75,7 +66,6 @@ def pack(
 def _group_by_shape(
     schedule: Schedule, settings: RunSettings
 ) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Return a dict from process shape to groups of cases. The cases of a group solve the same problem."""
     groups: dict[ProcessShape, list[list[ScheduledCase]]] = defaultdict(list)
     for session in schedule.sessions:
         groups[process_shape(session[0].case, schedule.machine, settings)] += group_by_problem(session)
@@ -85,13 +75,10 @@ def _group_by_shape(
 def _group_by_curve(
     schedule: Schedule, settings: RunSettings
 ) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Return groups of cases, one per scaling curve. Used if each task contains all device counts.
+    """Return groups of cases, one per scaling curve, by the only process shape, which suffices for every case.
 
     The cases of a group have the same workload, target, variant, sizes, differentiated inputs, dtype, and
     precision. They may differ in the number of points and devices, the method, and the replicate.
-
-    Returns:
-        A dict with one item. The key is a process shape that is large enough for every case.
     """
     shapes = [process_shape(session[0].case, schedule.machine, settings) for session in schedule.sessions]
     nodes = max(shape.nodes for shape in shapes)
@@ -161,17 +148,12 @@ def make_predictor(
 ) -> Callable[[Case], float]:
     """Return a function that predicts the run time of a case in seconds.
 
-    The function returns the first of the following that is available:
-
-    1. the median measured time of the case,
-    2. `case_seconds`, if the case timed out,
-    3. the planned time of the case,
-    4. the longest measured time of a similar case,
-    5. a default.
+    The function returns the first of the following that is available: the median measured time of the case,
+    `case_seconds` if the case timed out, its planned time, the longest measured time of a similar case, or a
+    default.
 
     Args:
         records: Records of the results folder.
-        settings: Settings of the run.
         planned: Planned times in seconds by case key, from `planned_seconds`.
     """
     measured: dict[str, list[float]] = defaultdict(list)
@@ -197,7 +179,6 @@ def make_predictor(
 
 
 def _repeated_seconds(record: Record, settings: RunSettings) -> float | None:
-    """Return the predicted seconds to measure a case again, or None if the record lacks a stage."""
     stages = [getattr(record, name) for name in STAGES]
     if None in stages:
         return None

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from scaling.cluster.pack import PackedTask
 from scaling.cluster.submission_files import Submission, SubmittedTask
 from scaling.core import environment, store
 from scaling.core.case import Refusal
-from scaling.workers.machine import Machine, ProcessShape
+from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule
 from scaling.workers.transport import gpu_request
@@ -48,14 +47,6 @@ def submit(
 
     The tasks run a copy of this package. If Slurm rejects any task, cancel all tasks of the submission,
     remove its folder, and raise `Refusal`.
-
-    Args:
-        results: Results folder.
-        cluster: Settings of the cluster.
-        tasks: Tasks to submit.
-        settings: Settings of the run.
-        schedule: Schedule that contains the cases of the tasks.
-        nested: Whether all device counts run in one allocation.
     """
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     submission = submission_files.create_submission(
@@ -69,12 +60,8 @@ def submit(
             return submission_files.save_job_ids(submission, _start_process(submission, command, cluster))
         previous = None
         for entries in _split_into_arrays(submission, slurm.max_array_tasks()):
-            jobs = _submit_array(
-                submission,
-                entries,
-                command,
-                _sbatch_options(submission, entries[0], cluster, schedule.machine, previous),
-            )
+            options = _sbatch_options(submission, entries[0], cluster, schedule.machine, previous)
+            jobs = _submit_array(submission, entries, command, options)
             submission = submission_files.save_job_ids(submission, jobs)
             previous = next(iter(jobs.values())).partition("_")[0]
     except BaseException as error:
@@ -89,7 +76,6 @@ def submit(
 
 
 def _cancel_all(submission: Submission) -> None:
-    """Cancel all jobs of a submission. Wait until they have ended, but at most `_CANCEL_SECONDS`."""
     end = time.monotonic() + _CANCEL_SECONDS
     while (jobs := slurm.list_live_jobs(submission.name)) and time.monotonic() < end:
         slurm.cancel(jobs)
@@ -99,7 +85,6 @@ def _cancel_all(submission: Submission) -> None:
 def _start_process(
     submission: Submission, command: Sequence[str], cluster: ClusterSettings
 ) -> dict[str, str]:
-    """Start the only task of a local submission in the background. Return {task name: process ID}."""
     log = submission.folder.resolve() / "log"
     log.mkdir()
     (entry,) = submission.entries
@@ -120,23 +105,17 @@ def _start_process(
 
 
 def _split_into_arrays(submission: Submission, max_tasks: int) -> list[list[SubmittedTask]]:
-    """Return one list of tasks per job array, with at most `max_tasks` tasks of the same process shape."""
-    shapes: dict[ProcessShape, list[SubmittedTask]] = defaultdict(list)
-    for entry in submission.entries:
-        shapes[entry.shape].append(entry)
-    return [
-        group[start : start + max_tasks]
-        for group in shapes.values()
-        for start in range(0, len(group), max_tasks)
-    ]
+    arrays = []
+    for shape in dict.fromkeys(entry.shape for entry in submission.entries):
+        group = [entry for entry in submission.entries if entry.shape == shape]
+        arrays += [group[start : start + max_tasks] for start in range(0, len(group), max_tasks)]
+    return arrays
 
 
 def _submit_array(
     submission: Submission, entries: Sequence[SubmittedTask], command: Sequence[str], options: dict[str, Any]
 ) -> dict[str, str]:
-    """Submit tasks as one Slurm job array. Return a dict from task name to job ID."""
     import submitit
-    from submitit.core.utils import FailedJobError
 
     executor: Any = submitit.SlurmExecutor((submission.folder / "log").resolve())
     executor.update_parameters(**options)
@@ -147,7 +126,7 @@ def _submit_array(
                 executor.submit(subprocess.check_call, [*command, str(entry.path.resolve())])
                 for entry in entries
             ]
-    except FailedJobError as error:
+    except submitit.core.utils.FailedJobError as error:
         raise Refusal(f"Slurm: {_extract_sbatch_message(str(error))}") from None
     return {entry.name: job.job_id for entry, job in zip(entries, jobs, strict=True)}
 
@@ -172,25 +151,15 @@ def format_scripts(
     results: Path, cluster: ClusterSettings, tasks: Sequence[PackedTask], machine: Machine
 ) -> list[str]:
     """Return the text of each sbatch script that `submit` would submit. Slurm need not be installed."""
-    import submitit
-
-    class Unchecked(submitit.SlurmExecutor):
-        """An executor of submitit that can be created on a host without srun."""
-
-        @classmethod
-        def affinity(cls) -> int:
-            """Return a positive number, which means that this executor is available, even without srun."""
-            return 1
+    from submitit.slurm import slurm as submitit_slurm
 
     submission = submission_files.build_submission(results, "STAMP", cluster, tasks)
-    texts: list[str] = []
+    folder, texts = (submission.folder / "log").resolve(), list[str]()
+    command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(folder))}"
     for entries in _split_into_arrays(submission, slurm.max_array_tasks()):
-        executor = Unchecked((submission.folder / "log").resolve())
-        previous = "ARRAY" if texts else None
-        executor.update_parameters(**_sbatch_options(submission, entries[0], cluster, machine, previous))
-        if len(entries) > 1:
-            executor.parameters["map_count"] = len(entries)
-        texts.append(executor._make_submission_file_text(executor._submitit_command_str, ""))
+        options = _sbatch_options(submission, entries[0], cluster, machine, "ARRAY" if texts else None)
+        count = len(entries) if len(entries) > 1 else None
+        texts.append(submitit_slurm._make_sbatch_string(command, folder, map_count=count, **options))
     return texts
 
 
@@ -201,40 +170,31 @@ def _sbatch_options(
     machine: Machine,
     previous: str | None,
 ) -> dict[str, Any]:
-    """Return the sbatch options of a job array as a dict, with the option names of submitit.
+    """Return the sbatch options of the job array of a task, with the option names of submitit.
 
-    Args:
-        submission: The submission that contains the job array.
-        entry: Any task of the array.
-        cluster: Settings of the cluster.
-        machine: Nodes and devices of the cluster.
-        previous: Job ID of the previous array. If `at_once` limits the number of running tasks, this array
-            starts only after the previous one has ended.
+    If `at_once` limits the number of running tasks, the array starts after the job `previous` has ended.
     """
-    shape = entry.shape
+    shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
-    extra_options = {
-        name: value for name, value in {"requeue": True, **dict(cluster.sbatch)}.items() if value is not False
-    }
+    extra_options = {"requeue": True, **dict(cluster.sbatch)}
     if cluster.reservation:
         extra_options["reservation"] = cluster.reservation
     if cluster.platform == "cpu":
-        cpus: float | None = per_process
+        cores: float | None = 1
         extra_options["hint"] = "nomultithread"
     else:
         cores = cluster.cores or machine.cpus_each
-        cpus = max(1, int(cores * per_process)) if cores else None
         extra_options |= gpu_request(cluster.gpu_option, cluster.gres, shape)
-    memory = cluster.memory or 0
     options: dict[str, Any] = {
         "job_name": submission.name, "nodes": shape.nodes, "ntasks_per_node": shape.processes // shape.nodes,
         "time": math.ceil(entry.minutes), "partition": cluster.partition, "account": cluster.account,
         "qos": cluster.qos, "constraint": cluster.constraint, "exclude": cluster.exclude,
         "exclusive": cluster.exclusive or None, "setup": checked_setup(cluster.setup), "use_srun": False,
-        "array_parallelism": cluster.at_once or _UNLIMITED, "cpus_per_task": cpus,
+        "array_parallelism": cluster.at_once or _UNLIMITED,
+        "cpus_per_task": max(1, int(cores * per_process)) if cores else None,
         "mem": f"{memory}M" if memory % 1024 else f"{memory // 1024}G" if memory else None,
         "dependency": f"afterany:{previous}" if previous and cluster.at_once else None,
-        "additional_parameters": extra_options,
+        "additional_parameters": {n: value for n, value in extra_options.items() if value is not False},
     }  # fmt: skip
     specified = {name: value for name, value in options.items() if value is not None}
     return specified | {"wckey": None}  # disables the default of submitit
@@ -257,10 +217,7 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 
 
 def _copy_package(folder: Path) -> list[str]:
-    """Copy this package into a folder. Return environment variables that make Python import the copy.
-
-    The variables are strings of the form NAME=VALUE.
-    """
+    """Copy this package into a folder. Return variables NAME=VALUE that make Python import the copy."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)
     if environment.source(folder / "scaling") != environment.source():

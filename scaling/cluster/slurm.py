@@ -25,19 +25,12 @@ _JOBS_ENDED_MESSAGE = "Invalid job id"  # message of squeue if all of the jobs h
 
 @dataclass(frozen=True)
 class JobState:
-    """State of a Slurm job.
+    """State of a Slurm job."""
 
-    Attributes:
-        name: Slurm state, such as PENDING, RUNNING, COMPLETED, or TIMEOUT.
-        node: Name of the node, or a node list.
-        elapsed: Elapsed time in the format of Slurm.
-        reason: Reason why the job is pending, or its exit code.
-    """
-
-    name: str
-    node: str = ""
-    elapsed: str = ""
-    reason: str = ""
+    name: str  # Slurm state, such as PENDING, RUNNING, COMPLETED, or TIMEOUT
+    node: str = ""  # name of the node, or a node list
+    elapsed: str = ""  # elapsed time in the format of Slurm
+    reason: str = ""  # reason why the job is pending, or its exit code
 
     @property
     def live(self) -> bool:
@@ -63,23 +56,14 @@ def run_command(*arguments: str) -> str:
 
 @dataclass(frozen=True)
 class SlurmNode:
-    """A node of a Slurm partition, as listed by sinfo.
-
-    Attributes:
-        partition: Name of the partition.
-        default: Whether the partition is the default partition.
-        name: Name of the node.
-        devices: Number of devices of the requested platform.
-        cpus: Number of CPUs.
-        features: Node features that a constraint can name.
-    """
+    """A node of a Slurm partition, as listed by sinfo."""
 
     partition: str
     default: bool
     name: str
-    devices: int
+    devices: int  # number of devices of the requested platform
     cpus: int
-    features: frozenset[str]
+    is_constrained: bool  # whether the constraint of the cluster settings names a feature of the node
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
@@ -99,7 +83,9 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     nodes = next(with_devices, next(filter(None, pools), []))
     devices = {node.name: node.devices for node in nodes}
     maximum = max(devices.values(), default=0)
-    name = _describe_nodes(cluster, nodes, all_nodes)
+    name = f"of {_describe_partition(cluster, all_nodes)}"
+    if cluster.partition is None and not all(node.default for node in nodes):
+        name = "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
     if not maximum:
         if not cluster.per_node:
             raise _no_device_error(cluster, all_nodes)
@@ -113,7 +99,6 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
 def _remote_machine(
     cluster: ClusterSettings, per_node: int, nodes: int, name: str, cpus_each: float | None = None
 ) -> Machine:
-    """Return a `Machine` with `nodes` nodes, but at most `cluster.nodes`, with `per_node` devices each."""
     return Machine(
         cluster.platform, cluster.device_kind, per_node, min(cluster.nodes or nodes, nodes), name,
         remote=True, untold=cluster.untold, cpus_each=cpus_each,
@@ -134,47 +119,38 @@ def assumed_machine(cluster: ClusterSettings) -> Machine:
 
 
 def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
-    nodes = []
+    nodes, constraint = [], set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
     for line in run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines():
         partition, name, sockets, cores, gres, marked_partition, cpus, features = line.split("|", 7)
-        devices = _count_devices(cluster, int(sockets) * int(cores), gres)
+        cpu = cluster.platform == "cpu"
+        devices = int(sockets) * int(cores) if cpu else _count_resource(cluster.gres, gres)
+        is_constrained = not constraint.isdisjoint(features.split(","))
         is_default = marked_partition.endswith("*")
-        nodes.append(
-            SlurmNode(partition, is_default, name, devices, int(cpus), frozenset(features.split(",")))
-        )
+        nodes.append(SlurmNode(partition, is_default, name, devices, int(cpus), is_constrained))
     return nodes
 
 
-def _node_pools(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> list[list[SlurmNode]]:
+def _count_resource(requested: str, available: str) -> int:
+    """Count a resource, such as "gpu" or "gpu:h100", in the resources of a node: "gpu:h100:8(S:0-1)"."""
+    name = requested.split(":")
+    resources = [text.split(":") for text in re.sub(r"\([^)]*\)", "", available).split(",")]
+    matching = [words for words in resources if words[: len(name)] == name]
+    return sum(int(words[-1]) for words in matching if words[-1].isdigit())
+
+
+def _node_pools(cluster: ClusterSettings, all_nodes: list[SlurmNode]) -> list[list[SlurmNode]]:
     """Return the lists of nodes to search for devices, in order of preference. A list may be empty."""
     if cluster.partition:
         partitions = sorted({node.partition for node in all_nodes})
         names = cluster.partition.split(",")
-        for name in names:
-            if name not in partitions:
-                raise unknown_name("cluster.partition", name, partitions)
-        in_partition = [node for node in all_nodes if node.partition in names]
-        return [_filter_by_constraint(cluster, in_partition), in_partition]
-    default = [node for node in all_nodes if node.default]
-    if not (cluster.constraint or cluster.qos or cluster.per_node):
-        return [default]
-    filtered = [_filter_by_constraint(cluster, nodes) for nodes in (default, all_nodes)]
-    return [*filtered, default, list(all_nodes)]
-
-
-def _filter_by_constraint(cluster: ClusterSettings, nodes: Sequence[SlurmNode]) -> list[SlurmNode]:
-    """Return the nodes that have at least one feature named by the Slurm constraint."""
-    features = set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
-    return [node for node in nodes if features & node.features]
-
-
-def _describe_nodes(
-    cluster: ClusterSettings, nodes: Sequence[SlurmNode], all_nodes: Sequence[SlurmNode]
-) -> str:
-    """Return a description of the selected nodes for messages, such as "of partition gpu"."""
-    if cluster.partition is None and not all(node.default for node in nodes):
-        return "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
-    return f"of {_describe_partition(cluster, all_nodes)}"
+        if unknown := [name for name in names if name not in partitions]:
+            raise unknown_name("cluster.partition", unknown[0], partitions)
+        pools = [[node for node in all_nodes if node.partition in names]]
+    else:
+        pools = [[node for node in all_nodes if node.default]]
+        if cluster.constraint or cluster.qos or cluster.per_node:
+            pools.append(all_nodes)
+    return [*([node for node in pool if node.is_constrained] for pool in pools), *pools]
 
 
 def _describe_partition(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> str:
@@ -187,24 +163,6 @@ def _no_device_error(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -
     if partitions := ", ".join(sorted({node.partition for node in all_nodes if node.devices})):
         advice = f"set cluster.partition to one that has: {partitions}; or cluster.constraint or cluster.qos"
     return Refusal(f"no node of {_describe_partition(cluster, all_nodes)} has a {cluster.gres}: {advice}")
-
-
-def _count_devices(cluster: ClusterSettings, cores: int, gres: str) -> int:
-    """Return the number of devices of a node.
-
-    Args:
-        cores: Number of cores of the node, which are the devices of the platform cpu.
-        gres: Generic resources of the node, such as gpu:h100:8(S:0-1).
-    """
-    if cluster.platform == "cpu":
-        return cores
-    requested_resource = cluster.gres.split(":")
-    count = 0
-    for resource in re.sub(r"\([^)]*\)", "", gres).split(","):
-        *name, number = resource.split(":")
-        if name[: len(requested_resource)] == requested_resource and number.isdigit():
-            count += int(number)
-    return count
 
 
 def allocation_machine(cluster: ClusterSettings) -> Machine:
@@ -221,20 +179,16 @@ def allocation_machine(cluster: ClusterSettings) -> Machine:
             "request GPUs (--gres=gpu:4), or set cluster.per_node, such as cluster.per_node=4"
         )
     per_node = min(cluster.per_node or available, available)
-    return Machine(
-        cluster.platform, cluster.device_kind, per_node, len(nodes), "of this allocation", True,
-        cluster.untold,
-    )  # fmt: skip
+    return _remote_machine(cluster, per_node, len(nodes), "of this allocation")
 
 
 def max_array_tasks() -> int:
     """Return the maximum number of tasks of a Slurm job array. If unknown, return the default of Slurm."""
+    size = None
     with contextlib.suppress(Refusal):
         config = run_command("scontrol", "show", "config")
         size = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
-        if size:
-            return max(1, int(size.group(1)) - 1)
-    return 1000
+    return max(1, int(size.group(1)) - 1) if size else 1000
 
 
 def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
@@ -266,11 +220,6 @@ def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
 
 
 def _accounted_states(ids: str) -> dict[str, JobState]:
-    """Return the job states that sacct reports, as a dict from job ID.
-
-    Args:
-        ids: IDs of jobs or job arrays, separated by commas.
-    """
     job_states: dict[str, JobState] = {}
     for line in _run_sacct(f"--jobs={ids}", "--format=JobID,State,NodeList,Elapsed,ExitCode"):
         job, name, node, elapsed, code = line.split("|")
@@ -293,7 +242,6 @@ def list_accounted_jobs(name: str, since: str) -> list[str]:
 
 
 def _run_sacct(*arguments: str) -> list[str]:
-    """Return the lines that sacct prints, or an empty list if the cluster has no job accounting."""
     try:
         return run_command("sacct", "--noheader", "--parsable2", "--allocations", *arguments).splitlines()
     except Refusal:
@@ -301,10 +249,7 @@ def _run_sacct(*arguments: str) -> list[str]:
 
 
 def _expand_array(job: str) -> list[str]:
-    """Return the IDs of the pending tasks that an ID such as 12_[0,3-5%2] represents: 12_0, 12_3, 12_4, 12_5.
-
-    The ID of a single job is returned as a list with one element.
-    """
+    """Return the IDs that an ID of pending tasks represents: 12_0, 12_3, 12_4, 12_5 for 12_[0,3-5%2]."""
     array, bracket, indices = job.partition("_[")
     if not bracket:
         return [job]

@@ -1,62 +1,41 @@
-"""Rows of the task table in `scaling status`: one row per running or failed task, shared rows for others."""
+"""The table of tasks in `scaling status`: one row per running or failed task, shared rows for others."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from scaling.cluster.cluster_settings import parse_minutes
+from rich.markup import escape
+from rich.table import Table
+
+from scaling.cluster.cluster_settings import SUBMISSIONS, parse_minutes
 from scaling.cluster.job_state import UNKNOWN, TaskState
 from scaling.cluster.journal import seconds_between
 from scaling.core.formatting import count_of, format_wait, list_first
 
-COLUMNS = ("task", "devices", "job", "state", "node", "elapsed", "cases", "why")
-NARROW = ("task", "state", "elapsed", "cases")  # columns whose cells are not wrapped
+_COLUMNS = ("task", "devices", "job", "state", "node", "elapsed", "cases", "why")
+_NARROW = ("task", "state", "elapsed", "cases")  # columns whose cells are not wrapped
 _MAX_SINGLE_ROWS = 10  # number of tasks in one state that have their own row
 _MAX_ROWS = 30  # maximum number, except for rows of the last submission and of open tasks
 _MAX_NAMES = 2  # maximum number of names in a cell
+Row = Sequence[TaskState]  # one task, or several tasks of a submission in the same state
 
 
-@dataclass(frozen=True)
-class TaskRow:
-    """A row of the task table: one task, or several tasks of a submission in the same state.
-
-    Attributes:
-        tasks: The tasks of the row.
-        is_single: Whether the row shows the details of a single task instead of a summary.
-    """
-
-    tasks: tuple[TaskState, ...]
-    is_single: bool
-
-    @property
-    def open(self) -> bool:
-        """Return whether the tasks of the row are pending or running, or their state is unknown."""
-        return self.tasks[0].open
-
-    @property
-    def submission(self) -> str:
-        """Return the name of the folder of the submission, such as "20261121T201500-3f2a"."""
-        return self.tasks[0].entry.folder.name
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        """Return the text of each cell of the row, in the order of `COLUMNS`."""
-        first = self.tasks[0]
-        devices = ", ".join(dict.fromkeys(str(task.entry.shape.devices) for task in self.tasks))
-        nodes = _list_names(task.state.node or task.journal.node for task in self.tasks if not task.waits)
-        ended = sum(len(task.journal.ended) for task in self.tasks)
-        cases = f"{ended}/{sum(task.entry.cases for task in self.tasks)}"
-        name, job, elapsed = count_of(len(self.tasks), "task"), "", ""
-        if self.is_single:
-            run = f", run {first.journal.runs}" if first.journal.runs > 1 else ""
-            name, job, elapsed = first.entry.name + run, first.entry.job or "", _format_elapsed(first)
-        else:
-            job = _list_names((task.entry.job or "").partition("_")[0] for task in self.tasks)
-        reason = first.state.reason or first.blocked
-        return name, devices, job, first.state.name.lower(), nodes, elapsed, cases, reason
+def task_table(tasks: Sequence[TaskState], every: bool = False) -> Table:
+    """Return the table of all submitted tasks. If `every` is true, each task has a row."""
+    rows, omitted = task_rows(tasks, every)
+    names = [row[0].entry.folder.name for row in rows]
+    several = len(set(names)) > 1
+    table = Table(title=None if several else escape(f"{SUBMISSIONS}/{names[0]}"))
+    if omitted:
+        table.caption = f"{omitted} lines about older results are omitted; --all shows them"
+    for name in (*(["submission"] if several else []), *_COLUMNS):
+        table.add_column(name, no_wrap=name in _NARROW, overflow="fold")
+    for row, name, previous in zip(rows, names, [None, *names], strict=False):
+        first = [name if name != previous else ""] if several else []
+        table.add_row(*map(escape, (*first, *row_cells(row))))
+    return table
 
 
-def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[TaskRow], int]:
+def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[Row], int]:
     """Return the rows of the task table, oldest submission first, and the number of omitted rows.
 
     If there are too many rows, the oldest rows of ended tasks are omitted, except in the last submission.
@@ -68,27 +47,39 @@ def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[Tas
     groups: dict[tuple[object, ...], list[TaskState]] = defaultdict(list)
     for task in tasks:
         groups[task.entry.folder, task.state.name, task.state.reason, task.blocked].append(task)
-    rows = [row for group in groups.values() for row in _make_rows(group, every)]
-    old_rows = [row for row in rows if not row.open and row.submission != rows[-1].submission]
-    omitted = [] if every else old_rows[: max(0, len(rows) - _MAX_ROWS)]
-    return [row for row in rows if row not in omitted], len(omitted)
+    rows = [row for group in groups.values() for row in _divide_into_rows(group, every)]
+    last = rows[-1][0].entry.folder
+    old = [id(row) for row in rows if not row[0].open and row[0].entry.folder != last]
+    omitted = [] if every else old[: max(0, len(rows) - _MAX_ROWS)]
+    return [row for row in rows if id(row) not in omitted], len(omitted)
 
 
-def _make_rows(group: Sequence[TaskState], every: bool) -> list[TaskRow]:
+def _divide_into_rows(group: Sequence[TaskState], every: bool) -> list[Row]:
     """Return rows for tasks in the same state: one row per task, or one row that several tasks share.
 
     Pending and completed tasks, and tasks in an unknown state, share a row. Of the other tasks, the first
-    `_MAX_SINGLE_ROWS` have separate rows. If `every` is true, each task has a separate row.
+    `_MAX_SINGLE_ROWS` have separate rows.
     """
-    if every:
-        count = len(group)
+    share_row = group[0].waits or group[0].state.name in ("COMPLETED", UNKNOWN)
+    count = len(group) if every else 0 if share_row else _MAX_SINGLE_ROWS
+    return [*([task] for task in group[:count]), *([group[count:]] if group[count:] else [])]
+
+
+def row_cells(row: Row) -> tuple[str, ...]:
+    """Return the text of each cell of a row: task, devices, job, state, node, elapsed, cases, and why."""
+    first, jobs = row[0], [task.entry.job or "" for task in row]
+    if len(row) == 1:
+        run = f", run {first.journal.runs}" if first.journal.runs > 1 else ""
+        name, elapsed = first.entry.name + run, _format_elapsed(first)
     else:
-        share_row = group[0].waits or group[0].state.name in ("COMPLETED", UNKNOWN)
-        count = 0 if share_row else _MAX_SINGLE_ROWS
-    if len(group) == count + 1:  # a shared row for one task saves nothing
-        count += 1
-    rows = [TaskRow((task,), True) for task in group[:count]]
-    return rows + ([TaskRow(tuple(group[count:]), False)] if group[count:] else [])
+        name, elapsed = count_of(len(row), "task"), ""
+        jobs = [job.partition("_")[0] for job in jobs]
+    devices = ", ".join(dict.fromkeys(str(task.entry.shape.devices) for task in row))
+    nodes = _list_names(task.state.node or task.journal.node for task in row if not task.waits)
+    ended, cases = sum(len(task.journal.ended) for task in row), sum(task.entry.cases for task in row)
+    reason = first.state.reason or first.blocked
+    state = first.state.name.lower()
+    return name, devices, _list_names(jobs), state, nodes, elapsed, f"{ended}/{cases}", reason
 
 
 def _list_names(names: Iterable[str]) -> str:
@@ -96,7 +87,6 @@ def _list_names(names: Iterable[str]) -> str:
 
 
 def _format_elapsed(task: TaskState) -> str:
-    """Return the elapsed time of a task, such as "2 h 05 min", or "" if unknown or not started."""
     if task.waits or task.state.name == UNKNOWN:
         return ""
     if minutes := parse_minutes(task.state.elapsed):  # such as 1-02:03:04, or 3:04

@@ -10,6 +10,7 @@
 sbatch.py submits the tasks, and job_state.py determines their states.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import math
@@ -39,25 +40,15 @@ _EXTRA_MINUTES = 10  # added to the time limit; with less, submitit mistakes a p
 
 @dataclass(frozen=True)
 class SubmittedTask:
-    """A task (cases that run in one job) as listed in submission.json.
+    """A task (cases that run in one job) as listed in submission.json."""
 
-    Attributes:
-        folder: Folder of the submission.
-        name: Name of the task file without its suffix, such as "0001".
-        job: Job ID, or None if the task is not submitted yet.
-        shape: Number of devices, nodes, and processes.
-        cases: Number of cases.
-        seconds: Predicted run time in seconds.
-        minutes: Time limit in minutes.
-    """
-
-    folder: Path
-    name: str
-    job: str | None
+    folder: Path  # folder of the submission
+    name: str  # name of the task file without its suffix, such as "0001"
+    job: str | None  # job ID, or None if the task is not submitted yet
     shape: ProcessShape
     cases: int
-    seconds: float
-    minutes: float
+    seconds: float  # predicted run time in seconds
+    minutes: float  # time limit in minutes
 
     @property
     def path(self) -> Path:
@@ -67,25 +58,15 @@ class SubmittedTask:
 
 @dataclass(frozen=True)
 class Submission:
-    """The content of submission.json: the tasks that one command submitted.
+    """The content of submission.json: the tasks that one command submitted."""
 
-    Attributes:
-        folder: Folder of the submission.
-        kind: Name of the cluster settings, such as slurm or local.
-        made_at: Submission time in UTC, in ISO 8601 format.
-        host: Host name of the launcher, the process that submitted the tasks.
-        minutes: Default time limit of a task in minutes.
-        entries: The submitted tasks.
-        pid: Process ID of the launcher on `host`, or None if unknown.
-    """
-
-    folder: Path
-    kind: str
-    made_at: str
-    host: str
-    minutes: float
+    folder: Path  # folder of the submission
+    kind: str  # name of the cluster settings, such as slurm or local
+    made_at: str  # submission time in UTC, in ISO 8601 format
+    host: str  # host name of the launcher, the process that submitted the tasks
+    minutes: float  # default time limit of a task in minutes
     entries: tuple[SubmittedTask, ...]
-    pid: int | None = None
+    pid: int | None = None  # process ID of the launcher on `host`, or None if unknown
 
     @property
     def may_be_submitting(self) -> bool:
@@ -107,23 +88,14 @@ class Submission:
 
 @dataclass(frozen=True)
 class TaskDefinition:
-    """The content of a task file: the cases of a task, and how to run them.
+    """The content of a task file: the cases of a task, and how to run them."""
 
-    Attributes:
-        sessions: Sequences of cases that share a worker process.
-        settings: Settings of the run.
-        machine: Nodes and devices of the cluster.
-        cluster: Settings of the cluster.
-        nested: Whether all device counts run in one allocation.
-        environments: Planned environments, by `PreflightResult.environment_key`.
-    """
-
-    sessions: tuple[tuple[ScheduledCase, ...], ...]
+    sessions: tuple[tuple[ScheduledCase, ...], ...]  # sequences of cases that share a worker process
     settings: RunSettings
-    machine: Machine
+    machine: Machine  # nodes and devices of the cluster
     cluster: ClusterSettings
-    nested: bool
-    environments: dict[tuple, dict[str, Any]]
+    nested: bool  # whether all device counts run in one allocation
+    environments: dict[tuple, dict[str, Any]]  # planned environments, by `PreflightResult.environment_key`
 
     @property
     def items(self) -> list[ScheduledCase]:
@@ -136,7 +108,7 @@ def read_submissions(results: Path) -> list[Submission]:
     submissions = []
     for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_FILE}")):
         content = store.read_json(path)
-        try:
+        with contextlib.suppress(KeyError, TypeError):
             entries = tuple(
                 SubmittedTask(
                     path.parent, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"],
@@ -146,8 +118,6 @@ def read_submissions(results: Path) -> list[Submission]:
             )  # fmt: skip
             fields = {name: content[name] for name in _FIELDS}
             submissions.append(Submission(path.parent, entries=entries, pid=content.get("pid"), **fields))
-        except (KeyError, TypeError):
-            continue
     return submissions
 
 
@@ -168,15 +138,8 @@ def build_submission(
         )
         for number, task in enumerate(tasks, 1)
     )
-    return Submission(
-        folder,
-        cluster.name,
-        datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        node_name(),
-        cluster.time,
-        entries,
-        os.getpid(),
-    )
+    made_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Submission(folder, cluster.name, made_at, node_name(), cluster.time, entries, os.getpid())
 
 
 def create_submission(
@@ -188,19 +151,7 @@ def create_submission(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Write the folder of a new submission, with submission.json and the task files. Return the submission.
-
-    This function does not submit the jobs. The job IDs of the submission are therefore None.
-
-    Args:
-        results: Results folder.
-        stamp: Name of the new folder, such as "20261121T201500-3f2a".
-        cluster: Settings of the cluster.
-        tasks: Tasks to submit.
-        settings: Settings of the run.
-        schedule: Schedule that contains the cases of the tasks.
-        nested: Whether all device counts run in one allocation.
-    """
+    """Write submission.json and the task files of a new submission `stamp`, whose job IDs are None."""
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
     for entry, task in zip(submission.entries, tasks, strict=True):
@@ -215,8 +166,7 @@ def create_submission(
 def time_limit(task: PackedTask, cluster: ClusterSettings) -> float:
     """Return the time limit of a task in minutes.
 
-    The limit is `cluster.time`. If a plan predicts the run time, the limit is twice this time plus 10
-    minutes, but at most `cluster.time`.
+    If a plan predicts the run time, it is twice this time plus 10 minutes, but at most `cluster.time`.
     """
     if not task.is_planned:
         return cluster.time
@@ -237,10 +187,7 @@ def write_submission(submission: Submission) -> None:
 
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
-    """Add job IDs to a submission, write submission.json, and return the updated submission.
-
-    `jobs` is a dict from task name to job ID.
-    """
+    """Add job IDs, by task name, to a submission, write it, and return it."""
     entries = tuple(dataclasses.replace(e, job=jobs.get(e.name, e.job)) for e in submission.entries)
     updated = dataclasses.replace(submission, entries=entries)
     write_submission(updated)

@@ -60,7 +60,6 @@ def _raise_interrupt(number: int, _frame: Any) -> None:
 
 
 def _run_with_journal(path: Path, definition: submission_files.TaskDefinition, lock: int) -> int:
-    """Run the cases of a task, write its start and end to the journal, and return the exit status."""
     journal = Journal(path)
     node = environment.node_name()
     nodes = list(allocated_nodes()) if definition.cluster.name == SLURM else [node]
@@ -84,10 +83,7 @@ def _run_with_journal(path: Path, definition: submission_files.TaskDefinition, l
 def _run_missing_cases(
     path: Path, definition: submission_files.TaskDefinition, journal: Journal, lock: int
 ) -> None:
-    """Run the cases of a task that have no record.
-
-    Cases that an earlier run of the task began but did not end are first recorded as failed.
-    """
+    """Run the cases without a record, after recording those that an earlier run of the task did not finish."""
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
     text = "its job was requeued while it ran"
@@ -101,10 +97,9 @@ def _run_missing_cases(
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "waiting":
-            journal.write("waiting", text=cores.describe_wait(event["by"]))
-        else:
-            fields = {name: event[name] for name in _EVENT_FIELDS if name in event}
-            journal.write(event["event"], **fields)
+            event = event | {"text": cores.describe_wait(event["by"])}
+        fields = {name: event[name] for name in _EVENT_FIELDS if name in event}
+        journal.write(event["event"], **fields)
 
     is_snapshot = _PACKAGE.is_relative_to(path.parent.resolve())
     options = make_worker_options(definition.cluster, journal.folder, definition.nested, is_snapshot)
@@ -117,7 +112,6 @@ def make_worker_options(
     """Return options to start workers as steps of this Slurm allocation, through ssh, or on this host.
 
     Args:
-        cluster: Settings of the cluster.
         log_folder: Folder for the standard error of the workers, or None.
         nested: Whether all device counts run in one allocation.
         is_snapshot: Whether the running code is the copy of the package that was made at submission.
@@ -141,25 +135,20 @@ def make_worker_options(
 def remaining_sessions(
     definition: submission_files.TaskDefinition, records: Sequence[Record]
 ) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return the cases of a task that have no result and may be attempted, with updated attempt numbers.
-
-    Returns:
-        Sequences of cases. The cases of a sequence share a worker process.
-    """
+    """Return the cases of a task that have no result and may be attempted, by worker process."""
     history = schedule.build_history(records, definition.environments.values())
-
-    def next_attempt(item: ScheduledCase) -> list[ScheduledCase]:
-        identity = item.identity(definition.environments)
-        attempts = history.attempts[identity]
-        # With retry=true, failures before the submission do not count.
-        exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
-        done = identity in history.good or exhausted
-        return [] if done else [dataclasses.replace(item, attempt=attempts + 1)]
-
-    sessions = (
-        tuple(new for item in session for new in next_attempt(item)) for session in definition.sessions
-    )
-    return tuple(session for session in sessions if session)
+    sessions = []
+    for session in definition.sessions:
+        remaining = []
+        for item in session:
+            identity = item.identity(definition.environments)
+            attempts = history.attempts[identity]
+            # With retry=true, failures before the submission do not count.
+            exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
+            if identity not in history.good and not exhausted:
+                remaining.append(dataclasses.replace(item, attempt=attempts + 1))
+        sessions.append(tuple(remaining))
+    return tuple(filter(None, sessions))
 
 
 if __name__ == "__main__":

@@ -46,10 +46,7 @@ def poll(results: Path) -> Iterator[list[TaskState]]:
 def wait_until_done(results: Path, console: Console, after_poll: Callable[[], None] | None = None) -> bool:
     """Wait until no task is pending or running, and show the progress. Return False after Ctrl-C.
 
-    Args:
-        results: Results folder.
-        console: Console for the progress.
-        after_poll: Function that is called each time the states of the tasks have been queried, or None.
+    `after_poll` is called each time the states of the tasks have been queried.
     """
     last_line = ""
     try:

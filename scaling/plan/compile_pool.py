@@ -71,9 +71,8 @@ class CompilePool:
     @contextlib.contextmanager
     def _open_worker(self) -> Iterator[WorkerGroup]:
         variant = Variant("plan", module="scaling.plan.compile_worker", variables=_VARIABLES)
-        platform = str(self.header["platform"])
         try:
-            with open_worker_group(self.header, variant, ProcessShape(1), platform, None) as worker:
+            with open_worker_group(self.header, variant, ProcessShape(1), None) as worker:
                 yield worker
         except WorkerDied as death:
             raise AllocationLost(f"the compile worker did not start: {death}") from None

@@ -33,7 +33,7 @@ from scaling.core.case import AUTO, Case, Refusal, from_dict
 from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
 from scaling.options.program import hlo_cost, program_stats
-from scaling.workers import event_channel, process_memory
+from scaling.workers import event_channel
 
 _USED = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
     r"(?:Used |temporaries \()([\d.]+)([KMGT]?)\)?(?: of | exceeds available HBM \()([\d.]+)([KMGT]?)"
@@ -51,7 +51,6 @@ def main() -> None:
     channel = event_channel.open_channel()
     header = json.loads(channel.requests.readline())
     event_channel.die_with_parent(header["parent"])
-    process_memory.raise_oom_score()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher handles Ctrl-C and ends this process
     os.environ["XLA_FLAGS"] = environment.variables(header["platform"])["XLA_FLAGS"]
     if header["platform"] == "cpu":

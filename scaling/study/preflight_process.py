@@ -42,7 +42,6 @@ def main() -> None:
     channel = event_channel.open_channel()
     event_channel.die_with_parent(os.getppid())
     job = json.loads(channel.requests.readline())
-    process_memory.raise_oom_score()
     process_memory.limit_process()
     changes = module_side_effects.watch_for_changes()
     channel.send_event(event="ready")

@@ -36,17 +36,11 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """Description of how a process ended.
+    """Description of how a process ended."""
 
-    Attributes:
-        reason: "out_of_memory" if the process ended because memory ran out, otherwise "killed".
-        text: Phrase with the exit status or signal, such as "was killed by signal 9 (SIGKILL)".
-        last_line: Last line of standard error that may explain why the process ended, or "" if there is none.
-    """
-
-    reason: str
-    text: str
-    last_line: str
+    reason: str  # "out_of_memory" if the process ended because memory ran out, otherwise "killed"
+    text: str  # phrase with the exit status or signal, such as "was killed by signal 9 (SIGKILL)"
+    last_line: str  # last line of standard error that may explain the exit, or ""
 
 
 class ChildProcess:
@@ -74,38 +68,29 @@ class ChildProcess:
         self._kills_before = process_memory.count_oom_kills()
         self._events: queue.Queue[Event] = queue.Queue()
         self._stderr: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
-        text = stdin_text or ""
-        if reaped:
-            text = f"{json.dumps(list(command))}\n{text}"
-            command = [sys.executable, "-I", "-S", _REAPER, str(os.getpid())]
+        reaper = [sys.executable, "-I", "-S", _REAPER, str(os.getpid())] if reaped else []
         with tempfile.TemporaryFile("w+", encoding="utf-8") as file:  # a pipe could fill up and block
-            file.write(text)
+            file.write(stdin_text or "")
             file.seek(0)
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE if stdin_text is None else file, stdout=subprocess.PIPE,
+                [*reaper, *command], stdin=subprocess.PIPE if stdin_text is None else file, stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
                 start_new_session=True, **options,
             )  # fmt: skip
         self.pid = self._process.pid  # of the reaper, if it runs the command
-        if stdin_text is None:
-            self._write(text)
+        events = deliver or self._events.put, tagged
         self._readers = [
             threading.Thread(target=self._read_stderr, args=(log,), daemon=True),
-            threading.Thread(
-                target=self._read_events, args=(deliver or self._events.put, tagged), daemon=True
-            ),
+            threading.Thread(target=self._read_events, args=events, daemon=True),
         ]
         for reader in self._readers:
             reader.start()
 
     def send(self, value: Any) -> None:
         """Write a value as one line of JSON to the standard input of the process, if it is still open."""
-        self._write(json.dumps(value) + "\n")
-
-    def _write(self, text: str) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(text)
+            self._process.stdin.write(json.dumps(value) + "\n")
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
@@ -132,16 +117,11 @@ class ChildProcess:
         """
         last = last_line(self.stderr_lines() if lines is None else lines)
         oom_killed = status == -signal.SIGKILL and process_memory.count_oom_kills() > self._kills_before
-        text = (
-            f"was killed by signal {-status}{signal_name(-status)}"
-            if status < 0
-            else f"ended with status {status}"
-        )
-        if oom_killed:
-            text += " when the host's memory ran out"
-        return ProcessExit(
-            "out_of_memory" if oom_killed or memory.is_out_of_memory(last) else "killed", text, last
-        )
+        killed = f"was killed by signal {-status}{signal_name(-status)}"
+        text = killed if status < 0 else f"ended with status {status}"
+        text += " when the host's memory ran out" if oom_killed else ""
+        reason = "out_of_memory" if oom_killed or memory.is_out_of_memory(last) else "killed"
+        return ProcessExit(reason, text, last)
 
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
         """End the process with SIGTERM, kill its process group with SIGKILL, and close the pipes.
@@ -165,9 +145,8 @@ class ChildProcess:
         process.wait()
         for reader in self._readers:
             reader.join(_END_SECONDS)
-        outputs = (
-            [] if any(reader.is_alive() for reader in self._readers) else [process.stdout, process.stderr]
-        )
+        reading = any(reader.is_alive() for reader in self._readers)
+        outputs = [] if reading else [process.stdout, process.stderr]
         for stream in filter(None, [process.stdin, *outputs]):
             with contextlib.suppress(OSError):
                 stream.close()

@@ -34,10 +34,6 @@ def usable_cores() -> list[int]:
 
 
 def _quota_cores() -> int:
-    """Return the number of cores that the CPU quota of the cgroup allows, or 0 if there is no quota.
-
-    The quota is rounded down to whole cores, but to no less than 1.
-    """
     words = (contents("/sys/fs/cgroup/cpu.max") or "max").split()
     return max(1, int(int(words[0]) / int(words[1]))) if len(words) == 2 and words[0] != "max" else 0
 
@@ -71,7 +67,9 @@ def claim_cores(
         with contextlib.ExitStack() as queue:
             may_claim = False
             while True:
-                may_claim = may_claim or _may_claim(usable, owner, queue)
+                # One waiting run holds the socket "queue". A run that holds cores need not wait for it.
+                holds_cores = not all(_is_free(f"{core}/{owner}") for core in usable)
+                may_claim = may_claim or holds_cores or _try_bind("queue", queue)
                 if may_claim and (cores := _try_claim(usable, count, owner, node, claims)) is not None:
                     break
                 if not reported:
@@ -98,20 +96,8 @@ def describe_wait(holders: Sequence[int], node: str = "") -> str:
     return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({names})"
 
 
-def _may_claim(usable: list[int], owner: str, queue: contextlib.ExitStack) -> bool:
-    """Return whether this run may claim cores now.
-
-    A run may claim cores if it holds the queue socket, or if another process of the run already holds cores.
-    The queue socket is bound on `queue` if it is free, and gives one waiting run at a time priority.
-    """
-    return _try_bind("queue", queue) or not all(_is_free(f"{core}/{owner}") for core in usable)
-
-
 def _find_holders(cores: list[int]) -> list[int]:
-    """Return the sorted IDs of the processes that hold any of these cores.
-
-    Processes that are not visible to this process, such as those in a container, are omitted.
-    """
+    """Return the sorted IDs of the processes that hold any of these cores, if they are visible from here."""
     pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):

@@ -4,6 +4,7 @@ Requests and events are JSON objects, one per line. The pipe keeps working if th
 forks, or replaces `json.dumps` or `print`.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TextIO
 
 _PR_SET_PDEATHSIG = 1
@@ -18,25 +20,21 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Channel:
-    """The two-way connection of this worker process to the launcher, the process that started it.
+    """The two-way connection of this worker process to the launcher, the process that started it."""
 
-    Attributes:
-        requests: Text stream with one JSON request per line.
-        send_event: Function that sends its keyword arguments to the launcher as one JSON object.
-        exit_if_forked: Function that ends the current process if it is a fork of the process that opened the
-            channel.
-    """
-
-    requests: TextIO
-    send_event: Callable[..., None]
-    exit_if_forked: Callable[[], None]
+    requests: TextIO  # text stream with one JSON request per line
+    send_event: Callable[..., None]  # sends its keyword arguments to the launcher as one JSON object
+    exit_if_forked: Callable[[], None]  # ends a process that is a fork of the one that opened the channel
 
 
 def open_channel() -> Channel:
     """Reserve the pipes of standard input and output for the launcher, and return them as a `Channel`.
 
-    Afterwards, standard input of this process is empty, and its standard output goes to standard error.
+    Afterwards, standard input of this process is empty, and its standard output goes to standard error. Linux
+    kills this process before the user's other processes when the host runs out of memory.
     """
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
     requests, out, owner = os.fdopen(os.dup(0)), os.dup(1), os.getpid()
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)

@@ -195,7 +195,6 @@ class CaseLoop:
         return 0
 
     def _prepare(self, key: str, request: dict[str, Any]) -> None:
-        """Build, compile, and check a case. Fail the case if its module has changed global state."""
         case, self.alone[key] = from_dict(request["case"]), request["alone"]
         if self.changes is None and user_modules(case):
             from scaling.workers import module_side_effects
@@ -213,7 +212,6 @@ class CaseLoop:
             run_case.fail_case(self.attempts[key], "error", f"{case.workload} {'; '.join(spoilt)}")
 
     def _new_record(self, case: Case, request: dict[str, Any]) -> Record:
-        """Return the initial record of a case. Its status "failed" is replaced when the case is prepared."""
         header, group, digest = self.header, self.group, None
         with contextlib.suppress(Refusal):
             digest = workload.digest(case.workload)
@@ -228,7 +226,7 @@ class CaseLoop:
         )  # fmt: skip
 
     def _finish(self, key: str) -> bool:
-        """Finish a case, write its record, and send the event "end". Return False if writing failed."""
+        """Write the record of a case, and return whether that succeeded."""
         record = run_case.finish_case(self.attempts.pop(key))
         try:
             if self.group.rank == 0:

@@ -40,27 +40,16 @@ class ProcessShape:
 
 @dataclass(frozen=True)
 class Machine:
-    """A set of nodes of one JAX platform, each with the same number of devices.
+    """A set of nodes of one JAX platform, each with the same number of devices."""
 
-    Attributes:
-        platform: JAX platform: cpu, gpu, or tpu.
-        device_kind: Name of the device model, or None if only a process on the nodes can determine it.
-        per_node: Number of devices of each node. On a CPU, a device is a core.
-        nodes: Number of nodes.
-        name: Description of the nodes for error messages, such as "of partition gpu".
-        remote: Whether the nodes are other hosts than this one.
-        untold: Names of the environment fields that only a process on the nodes can determine.
-        cpus_each: Number of CPUs of a node divided by the number of its accelerators, or None if unknown.
-    """
-
-    platform: str
-    device_kind: str | None
-    per_node: int
+    platform: str  # JAX platform: cpu, gpu, or tpu
+    device_kind: str | None  # device model, or None if only a process on the nodes can determine it
+    per_node: int  # number of devices of each node. On a CPU, a device is a core.
     nodes: int = 1
-    name: str = "here"
-    remote: bool = False
-    untold: tuple[str, ...] = ()
-    cpus_each: float | None = None
+    name: str = "here"  # description of the nodes for error messages, such as "of partition gpu"
+    remote: bool = False  # whether the nodes are other hosts than this one
+    untold: tuple[str, ...] = ()  # environment fields that only a process on the nodes can determine
+    cpus_each: float | None = None  # CPUs of a node divided by its accelerators, or None if unknown
 
     @property
     def devices(self) -> int:

@@ -53,7 +53,6 @@ def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
 
 
 def _snapshot() -> dict[str, Any]:
-    """Return a dict from name to value of the watched JAX settings and the functions of `_MODULES`."""
     members = [
         (f"{module.__name__}.{name}", value) for module in _MODULES for name, value in vars(module).items()
     ]

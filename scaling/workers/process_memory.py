@@ -1,18 +1,10 @@
-"""Memory limit and out-of-memory priority (oom_score_adj) of this process; count of out-of-memory kills."""
+"""Memory limit of this process, and count of the processes that Linux killed because memory ran out."""
 
-import contextlib
 import re
 import resource
-from pathlib import Path
 
 from scaling.core.environment import contents
 from scaling.core.memory import available_bytes
-
-
-def raise_oom_score() -> None:
-    """Make Linux kill this process before the user's other processes when the host runs out of memory."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def count_oom_kills() -> int:

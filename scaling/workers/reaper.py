@@ -1,8 +1,7 @@
 """Subreaper process: run a command, and kill every descendant process that outlives it.
 
-`python -I -S reaper.py PARENT` reads the command, a JSON list of words, from the first line of standard
-input. PARENT is the ID of the process that starts the reaper. The command inherits the rest of standard input
-and the other streams.
+`python -I -S reaper.py PARENT COMMAND...` runs the command, which inherits the standard streams. PARENT is the
+ID of the process that starts the reaper.
 
 The reaper is the child subreaper of the command (see prctl(2)). Therefore, a process that detaches itself,
 even into a new session, remains a descendant of the reaper. The reaper kills all its descendants when the
@@ -14,7 +13,6 @@ The reaper imports only the standard library, because every worker waits for it 
 
 import contextlib
 import ctypes
-import json
 import os
 import resource
 import signal
@@ -28,31 +26,22 @@ _POLL_SECONDS = 0.005
 
 
 def main() -> None:
-    """Read a command from standard input, run it, kill its descendants, and exit with its exit status."""
+    """Run the command, kill its descendants, and exit with its exit status."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, _kill_descendants_and_exit)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != int(sys.argv[1]):  # the parent died before prctl
         os._exit(0)
-    command = json.loads(_read_line(0))
     if not (child := os.fork()):
-        _execute(command)
+        _execute(sys.argv[2:])
     for stream in (0, 1, 2):  # close the pipes, so that the launcher sees them end with the command
         os.dup2(os.open(os.devnull, os.O_RDWR), stream)
-    while True:
+    process = status = 0
+    while process != child:  # orphans are reaped too
         process, status = os.waitpid(-1, 0)
-        if process == child:
-            break
     _kill_descendants()
     _exit_with_status(status)
-
-
-def _read_line(stream: int) -> bytes:
-    line = b""
-    while not line.endswith(b"\n") and (byte := os.read(stream, 1)):
-        line += byte
-    return line
 
 
 def _execute(command: list[str]) -> None:
@@ -99,10 +88,6 @@ def _find_children() -> list[int]:
 
 
 def _exit_with_status(status: int) -> None:
-    """End this process with the exit status or the signal of another process.
-
-    `status` is the wait status of the other process, as returned by `os.waitpid`.
-    """
     if os.WIFSIGNALED(status):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with contextlib.suppress(OSError):  # SIGKILL has no handler

@@ -15,30 +15,17 @@ _NESTED_REPLICATES = 3  # default and minimum if all device counts share one all
 
 @dataclass(frozen=True)
 class RunSettings:
-    """Settings of a run that apply to every benchmark case of the study.
+    """Settings of a run that apply to every benchmark case of the study."""
 
-    Attributes:
-        sampling: Rule that decides when enough timing samples have been taken.
-        bind: Whether each process on a CPU is bound to as many cores as it has devices.
-        oversubscribe: Whether a case may have more devices than the host has cores.
-        case_seconds: Time limit of a case in seconds.
-        order_seed: Random seed of the order of the cases.
-        replicates: Number of times that every case is measured, each time in a new process.
-        processes: Number of processes of a case, "device" for one per device, or None for one per node.
-        max_cases: Maximum number of cases. A larger study is rejected.
-        attempts: Maximum number of attempts at a case with transient failures, such as a timeout. Other
-            failures are not retried. If None, every run retries all failed cases.
-    """
-
-    sampling: Sampling = field(default_factory=Sampling)
-    bind: bool = True
-    oversubscribe: bool = False
+    sampling: Sampling = field(default_factory=Sampling)  # when enough samples have been taken
+    bind: bool = True  # whether each process on a CPU is bound to as many cores as it has devices
+    oversubscribe: bool = False  # whether a case may have more devices than the host has cores
     case_seconds: float = 600.0
     order_seed: int = 0
-    replicates: int = 1
-    processes: int | str | None = None
-    max_cases: int = 100_000
-    attempts: int | None = None
+    replicates: int = 1  # number of times that every case is measured, each time in a new process
+    processes: int | str | None = None  # of a case; "device" for one per device, None for one per node
+    max_cases: int = 100_000  # maximum number of cases. A larger study is rejected.
+    attempts: int | None = None  # maximum for transient failures; None: every run retries all failures
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
@@ -84,7 +71,6 @@ def _parse_sampling(config: Any) -> Sampling:
 
 
 def _check_number(name: str, value: Any, minimum: float, whole: bool = False) -> Any:
-    """Return `value` if it is a number between `minimum` and `_MAXIMUM`. Otherwise raise `Refusal`."""
     kinds = (int,) if whole else (int, float)
     bound = f" and at most {_MAXIMUM:g}" if isinstance(value, kinds) and value > _MAXIMUM else ""
     if isinstance(value, bool) or not isinstance(value, kinds) or not minimum <= value <= _MAXIMUM:

@@ -30,22 +30,13 @@ Identity = tuple[str, str, int]  # case key, digest of the environment, replicat
 
 @dataclass(frozen=True)
 class PreflightResult:
-    """Result of checking, before any measurement, whether a benchmark case can run.
+    """Result of checking, before any measurement, whether a benchmark case can run."""
 
-    Attributes:
-        case: The case with all defaults filled in, or as written in the study if the check itself failed.
-        inapplicable: (reason, text) of the "skipped" record to write if the case cannot run, for example
-            because its combination of options is undefined. None if the case can run.
-        workload_digest: Hash of the source code of the differentiated function, or None if unknown.
-        engine: (name, version) of each package that runs the case instead of JAX. Empty for JAX.
-        failure: (reason, text) of the "failed" record to write if the check itself failed. None otherwise.
-    """
-
-    case: Case
-    inapplicable: tuple[str, str] | None
-    workload_digest: str | None
-    engine: tuple[tuple[str, str | None], ...] = ()
-    failure: tuple[str, str] | None = None
+    case: Case  # the case with all defaults filled in, or as written in the study if the check itself failed
+    inapplicable: tuple[str, str] | None  # (reason, text) of a "skipped" record if it cannot run
+    workload_digest: str | None  # hash of the source code of the differentiated function, or None if unknown
+    engine: tuple[tuple[str, str | None], ...] = ()  # (name, version) of each package in place of JAX
+    failure: tuple[str, str] | None = None  # (reason, text) if the check itself failed
 
     @property
     def environment_key(self) -> tuple:
@@ -55,19 +46,12 @@ class PreflightResult:
 
 @dataclass(frozen=True)
 class ScheduledCase:
-    """One attempt to run a benchmark case in one replicate, which is one of several repetitions of the study.
+    """One attempt to run a benchmark case in one replicate, which is one of several repetitions of the study."""
 
-    Attributes:
-        preflight: The case, with the result of its preflight check.
-        order: Position of the case in the shuffled order of its replicate.
-        attempt: Number of the attempt, starting with 1.
-        replicate: Number of the replicate, starting with 0.
-    """
-
-    preflight: PreflightResult
-    order: int
-    attempt: int
-    replicate: int = 0
+    preflight: PreflightResult  # the case, with the result of its preflight check
+    order: int  # position of the case in the shuffled order of its replicate
+    attempt: int  # starting with 1
+    replicate: int = 0  # starting with 0
 
     @property
     def case(self) -> Case:
@@ -82,8 +66,7 @@ class ScheduledCase:
     def identity(self, environments: Mapping[tuple, Environment]) -> Identity:
         """Return (case key, digest of the planned environment, replicate).
 
-        Args:
-            environments: The planned environments, by `PreflightResult.environment_key`.
+        `environments` are the planned ones, by `PreflightResult.environment_key`.
         """
         return self.case.key, environments[self.preflight.environment_key]["digest"], self.replicate
 
@@ -114,27 +97,16 @@ class ScheduledCase:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The cases that a run will execute, the cases that it will only record, and counts of all other cases.
+    """The cases that a run will execute, the cases that it will only record, and counts of all other cases."""
 
-    Attributes:
-        sessions: Sequences of cases to execute. The cases of a session share a worker process.
-        skips: Inapplicable cases, to be recorded as skipped.
-        done: Number of cases that have a result, which is an "ok" record or a lasting "skipped" record.
-        machine: Nodes and devices on which the cases run.
-        environments: Dict from `PreflightResult.environment_key` to the planned environment.
-        queued: Number of cases that another submission will run.
-        lost: Number of failed cases that have no attempts left.
-        failures: Cases whose preflight check failed, to be recorded as failed.
-    """
-
-    sessions: tuple[tuple[ScheduledCase, ...], ...]
-    skips: tuple[ScheduledCase, ...]
-    done: int
-    machine: Machine
-    environments: dict[tuple, Environment]
-    queued: int = 0
-    lost: int = 0
-    failures: tuple[ScheduledCase, ...] = ()
+    sessions: tuple[tuple[ScheduledCase, ...], ...]  # cases to execute, divided by worker process
+    skips: tuple[ScheduledCase, ...]  # inapplicable cases, to be recorded as skipped
+    done: int  # number of cases that have a result, which is an "ok" record or a lasting "skipped" record
+    machine: Machine  # nodes and devices on which the cases run
+    environments: dict[tuple, Environment]  # planned, by `PreflightResult.environment_key`
+    queued: int = 0  # number of cases that another submission will run
+    lost: int = 0  # number of failed cases that have no attempts left
+    failures: tuple[ScheduledCase, ...] = ()  # cases whose preflight check failed, to be recorded as failed
 
     @property
     def missing(self) -> int:
@@ -153,8 +125,6 @@ def make_schedule(
 
     Args:
         results: Preflight results of all cases.
-        settings: Settings of the run.
-        machine: Nodes and devices on which the cases will run.
         records: All records of the results folder.
         baseline: Records of the baseline program if two programs are compared, otherwise None. In a
             comparison, a case has a result only if its samples were interleaved with those of a valid
@@ -213,11 +183,7 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
     """Return the environment (dict of versions, devices, and flags) that is expected in the records of a run.
 
     For a remote machine, the field "untold" lists the fields that only a process on its nodes can determine.
-
-    Args:
-        machine: Nodes and devices on which the cases will run.
-        settings: Settings of the run.
-        key: The `PreflightResult.environment_key` of the cases.
+    `key` is the `PreflightResult.environment_key` of the cases.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -233,30 +199,19 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
 
 @dataclass(frozen=True)
 class History:
-    """Outcomes of previous attempts at cases. A case is identified by an `Identity`.
+    """Outcomes of previous attempts at cases.
 
     An `Identity` is (case key, digest of the planned environment, replicate).
-
-    Attributes:
-        good: Identities with a result: an "ok" record, or a "skipped" record with a lasting reason.
-        temporary_skips: Identities that were skipped for a reason that may no longer apply.
-        final: Identities with a failure that another attempt would repeat.
-        attempts: Number of attempts for each identity.
-        recorded: (identity, attempt number) of each attempt that has a record.
     """
 
-    good: set[Identity]
-    temporary_skips: set[Identity]
-    final: set[Identity]
+    good: set[Identity]  # have an "ok" record, or a "skipped" record with a lasting reason
+    temporary_skips: set[Identity]  # identities that were skipped for a reason that may no longer apply
+    final: set[Identity]  # identities with a failure that another attempt would repeat
     attempts: Counter[Identity]
-    recorded: set[tuple[Identity, int]]
+    recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each attempt that has a record
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether the settings prohibit another attempt at the case with this identity.
-
-        No further attempt is allowed after a failure that would repeat, or after `settings.attempts`
-        attempts.
-        """
+        """Return whether another attempt would fail again or exceed the number of attempts in the settings."""
         limit = settings.attempts
         return limit is not None and (identity in self.final or self.attempts[identity] >= limit)
 
@@ -266,12 +221,7 @@ def build_history(
 ) -> History:
     """Return the outcomes of previous attempts from the records that match a planned environment.
 
-    Args:
-        records: Records of the results folder.
-        environments: Planned environments.
-        baseline: Records of the baseline program if two programs are compared, otherwise None. In a
-            comparison, a case has a result only if its samples were interleaved with those of a valid
-            baseline record.
+    See `make_schedule` for `baseline`.
     """
     identities = _identity_matcher(environments)
     events = [(identity, record) for record in records for identity in identities(record)]
@@ -297,10 +247,7 @@ def comparable_settings(records: Iterable[Record], environments: Iterable[Enviro
 
 
 def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record], list[Identity]]:
-    """Return a function from a record to a list of identities, one for each planned environment it matches.
-
-    An identity is (case key, digest of the planned environment, replicate).
-    """
+    """Return a function from a record to its identities, one for each planned environment it matches."""
     planned_environments, digests = list(environments), dict[str, list[str]]()
 
     def identities(record: Record) -> list[Identity]:
@@ -317,10 +264,7 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return the preflight result, marked as inapplicable if a peer package would not run on a CPU.
-
-    A peer (a package other than JAX) is measured on the platform "cpu" only.
-    """
+    """Return the preflight result, marked as inapplicable for a peer package on another platform than cpu."""
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
@@ -334,13 +278,8 @@ def study_manifest(
     """Return the content of study.json, which describes the study that last used the results folder.
 
     Args:
-        name: Name of the study.
-        title: Title of the study, or None.
         scaling: Scaling rules in the study: "strong", "weak", or both.
-        cases: Cases of the study.
-        settings: Settings of the run.
-        recorded_once: Keys of the cases that are recorded without being run. Such a case has only one
-            replicate.
+        recorded_once: Keys of the cases that are recorded without being run, and have only one replicate.
     """
     replicates = dict.fromkeys(recorded_once, 1)
     return store.stamp() | {

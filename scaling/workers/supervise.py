@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaling.core import store
 from scaling.core.case import AUTO, Case, non_default_fields, user_modules
@@ -23,10 +23,8 @@ from scaling.workers.schedule import (
     group_by_problem,
     process_shape,
 )
+from scaling.workers.transport import Transport
 from scaling.workers.worker_group import RecordNotWritten, Variant, WorkerDied, WorkerGroup
-
-if TYPE_CHECKING:
-    from scaling.workers.transport import Transport
 
 _MAX_INTERLEAVED = 8  # number of cases that are prepared in one process at the same time
 _FINISH_SECONDS = 60.0  # timeout to write a record
@@ -35,50 +33,30 @@ Listener = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True)
 class VariantResults:
-    """One of the programs that a run compares, its results folder, and the environments of its cases.
-
-    Attributes:
-        variant: The program.
-        folder: Results folder of the program.
-        writer: Writer of records into the folder.
-        environments: Dict from `PreflightResult.environment_key` to the environment that a worker last
-            reported, or to the planned environment if no worker has reported one.
-    """
+    """One of the programs that a run compares, its results folder, and the environments of its cases."""
 
     variant: Variant
     folder: Path
     writer: store.Writer
-    environments: dict[tuple, dict[str, Any]]
+    environments: dict[tuple, dict[str, Any]]  # as last reported or planned, by `environment_key`
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Options for starting workers, and environment fields to record.
+    """Options for starting workers, and environment fields to record."""
 
-    Attributes:
-        transport: How to start workers on other nodes, or None for this host.
-        environment: Fields to add to the environment of every record.
-        log_folder: Folder for the standard error of the workers, or None.
-        python: Python interpreter of the workers.
-    """
-
-    transport: "Transport | None" = None
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    log_folder: Path | None = None
+    transport: Transport | None = None  # how to start workers on other nodes, or None for this host
+    environment: Mapping[str, Any] = field(default_factory=dict)  # fields of every record
+    log_folder: Path | None = None  # folder for the standard error of the workers, or None
     python: str = sys.executable
 
 
 @dataclass(frozen=True)
 class WorkItem:
-    """A case to be measured with one of the compared programs.
-
-    Attributes:
-        item: The case.
-        variant: Index of the program: 0 for this program, 1 for the baseline.
-    """
+    """A case to be measured with one of the compared programs."""
 
     item: ScheduledCase
-    variant: int
+    variant: int  # index of the program: 0 for this program, 1 for the baseline
 
 
 Groups = list[list[WorkItem]]
@@ -92,26 +70,20 @@ def run_schedule(
     """Run all cases of a schedule in worker processes, and write one record per case.
 
     Skipped cases and cases that failed in preflight are recorded first. Then the sessions run one after
-    another, because simultaneous measurements would disturb each other. The cases of a session share workers.
+    another, because simultaneous measurements would disturb each other.
 
     Args:
-        schedule: Cases to run or record.
-        settings: Settings of the run.
-        folder: Results folder.
         lock: File descriptor of the lock of the results folder, or None.
         listener: Function that is called with the events "begin" and "end" of the first program, and with the
             event "waiting" of either program.
-        baseline: A second program to compare with, and its results folder. Every case is then measured with
-            both programs in alternation.
-        options: How to start the workers.
+        baseline: A second program and its results folder. Every case is then measured with both programs in
+            alternation.
         between_groups: Function that is called after each group of interleaved cases, while nothing is being
             measured.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
-    environments = {
-        key: planned | dict(options.environment) for key, planned in schedule.environments.items()
-    }
+    environments = {key: env | dict(options.environment) for key, env in schedule.environments.items()}
     results = [
         VariantResults(variant, path, store.Writer(path), dict(environments)) for variant, path in variants
     ]
@@ -142,15 +114,15 @@ class _Run:
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
         """Measure the cases of a session with each compared program. Replace workers that die."""
-        waiting = self._group_comparable(session)
+        first, waiting = session[0].case, self._group_comparable(session)
         failed: set[int] = set()  # indices of variants whose workers failed to start once
         while waiting:
             with contextlib.ExitStack() as stack:
                 workers: dict[int, WorkerGroup] = {}
-                claimed = stack.enter_context(self._claim_cores(session))
+                claimed = stack.enter_context(self._claim_cores(first.devices))
                 for variant in {work.variant for group in waiting for work in group}:
                     try:
-                        group = self._open_worker_group(session, variant, claimed)
+                        group = self._open_worker_group(first, variant, claimed)
                         workers[variant] = stack.enter_context(group)
                     except WorkerDied as death:
                         if variant in failed or death.reason == "not_as_asked":  # a retry would fail too
@@ -187,45 +159,37 @@ class _Run:
                 self.between_groups()
 
     def _fail_variant(self, waiting: Groups, variant: int, death: WorkerDied) -> Groups:
-        """Record the waiting cases of one program as failed. Return the groups without these cases."""
         for work in [work for group in waiting for work in group if work.variant == variant]:
             self.record_end(work, "failed", death.reason, str(death) or "the worker did not start")
         groups = [[work for work in group if work.variant != variant] for group in waiting]
         return [group for group in groups if group]
 
-    def _claim_cores(
-        self, session: Sequence[ScheduledCase]
-    ) -> contextlib.AbstractContextManager[list[int] | None]:
-        """Return a context manager that claims cores of this host and yields their numbers.
-
-        It yields None if the launcher claims no cores: on other platforms than cpu, with bind=false, or if
-        the workers run on other nodes.
-        """
+    def _claim_cores(self, devices: int) -> contextlib.AbstractContextManager[list[int] | None]:
         if self.schedule.machine.platform != "cpu" or not self.settings.bind or self.options.transport:
-            return contextlib.nullcontext()
-        return cores.claim_cores(session[0].case.devices, self.owner, self._report_wait)
+            return contextlib.nullcontext()  # workers on other nodes claim cores there
+        return cores.claim_cores(devices, self.owner, self._report_wait)
 
     def _report_wait(self, holders: list[int]) -> None:
         self.listener({"event": "waiting", "by": holders})
 
     def _open_worker_group(
-        self, session: Sequence[ScheduledCase], variant: int, claimed: list[int] | None
+        self, first: Case, variant: int, claimed: list[int] | None
     ) -> contextlib.AbstractContextManager[WorkerGroup]:
-        first, machine, settings = session[0].case, self.schedule.machine, self.settings
-        results, folder = self.results[variant], self.options.log_folder
+        machine, settings, options = self.schedule.machine, self.settings, self.options
+        results = self.results[variant]
         header = {
             "results": str(results.folder.resolve()), "platform": machine.platform,
             "device_kind": machine.device_kind, "x64": first.dtype == "float64", "bind": settings.bind,
             "cores": claimed, "owner": self.owner, "oversubscribe": settings.oversubscribe,
             "asked": settings.processes, "order_seed": settings.order_seed,
-            "sampling": dataclasses.asdict(settings.sampling), "beside": dict(self.options.environment),
+            "sampling": dataclasses.asdict(settings.sampling), "beside": dict(options.environment),
         }  # fmt: skip
         self.groups_started += 1
-        log = folder / f"worker-{self.groups_started}.log" if folder else None
+        log = options.log_folder / f"worker-{self.groups_started}.log" if options.log_folder else None
+        shape = process_shape(first, machine, settings)
         return worker_group.open_worker_group(
-            header, results.variant, process_shape(first, machine, settings), machine.platform, self.lock,
-            self.options.transport, log, self._report_wait,
-        )  # fmt: skip
+            header, results.variant, shape, self.lock, options.transport, log, self._report_wait
+        )
 
     def record_end(self, work: WorkItem, status: str, reason: str, text: str) -> None:
         """Write a record with this status, reason, and text for a case that no worker has recorded."""
@@ -233,8 +197,7 @@ class _Run:
         environment = results.environments[work.item.preflight.environment_key]
         if self.options.transport:
             count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
-            hosts = self.options.transport.host_names(count)
-            environment = environment | ({"hosts": hosts} if hosts else {})
+            environment = environment | {"hosts": list(self.options.transport.nodes[:count])}
         try:
             results.writer.append(
                 work.item.record_without_result(environment, self.settings, status, reason, text)
@@ -258,29 +221,18 @@ class _Run:
 
 @dataclass
 class _InterleavedCases:
-    """A group of cases whose sampling is interleaved. All of them are prepared before the first is sampled.
-
-    Attributes:
-        run: The run to which the cases belong.
-        workers: Dict from the index of a compared program to its worker group.
-        items: The cases, each once for every compared program.
-        name: Identifier of the group in records (field `block`).
-        seconds_used: Seconds spent on each case, limited by `case_seconds`.
-        last_request: The last request as (case, action).
-        prepared: Cases that are in the memory of their worker.
-        ended: Cases that have a record.
-        postponed: Cases that did not fit into memory together with the others.
-    """
+    """A group of cases whose sampling is interleaved. All of them are prepared before the first is sampled."""
 
     run: _Run
-    workers: dict[int, WorkerGroup]
-    items: list[WorkItem]
-    name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    workers: dict[int, WorkerGroup]  # by the index of a compared program
+    items: list[WorkItem]  # the cases, each once for every compared program
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # the field `block` of records
+    # Seconds spent on each case, limited by `case_seconds`.
     seconds_used: dict[WorkItem, float] = field(default_factory=lambda: defaultdict(float))
-    last_request: tuple[WorkItem, str] = field(init=False)
-    prepared: set[WorkItem] = field(default_factory=set)
-    ended: set[WorkItem] = field(default_factory=set)
-    postponed: set[ScheduledCase] = field(default_factory=set)
+    last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
+    prepared: set[WorkItem] = field(default_factory=set)  # in the memory of their worker
+    ended: set[WorkItem] = field(default_factory=set)  # have a record
+    postponed: set[ScheduledCase] = field(default_factory=set)  # did not fit into memory with the others
 
     @property
     def has_single_case(self) -> bool:
@@ -293,10 +245,10 @@ class _InterleavedCases:
         """
         try:
             self._take_turns()
+            return True
         except WorkerDied as death:
             self._handle_death(death)
             return False
-        return True
 
     def remaining(self) -> Groups:
         """Return the unfinished cases as groups. Each postponed case is in a separate group."""
@@ -359,10 +311,7 @@ class _InterleavedCases:
         return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        """Request that a worker build and check a case.
-
-        If a case that is no larger ran out of memory, record the case as skipped instead.
-        """
+        """Request a worker to build and check a case, or skip it if a case no larger ran out of memory."""
         item = work.item
         candidates = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller := next((case for case in candidates if _is_no_larger(case, item.case)), None):
@@ -380,11 +329,7 @@ class _InterleavedCases:
         )  # fmt: skip
 
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
-        """Send a request for a case, and return the reply.
-
-        The timeout is the remaining time of the case, or `_FINISH_SECONDS` for the actions "finish" and
-        "forget".
-        """
+        """Send a request for a case, and return the reply. The timeout is the remaining time of the case."""
         self.last_request, began, event = (work, action), time.monotonic(), {}
         remaining = self.run.settings.case_seconds - self.seconds_used[work]
         seconds = _FINISH_SECONDS if action in ("finish", "forget") else max(remaining, 0.001)
@@ -403,7 +348,6 @@ class _InterleavedCases:
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
-    """Return whether `first` differs from `second` at most by smaller sizes or fewer points."""
     if dataclasses.replace(first, points=1, sizes={}) != dataclasses.replace(second, points=1, sizes={}):
         return False
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())

@@ -41,10 +41,11 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
     return next(causes, ("node_failed", text) if no_heartbeat else None)
 
 
+@dataclass(frozen=True)
 class Transport:
-    """Abstract base class of the ways to start worker processes on other nodes."""
+    """A way to start worker processes on other nodes. The first field is always the names of the nodes."""
 
-    explain_failure = staticmethod(explain_failure)
+    nodes: tuple[str, ...]
 
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
@@ -58,13 +59,10 @@ class Transport:
         """
         raise NotImplementedError
 
-    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables without those from which srun would inherit options of the job."""
-        return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
 
-    def host_names(self, count: int) -> list[str] | None:
-        """Return the names of the first `count` nodes, or None if only the workers can determine them."""
-        return None
+def without_job_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return environment variables without those from which srun would inherit options of the job."""
+    return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
 
 
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
@@ -84,90 +82,58 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class SrunSteps(Transport):
-    """A transport that runs workers as job steps on the nodes of a Slurm allocation.
+    """A transport that runs workers as job steps on the nodes of a Slurm allocation."""
 
-    Attributes:
-        nodes: Names of the allocated nodes.
-        platform: JAX platform of the workers.
-        gres: Name of the accelerator resource in Slurm, with or without its type.
-        cores: CPUs per accelerator, or None for the default of Slurm.
-        arguments: Additional srun options, such as the options of a container.
-        gpu_option: Option that requests GPUs, an element of `cluster_settings.GPU_OPTIONS`.
-        mpi: Value of the option --mpi, or None for the default of the cluster.
-    """
-
-    nodes: tuple[str, ...]
     platform: str
-    gres: str = "gpu"
-    cores: float | None = None
-    arguments: tuple[str, ...] = ()
-    gpu_option: str = "gres"
-    mpi: str | None = "none"
+    gres: str = "gpu"  # name of the accelerator resource in Slurm, with or without its type
+    cores: float | None = None  # CPUs per accelerator, or None for the default of Slurm
+    arguments: tuple[str, ...] = ()  # additional srun options, such as the options of a container
+    gpu_option: str = "gres"  # option that requests GPUs, an element of `cluster_settings.GPU_OPTIONS`
+    mpi: str | None = "none"  # value of the option --mpi, or None for the default of the cluster
 
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return a list with one srun command, which starts all workers of a case.
-
-        srun passes its standard input to each worker.
-        """
-        per_node = shape.processes // shape.nodes
+        """Return a list with one srun command, which starts all workers and passes its input to each."""
         per_process = shape.devices // shape.processes
-        command_words = [
-            "srun", "--exact", "--mem=0", *([f"--mpi={self.mpi}"] if self.mpi else []),
-            "--kill-on-bad-exit=1", f"--wait={_WAIT_SECONDS}", "--unbuffered", "--distribution=block",
-            "--export=ALL",
-            f"--nodes={shape.nodes}", f"--ntasks={shape.processes}", f"--ntasks-per-node={per_node}",
-            f"--nodelist={','.join(self.nodes[: shape.nodes])}",
-        ]  # fmt: skip
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
-            command_words += [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
+            resources = [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
         else:  # request GPUs per node, because --gpus-per-task would hide the GPUs of the other workers
             option = "gres" if self.gpu_option == "gres" else "gpus_per_node"
-            command_words += [
-                f"--{name}={value}" for name, value in gpu_request(option, self.gres, shape).items()
-            ]
-            command_words += (
-                [f"--cpus-per-task={max(1, int(self.cores * per_process))}"] if self.cores else []
-            )
-        return [[*command_words, *self.arguments, *worker]]
-
-    def host_names(self, count: int) -> list[str] | None:
-        """Return the names of the first `count` nodes of the Slurm allocation."""
-        return list(self.nodes[:count])
+            request = gpu_request(option, self.gres, shape)
+            if self.cores:
+                request["cpus-per-task"] = str(max(1, int(self.cores * per_process)))
+            resources = [f"--{name}={value}" for name, value in request.items()]
+        command = [
+            "srun", "--exact", "--mem=0", *([f"--mpi={self.mpi}"] if self.mpi else []),
+            "--kill-on-bad-exit=1", f"--wait={_WAIT_SECONDS}", "--unbuffered", "--distribution=block",
+            "--export=ALL", f"--nodes={shape.nodes}", f"--ntasks={shape.processes}",
+            f"--ntasks-per-node={shape.processes // shape.nodes}",
+            f"--nodelist={','.join(self.nodes[: shape.nodes])}", *resources, *self.arguments, *worker,
+        ]  # fmt: skip
+        return [command]
 
 
 @dataclass(frozen=True)
 class SshShells(Transport):
-    """A transport that starts workers through a remote shell.
+    """A transport that starts workers through a remote shell, a command to which the host name is added.
 
     The current folder of the launcher must exist under the same path on each host.
-
-    Attributes:
-        hosts: Names of the hosts.
-        shell: Command that precedes the host name, and its options.
     """
 
-    hosts: tuple[str, ...]
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")
 
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
         """Return one remote shell command per worker. It sets the environment variables that JAX reads."""
-        names = sorted(name for name in variables if name.startswith(_FORWARDED))
-        command_words = [
-            "env",
-            "AD_SCALING_NODE={}",
-            *(f"{name}={variables[name]}" for name in names),
-            *worker,
-        ]
-        per_node = shape.processes // shape.nodes
-        return [
-            [*self.shell, host, f"cd {shlex.quote(os.getcwd())} && "
-             f"exec {shlex.join(command_words).replace('{}', host)}"]
-            for host in self.hosts[: shape.nodes] for _ in range(per_node)
-        ]  # fmt: skip
+        forwarded = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED)]
+        commands = []
+        for host in self.nodes[: shape.nodes]:
+            remote_command = shlex.join(["env", f"AD_SCALING_NODE={host}", *forwarded, *worker])
+            words = [*self.shell, host, f"cd {shlex.quote(os.getcwd())} && exec {remote_command}"]
+            commands += [words] * (shape.processes // shape.nodes)
+        return commands
 
 
 def allocated_nodes() -> tuple[str, ...]:

@@ -10,16 +10,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scaling.core import environment
 from scaling.core.formatting import TRACEBACK_MARK
-from scaling.workers import child_process
+from scaling.workers import child_process, transport
 from scaling.workers.child_process import ChildProcess, Event
 from scaling.workers.machine import AllocationLost, ProcessShape
-
-if TYPE_CHECKING:
-    from scaling.workers.transport import Transport
+from scaling.workers.transport import Transport
 
 _START_SECONDS = 300.0  # timeout to import JAX and initialize the devices
 _WAIT_SECONDS = 86400.0  # timeout for cores that other studies hold
@@ -32,21 +30,13 @@ _INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that are not repl
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to start workers: this checkout, or another revision, interpreter or set of flags to compare.
-
-    Attributes:
-        name: Name of the variant.
-        python: Path of the Python interpreter.
-        module: Module that the interpreter runs with -m.
-        folder: Working directory, or None for the current one.
-        variables: Additional environment variables.
-    """
+    """A way to start workers: this checkout, or another revision, interpreter or set of flags to compare."""
 
     name: str = "this"
     python: str = sys.executable
-    module: str = "scaling.worker"
-    folder: Path | None = None
-    variables: Mapping[str, str] = field(default_factory=dict)
+    module: str = "scaling.worker"  # module that the interpreter runs with -m
+    folder: Path | None = None  # working directory, or None for the current one
+    variables: Mapping[str, str] = field(default_factory=dict)  # environment variables to add
 
 
 class WorkerDied(Exception):
@@ -66,21 +56,12 @@ class RecordNotWritten(OSError):
 
 @dataclass
 class WorkerGroup:
-    """The running worker processes that share the devices of a case. Each request is sent to all of them.
-
-    Attributes:
-        shape: Numbers of devices, nodes, and processes of the case.
-        processes: One process per worker, or the srun process that started all of them.
-        events: Events of all processes, each with the field "rank".
-        transport: How the workers were started on other nodes, or None for this host.
-        responded: Whether any worker has sent an event.
-    """
+    """The running worker processes that share the devices of a case. Each request is sent to all of them."""
 
     shape: ProcessShape
-    processes: list[ChildProcess]
-    events: "queue.Queue[Event]"
-    transport: "Transport | None" = None
-    responded: bool = False
+    processes: list[ChildProcess]  # one process per worker, or the srun process that started all of them
+    events: "queue.Queue[Event]"  # events of all processes, each with the field "rank"
+    transport: Transport | None = None  # how the workers were started on other nodes, or None for this host
 
     def request(self, request: Mapping[str, Any], seconds: float) -> Iterator[Event]:
         """Send a request to all workers. Yield the events up to and including the reply. See `receive`."""
@@ -109,7 +90,6 @@ class WorkerGroup:
                 raise WorkerDied("timeout", "") from None
             if event["event"] == "exit":
                 raise self._explain_death(event["rank"], event["status"])
-            self.responded = True
             if event["event"] == "refused":
                 raise WorkerDied("not_as_asked", event["text"])
             if event["event"] == "unwritable":
@@ -127,32 +107,30 @@ class WorkerGroup:
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         process_exit = process.explain_exit(status, _filter_worker_lines(lines))
         if process_exit.reason != "out_of_memory":
-            if self.transport and (cause := self.transport.explain_failure(lines)):
+            if self.transport and (cause := transport.explain_failure(lines)):
                 return WorkerDied(cause[0], environment.scrub(cause[1]))
             if line := next((line for line in lines if "out of memory" in line.lower()), None):
                 return WorkerDied("out_of_memory", environment.scrub(line))
-        subject = f"process {rank}" if len(self.processes) > 1 else "a process"
-        if self.shape.processes == 1:
-            subject = "the process"
+        several = f"process {rank}" if len(self.processes) > 1 else "a process"
+        subject = several if self.shape.processes > 1 else "the process"
         text = f"{subject} {process_exit.text}: {process_exit.last_line}"
         return WorkerDied(process_exit.reason, text.rstrip(": "))
 
 
 @contextlib.contextmanager
 def open_worker_group(
-    header: Mapping[str, Any], variant: Variant, shape: ProcessShape, platform: str, lock: int | None,
-    transport: "Transport | None" = None, log: Path | None = None,
+    header: Mapping[str, Any], variant: Variant, shape: ProcessShape, lock: int | None,
+    remote: Transport | None = None, log: Path | None = None,
     report_wait: Callable[[list[int]], None] = lambda _: None,
 ) -> Iterator[WorkerGroup]:  # fmt: skip
     """Start the workers of a case, and yield them as a `WorkerGroup`. They end when the context exits.
 
     Args:
-        header: Settings that each worker receives as its first line.
+        header: Settings that each worker receives as its first line, such as the JAX platform.
         variant: Program that runs the workers.
         shape: Numbers of devices, nodes, and processes of the case.
-        platform: JAX platform of the case.
         lock: File descriptor of the lock of the results folder, which local workers inherit, or None.
-        transport: How to start workers on other nodes, or None for this host.
+        remote: How to start workers on other nodes, or None for this host.
         log: File to which the standard error of the workers is appended, or None.
         report_wait: Function that is called with the process IDs of the holders if a worker waits for cores.
     Raises:
@@ -160,60 +138,51 @@ def open_worker_group(
         AllocationLost: If a worker on other nodes ends before any worker has responded.
     """
     worker = [variant.python, "-m", variant.module]
-    variables = _worker_variables(variant, platform, transport)
-    commands = transport.commands(shape, worker, variables) if transport else [worker] * shape.processes
+    # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
+    tunables = environment.variables(header["platform"])["GLIBC_TUNABLES"]
+    inherited = transport.without_job_variables(os.environ) if remote else dict(os.environ)
+    variables = inherited | {"GLIBC_TUNABLES": tunables} | dict(variant.variables)
+    commands = remote.commands(shape, worker, variables) if remote else [worker] * shape.processes
     events: queue.Queue[Event] = queue.Queue()
     with contextlib.ExitStack() as stack:
         processes = []
         for rank, command in enumerate(commands):
             process = ChildProcess(
-                command, reaped=transport is None, log=log, cwd=variant.folder, env=variables,
+                command, reaped=remote is None, log=log, cwd=variant.folder, env=variables,
                 deliver=lambda event, rank=rank: events.put(event | {"rank": rank}),  # type: ignore[misc]
-                pass_fds=() if transport or lock is None else (lock,),
+                pass_fds=() if remote or lock is None else (lock,),
             )  # fmt: skip
-            stack.callback(process.close, *((_EXIT_SECONDS, _STEP_SECONDS) if transport else ()))
+            stack.callback(process.close, *((_EXIT_SECONDS, _STEP_SECONDS) if remote else ()))
             processes.append(process)
             first_line = {**header, "shape": dataclasses.asdict(shape)}
             if len(commands) == shape.processes:  # otherwise srun sets the ranks
                 first_line["rank"] = rank
-            if transport is None:
+            if remote is None:
                 first_line |= {"parent": process.pid, "lock": lock}
             process.send(first_line)
-        group = WorkerGroup(shape, processes, events, transport)
+        group = WorkerGroup(shape, processes, events, remote)
         _wait_for_start(group, report_wait)
         yield group
 
 
 def _wait_for_start(group: WorkerGroup, report_wait: Callable[[list[int]], None]) -> None:
     """Wait until the workers are ready. Send them the address of the coordinator, which rank 0 chooses."""
+    responded = False
     try:
         for event in group.receive(_START_SECONDS):
+            responded = True
             if event["event"] == "meet":
                 group.send({"coordinator": event["address"]})
             if event["event"] == "waiting":
                 report_wait(event["by"])
     except WorkerDied as death:
-        if group.transport and death.reason != "timeout" and not group.responded:
+        if group.transport and death.reason != "timeout" and not responded:
             raise AllocationLost(str(death)) from None
         raise
 
 
-def _worker_variables(variant: Variant, platform: str, transport: "Transport | None") -> dict[str, str]:
-    """Return the environment variables of a worker.
-
-    GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
-    """
-    inherited = transport.environment(os.environ) if transport else dict(os.environ)
-    tunables = environment.variables(platform)["GLIBC_TUNABLES"]
-    return inherited | {"GLIBC_TUNABLES": tunables} | dict(variant.variables)
-
-
 def _filter_worker_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines of standard error that best explain why a worker ended.
-
-    These are the lines that the worker wrote. If it wrote none, they are the specific messages of srun and
-    ssh.
-    """
+    """Return the lines that best explain the end of a worker: its own, or specific ones of srun and ssh."""
     output = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
     if child_process.last_line(output):
         return output

@@ -34,7 +34,7 @@ from typing import Any
 
 from scaling.core import environment
 from scaling.core.case import Refusal
-from scaling.workers import cores, event_channel, process_memory
+from scaling.workers import cores, event_channel
 
 _EXIT_SECONDS = 2.0  # time for the process to end by itself after the launcher closes the pipe
 _CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several nodes
@@ -55,7 +55,6 @@ def main() -> int:
         event_channel.die_with_parent(header["parent"])
     else:
         threading.Thread(target=_die_with_launcher, args=(channel.requests.fileno(),), daemon=True).start()
-    process_memory.raise_oom_score()
     if header.get("lock") is not None:
         os.set_inheritable(header["lock"], False)
     # The launcher handles Ctrl-C and ends this process. Slurm may send SIGUSR2 before the time limit.

@@ -189,7 +189,11 @@ def test_a_requeued_task_has_no_running_case_until_it_restarts(make_study):
     for waiting_state in ("PENDING", "REQUEUED"):
         summary = status.summarize_status(study.folder, study.states(waiting_state))
         [row], _ = status_table.task_rows(summary.tasks)
-        assert count(summary)["queued"] == 2 and row.cells[3:6] == (waiting_state.lower(), "", "")
+        assert count(summary)["queued"] == 2 and status_table.row_cells(row)[3:6] == (
+            waiting_state.lower(),
+            "",
+            "",
+        )
     study.start(0, "n2")
     summary = status.summarize_status(study.folder, study.states("RUNNING"))
     assert count(summary)["queued"] == 2 and summary.tasks[0].journal.runs == 2
@@ -198,7 +202,7 @@ def test_a_requeued_task_has_no_running_case_until_it_restarts(make_study):
     assert (count(summary)["running"], count(summary)["queued"]) == (1, 1)
     assert "on n2, attempt 2" in status_lines(summary)[0]
     [row], _ = status_table.task_rows(summary.tasks)
-    assert row.cells[0] == "0001, run 2"
+    assert status_table.row_cells(row)[0] == "0001, run 2"
 
 
 @pytest.mark.parametrize(
@@ -243,12 +247,11 @@ def submitted_tasks(make_study, states, cases):
 def test_the_table_contains_every_task_once_in_at_most_50_rows(states, every, make_study):
     tasks = submitted_tasks(make_study, states, 400)
     rows, left_out = status_table.task_rows(tasks, every)
-    assert sorted(task.entry.name for row in rows for task in row.tasks) == sorted(
+    assert sorted(task.entry.name for row in rows for task in row) == sorted(
         task.entry.name for task in tasks
     )
     assert left_out == 0 and (len(rows) == 200 if every else len(rows) <= 50)
-    assert sum(int(row.cells[6].partition("/")[2]) for row in rows) == 400
-    assert all(row.is_single or len(row.tasks) > 1 for row in rows)
+    assert sum(int(status_table.row_cells(row)[6].partition("/")[2]) for row in rows) == 400
 
 
 def test_rows_of_old_submissions_are_omitted_but_never_of_live_tasks(make_study):
@@ -256,8 +259,8 @@ def test_rows_of_old_submissions_are_omitted_but_never_of_live_tasks(make_study)
     states = [study.states("PENDING" if n == 3 else "COMPLETED")[0] for n, study in enumerate(studies)]
     rows, left_out = status_table.task_rows(states)
     assert len(rows) + left_out == 50 and left_out > 0
-    assert [row.submission for row in rows if row.open] == ["20261121T201503-3f2a"]
-    assert rows[-1].submission == "20261121T201549-3f2a"
+    assert [row[0].entry.folder.name for row in rows if row[0].open] == ["20261121T201503-3f2a"]
+    assert rows[-1][0].entry.folder.name == "20261121T201549-3f2a"
     assert status_table.task_rows(states, every=True)[1] == 0
 
 
@@ -267,7 +270,7 @@ def test_rows_of_old_submissions_are_omitted_but_never_of_live_tasks(make_study)
 def test_the_elapsed_time_of_a_task_is_formatted_for_reading(elapsed, shown, make_study):
     study = make_study(2)
     [row], _ = status_table.task_rows(study.states(JobState("COMPLETED", elapsed=elapsed)))
-    assert row.cells[5] == shown
+    assert status_table.row_cells(row)[5] == shown
 
 
 def test_long_lists_are_shortened_and_name_the_option_all(make_study, make_record):
@@ -715,14 +718,14 @@ def test_status_and_logs_show_that_a_task_waits_for_cores(make_study, monkeypatc
     study.journals[0].write("waiting", text=text)
     summary = status.summarize_status(study.folder, study.states("RUNNING"))
     [row], _ = status_table.task_rows(summary.tasks)
-    assert row.cells[-1] == text
+    assert status_table.row_cells(row)[-1] == text
     monkeypatch.setattr(
         job_state, "find_tasks", lambda results, query_scheduler=True: study.states("RUNNING")
     )
     assert text in next(logs.logs_of_case(logs.load_cases(study.folder), study.key(0))).text
     study.log(0, "begin", 0)
     [row], _ = status_table.task_rows(status.summarize_status(study.folder, study.states("RUNNING")).tasks)
-    assert row.cells[-1] == ""
+    assert status_table.row_cells(row)[-1] == ""
 
 
 def test_an_exception_is_recorded_with_its_line_and_logged_with_its_traceback(

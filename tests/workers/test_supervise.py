@@ -12,6 +12,7 @@ from scaling.workers import supervise, worker_group
 from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase
+from scaling.workers.transport import SshShells
 from scaling.workers.worker_group import Variant, WorkerDied
 
 UNBOUND = RunSettings(bind=False)  # nothing is measured, so the tests need not wait for free cores
@@ -35,7 +36,7 @@ class FakeWorkers:
         monkeypatch.setattr(worker_group, "open_worker_group", self.open_group)
 
     @contextlib.contextmanager
-    def open_group(self, job, variant, shape, platform, lock, transport, log, report_wait=None):
+    def open_group(self, job, variant, shape, lock, transport, log, report_wait=None):
         self.started += 1
         yield self.Group(self, variant.name)
 
@@ -303,6 +304,20 @@ def test_every_case_has_a_record_if_workers_cannot_start(monkeypatch, tmp_path):
     records = latest(load(tmp_path).records)
     assert {r.key for r in records} == {item.case.key for item in items}
     assert all(r.reason == "killed" and "no jax" in r.text for r in records)
+
+
+def test_a_case_whose_remote_worker_dies_is_recorded_with_its_hosts(monkeypatch, tmp_path):
+    @contextlib.contextmanager
+    def fail_to_start(*_):
+        raise WorkerDied("killed", "")
+        yield
+
+    monkeypatch.setattr(worker_group, "open_worker_group", fail_to_start)
+    options = supervise.WorkerOptions(SshShells(("a", "b")))
+    machine = Machine("cpu", None, 1, nodes=2, remote=True)
+    plan = Schedule((tuple(make_items("jacfwd")),), (), 0, machine, {(None, ()): ENVIRONMENT})
+    supervise.run_schedule(plan, UNBOUND, tmp_path, None, lambda event: None, options=options)
+    assert [record.environment["hosts"] for record in load(tmp_path).records] == [["a"]]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
