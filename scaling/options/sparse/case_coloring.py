@@ -31,21 +31,21 @@ def detect_coloring(case: Case, workload: Workload) -> Coloring:
     """
     mode = case.ad_mode
     structs = point_structs(case, workload)
-    constants = {
-        name: jnp.ones(x.shape, x.dtype) for name, x in structs.items() if name not in workload.names
-    }
+    others = [name for name in structs if name not in workload.names]  # inputs of any value
+    names = [*workload.names, *others]
 
     def function(*x: Any) -> Any:
-        return workload.function(**constants, **dict(zip(workload.names, x, strict=True)))
+        return workload.function(**dict(zip(names, x, strict=True)))
 
     def gradient(*x: Any) -> Any:
-        return ravel(jax.grad(lambda *z: jnp.sum(function(*z)), argnums=tuple(range(len(x))))(*x))
+        argnums = tuple(range(len(workload.names)))
+        return ravel(jax.grad(lambda *z: jnp.sum(function(*z)), argnums)(*x))
 
     is_hessian = mode.order == 2
     problem = (case.workload, case.target, case.variant, case.formulation, *case.sizes.items(), case.wrt)
     key = (*problem, case.dtype, is_hessian)
     compress = {BOTH: "both", TANGENT: "columns"}.get(mode.seed or "", "rows")
-    x = tuple(structs[name] for name in workload.names)
-    coloring = sparsity.find_coloring(key, gradient if is_hessian else function, x, compress)
+    x, y = (tuple(structs[name] for name in group) for group in (workload.names, others))
+    coloring = sparsity.find_coloring(key, gradient if is_hessian else function, x, compress, y)
     sparsity.validate_coloring(coloring)
     return coloring

@@ -24,8 +24,10 @@ _INSTALL = "pip install 'ad-scaling[sparse]'"
 _CACHE_SIZE = 4  # of each cache; a pattern or coloring may have millions of entries
 
 
-def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str) -> Coloring:
-    """Return a coloring of the Jacobian of `function(*x)` with respect to its flattened arguments.
+def find_coloring(
+    key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str, y: tuple[Any, ...] = ()
+) -> Coloring:
+    """Return a coloring of the Jacobian of `function(*x, *y)` with respect to the flattened arguments x.
 
     Raise `Refusal` if asdex is not installed or cannot analyze the function, or if the Jacobian has no
     nonzeros.
@@ -35,13 +37,14 @@ def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...
         x: the arguments as abstract arrays with shape and dtype.
         compress: "columns" or "rows" to color only these, or "both" to color columns, rows or both with as
             few colors as possible.
+        y: further arguments as abstract arrays. The coloring holds for all values of x and y.
     """
     if compress not in COMPRESSIONS:
         raise unknown_name("compression", compress, COMPRESSIONS)
 
     def detect_and_color() -> Coloring:
         _import_asdex()
-        detect = functools.partial(_call_and_time, _detect_pattern, function, x)
+        detect = functools.partial(_call_and_time, _detect_pattern, function, x, y)
         pattern, detect_seconds = cached("pattern", key, detect, _CACHE_SIZE)
         colors, color_seconds = _call_and_time(_color, pattern, compress)
         return _make_coloring(pattern, colors, detect_seconds, color_seconds)
@@ -99,10 +102,10 @@ def _garbage_collection_disabled() -> Iterator[None]:
             gc.enable()
 
 
-def _detect_pattern(function: Callable[..., Any], x: tuple[Any, ...]) -> Pattern:
+def _detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]) -> Pattern:
     import asdex
 
-    samples = [np.zeros(a.shape, a.dtype) for a in x]
+    samples = [np.zeros(a.shape, a.dtype) for a in (*x, *y)]
     try:
         with _garbage_collection_disabled():
             detected = asdex.jacobian_sparsity(function, *samples, argnums=tuple(range(len(x))))
