@@ -29,7 +29,7 @@ _MOST_OPERATIONS = 10**8  # in a function, to detect its sparsity pattern (withi
 
 
 def list_candidates(
-    base: Case, devices: Sequence[int], mode: str | None = None
+    base: Case, devices: Sequence[int], mode: str | None = None, may_split_seeds: bool = True
 ) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
     """Return the cases to compare, the excluded cases with reasons, and the shape of the derivative.
 
@@ -37,12 +37,13 @@ def list_candidates(
         base: a case with the workload, its sizes and inputs. Its AD mode and layout are ignored.
         devices: the numbers of devices to compare.
         mode: the only AD mode to consider, or None.
+        may_split_seeds: whether the seeds may be partitioned over more devices than points.
     """
     base = completion.complete(base)
     built = workload.build(base)
     sizes = shape.derivative_shape(base, built)
-    cases, excluded = dict[Case, None](), dict[Case, str]()
-    for stated in _enumerate_cases(base, built, sizes, devices, mode):
+    cases, excluded, undefined = dict[Case, None](), dict[Case, str](), dict[Case, str]()
+    for stated in _enumerate_cases(base, built, sizes, devices, mode, may_split_seeds):
         case = completion.complete(stated)
         of_case = workload.build(case)
         case_sizes = shape.derivative_shape(case, of_case)
@@ -52,18 +53,23 @@ def list_candidates(
             reason = "indivisible", f"{case.points} points do not divide evenly over {case.axes[0]} devices"
         if reason is None:
             cases[case] = None
-        elif mode or reason[0] == "indivisible":
-            excluded[case] = reason[1]
-    return list(cases), excluded, sizes
+        else:
+            (excluded if mode or reason[0] == "indivisible" else undefined)[case] = reason[1]
+    return list(cases), excluded if cases or excluded else undefined, sizes
 
 
 def _enumerate_cases(
-    base: Case, built: Workload, sizes: DerivativeShape, devices: Sequence[int], only_mode: str | None
+    base: Case,
+    built: Workload,
+    sizes: DerivativeShape,
+    devices: Sequence[int],
+    only_mode: str | None,
+    may_split_seeds: bool,
 ) -> Iterator[Case]:
     modes = [only_mode] if only_mode else _list_modes(base, built, sizes)
     for mode, count in ((mode, count) for mode in modes for count in devices):
         fields: dict[str, Any] = {"mode": mode, "devices": count, "api": "shard_map" if count > 1 else "jit"}
-        if count > base.points:  # the seeds are partitioned instead
+        if count > base.points and may_split_seeds:  # the seeds are partitioned instead
             fields |= {"split": "both", "mesh": f"1x{count}"}
         if mode == "mixed":
             largest = max(built.names, key=lambda name: math.prod(built.inputs[name].shape))
