@@ -65,7 +65,7 @@ def display(
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "waiting":
-            who = ", ".join(map(str, event["by"])) or "a process of another user"
+            who = ", ".join(map(str, event["by"])) or "of another user"
             console.print(
                 f"[yellow]waiting[/] for cores: another study on this host holds them (process {who})",
                 highlight=False,
