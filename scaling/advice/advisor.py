@@ -58,10 +58,12 @@ class Advice:
         best = self.cases[0] if self.cases else None
         if best and self.seconds(best) is not None and (best in self.records or not self.records):
             return best
-        reasons = (self.reason(case) for case in (*self.records, *self.cases, *self.excluded))
-        raise Refusal(
-            f"no way to differentiate it can be advised: {next(filter(None, reasons), 'none is known')}"
-        )
+        reasons = [self.reason(case) for case in (*self.records, *self.cases, *self.excluded)]
+        text = next(filter(None, reasons), "none is known")
+        unpredicted = [reason for reason in reasons if reason and reason.startswith("not predicted")]
+        if unpredicted and not self.records:
+            text = f"{unpredicted[0]}; measure it on this machine, for example with budget=30"
+        raise Refusal(f"no way to differentiate it can be advised: {text}")
 
     @property
     def table(self) -> "pandas.DataFrame":
@@ -233,7 +235,8 @@ def advise(
         code = plain_code.write_code(problem, dataclasses.replace(base, mode=candidates.CODED), coloring)
         derivative = plain_code.execute_code(problem, code)
     with registered(problem, derivative) as base:
-        return dataclasses.replace(advise_case(base, **options), problem=problem, coloring=coloring)
+        advice = advise_case(base, **options, may_split_seeds=False)  # as the code to paste
+        return dataclasses.replace(advice, problem=problem, coloring=coloring)
 
 
 def advise_case(
@@ -244,6 +247,7 @@ def advise_case(
     mode: str | None = None,
     cores: Sequence[int] | None = None,
     note: Callable[[str], None] = lambda text: None,
+    may_split_seeds: bool = True,
 ) -> Advice:
     """Recommend how to differentiate the function of a case. The mode and layout of the case are ignored.
 
@@ -255,6 +259,7 @@ def advise_case(
         mode: the only AD mode to consider, or None.
         cores: the processor cores that this process is bound to, or None.
         note: a function that is called with each line of text about the progress.
+        may_split_seeds: whether the seeds may be partitioned over more devices than points.
     """
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf"):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
@@ -263,7 +268,9 @@ def advise_case(
     elsewhere = local_peaks.read_hardware(hardware) if isinstance(hardware, str) else hardware
     elsewhere = None if elsewhere is None or elsewhere.platform == "cpu" else elsewhere
     _require_devices(devices, elsewhere, platform)
-    cases, excluded, sizes = candidates.list_candidates(base, devices, None if mode == AUTO else mode)
+    cases, excluded, sizes = candidates.list_candidates(
+        base, devices, None if mode == AUTO else mode, may_split_seeds
+    )
     entries = f"{sizes.outputs:,} x {sizes.inputs:,} entries at {count_of(base.points, 'point')}"
     note(f"{count_of(len(cases), 'candidate')} for {entries}")
     if elsewhere:

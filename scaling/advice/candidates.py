@@ -30,7 +30,10 @@ _MOST_OPERATIONS = 10**8  # in a function, to detect its sparsity pattern (withi
 
 
 def list_candidates(
-    base: Case, devices: Sequence[int] | None = None, mode: str | None = None
+    base: Case,
+    devices: Sequence[int] | None = None,
+    mode: str | None = None,
+    may_split_seeds: bool = True,
 ) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
     """Return the cases to compare, the excluded cases with reasons, and the shape of the derivative.
 
@@ -38,12 +41,15 @@ def list_candidates(
         base: a case with the workload, its sizes and inputs. Its AD mode is ignored.
         devices: the numbers of devices to compare. If None, all cases have the layout of `base`.
         mode: the only AD mode to consider, or None.
+        may_split_seeds: whether the seeds may be partitioned over more devices than points.
     """
     base = completion.complete(base)
     built = workload.build(base)
     sizes = shape.derivative_shape(base, built)
-    cases, excluded = dict[Case, None](), dict[Case, str]()
-    layouts = [base] if devices is None else [_choose_layout(base, count) for count in devices]
+    cases, excluded, undefined = dict[Case, None](), dict[Case, str](), dict[Case, str]()
+    layouts = (
+        [base] if devices is None else [_choose_layout(base, count, may_split_seeds) for count in devices]
+    )
     modes = [mode] if mode else _list_modes(base, built, sizes)
     for stated in _enumerate_cases(layouts, modes, built, sizes):
         case = completion.complete(stated)
@@ -55,13 +61,13 @@ def list_candidates(
             reason = "indivisible", f"{case.points} points do not divide evenly over {case.axes[0]} devices"
         if reason is None:
             cases[case] = None
-        elif mode or reason[0] == "indivisible":
-            excluded[case] = reason[1]
-    return list(cases), excluded, sizes
+        else:
+            (excluded if mode or reason[0] == "indivisible" else undefined)[case] = reason[1]
+    return list(cases), excluded if cases or excluded else undefined, sizes
 
 
-def _choose_layout(base: Case, devices: int) -> Case:
-    is_split = devices > base.points  # then the seeds are partitioned, not the points
+def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
+    is_split = devices > base.points and may_split_seeds  # then the seeds are partitioned, not the points
     return dataclasses.replace(
         base, devices=devices, api="shard_map" if devices > 1 else "jit",
         split="both" if is_split else "points", mesh=f"1x{devices}" if is_split else None,

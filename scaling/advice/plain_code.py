@@ -19,7 +19,7 @@ import jax
 import numpy as np
 
 from scaling.advice.candidates import CODED
-from scaling.advice.problem import PRODUCTS, Problem
+from scaling.advice.problem import PRODUCTS, TARGETS, Problem
 from scaling.core.case import Case
 from scaling.core.shape import Coloring
 
@@ -83,15 +83,13 @@ def derivative({arguments}):
 
 
 """
-_RESERVED = {
-    *re.findall(r"\w+", _FORWARD + _REVERSE + _MIXED),
-    "g",
-    "p",
-    "v",
-    "colors",
-    "nonzero",
-    "batch",
-    "P",
+_RESERVED = {  # names that the code defines or uses, so that no function or argument may have them
+    *re.findall(
+        r"\w+", " ".join([_FORWARD, _REVERSE, _GAUSS_NEWTON, _EXPLICIT_GAUSS_NEWTON, _SPLIT, _MIXED])
+    ),
+    *re.findall(r"\w+", " ".join([*_PRODUCTS.values(), *_IMPORTS.values()])),
+    *TARGETS,
+    *("function", "p", "v", "colors", "nonzero", "batch", "mesh", "sum", "map", "lambda"),
 }
 
 
@@ -103,7 +101,7 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
         coloring: the coloring with which the candidate compresses the Jacobian, or None.
     """
     names = list(problem.arguments)
-    if _RESERVED & set(names):
+    if (_RESERVED | {_name_in_code(problem)}) & set(names):
         names = [f"argument_{k}" for k in range(len(names))]
     definitions, expression = _write_derivative(problem, case, coloring, names)
     per_point = [name in problem.points for name in problem.arguments]
@@ -125,7 +123,10 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
         expression = f"jax.shard_map({expression}, {options})"
     text = f"{definitions}{problem.target} = jax.jit({expression})"
     imports = [line for use, line in _IMPORTS.items() if re.search(use, text)]
-    return "\n".join([*imports, *filter(None, [problem.import_line]), "", text])
+    given = list(filter(None, [problem.import_line]))
+    if _name_in_code(problem) != problem.name:  # before the imports, which may define the same name
+        given, imports = [*given, f"{_name_in_code(problem)} = {problem.name}", "", *imports], []
+    return "\n".join([*imports, *given, "", text])
 
 
 def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
@@ -136,13 +137,18 @@ def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
     return function
 
 
+def _name_in_code(problem: Problem) -> str:
+    """Return the name by which the code calls the function, which is not a name that the code defines."""
+    return "function" if problem.name in _RESERVED else problem.name
+
+
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
     """Return code that defines the derivative at one point, or "", and the expression for this function."""
     single = len(problem.wrt) == 1
     argnums: Any = problem.argnums[0] if single else problem.argnums
-    inner, is_reverse = problem.name, case.mode in ("jacrev", "rev_over_rev")
+    inner, is_reverse = _name_in_code(problem), case.mode in ("jacrev", "rev_over_rev")
     if problem.target == "hessian":
         inner = f"jax.{'jacfwd' if case.mode == 'fwd_over_fwd' else 'jacrev'}({inner}, {argnums})"
     if case.mode == "mixed":

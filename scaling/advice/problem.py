@@ -101,9 +101,11 @@ def make_problem(
     leaves = [(_leaf_names(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(points)]
     lengths = {name: leaf.shape[0] if leaf.shape else 0 for name, leaf in leaves}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
-        found = ", ".join(f"{name} has {length:,}" for name, length in lengths.items())
+        found = [f"{name} has {length:,}" for name, length in lengths.items()]
+        some = ", ".join(found[:4] if len(found) > 6 else found) + (", ..." if len(found) > 6 else "")
         raise Refusal(
-            f"points must have leading axes of one length, at least 1: {found}; an input without one belongs in shared"
+            f"points must have leading axes of one length, at least 1: {some}; an input without one belongs in "
+            "shared, and a list of numbers is no array: use np.array(list)"
         )
     inputs = {**points, **shared}
     names = _read_wrt(wrt if wrt not in (None, "") else next(iter(points)), inputs)
@@ -130,6 +132,10 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
             raise Refusal(
                 f"input {_leaf_names(path)!r} is {describe(leaf)}: inputs are arrays of real numbers"
             )
+        is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64, np.uint32)
+        if is_wide and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
+            words = f"has integers from {array.min()} to {array.max()}, but integers are int32 here"
+            raise Refusal(f"input {_leaf_names(path)!r} {words}: use smaller ones, or floating point")
         dtype = jax.dtypes.canonicalize_dtype(array.dtype)
         return jax.ShapeDtypeStruct(array.shape, dtype) if is_abstract else array.astype(dtype)
 

@@ -14,7 +14,7 @@ from rich.markup import escape
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
 from scaling.core import environment
-from scaling.core.case import VIEWS, Refusal
+from scaling.core.case import DTYPES, VIEWS, Refusal, unknown_name
 from scaling.core.formatting import count_of, format_bytes, format_duration
 from scaling.study.compose import compose
 from scaling.study.grid import expand_study
@@ -43,6 +43,7 @@ follows a colon: i=1000:int32. Without a function, the words are fields of one c
 Every derivative is checked before its time is kept. Ctrl-C prints the advice so far.
 Exit status: 0, or 2 for bad input."""
 _SHAPE = re.compile(r"([A-Za-z_]\w*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?::(\w+))?")
+_DTYPES = (*DTYPES, "int32", "int64")
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "mode", "devices", "hardware")
 _COLUMNS = ["method", "devices", "predicted_seconds", "measured_seconds", "memory_bytes", "left_out"]
@@ -93,7 +94,9 @@ def _read_job(words: Sequence[str]) -> Job:
     overrides = [f"{name}={value}" for name, value in fields.items()]
     compose(["study=function", *overrides], lambda config, _: configs.append(config))
     (config,) = configs
-    devices, hardware = config["devices"] or 1, config.get("hardware")
+    devices, hardware = 1 if config["devices"] is None else config["devices"], config.get("hardware")
+    if devices == []:
+        raise Refusal("devices=[] is an empty list: give a number of devices, or several, such as [1,2]")
     job = {
         "name": config["workload"], "function": None, "inputs": inputs, "wrt": config["wrt"],
         "target": config["target"] or "jacobian", "budget": float(budget),
@@ -122,7 +125,10 @@ def _sort_words(words: Sequence[str]) -> tuple[list[str], dict[str, dict[str, An
     for word in remaining:
         name, sign, value = word.partition("=")
         if name in inputs:
-            inputs[name] |= _parse_shape(name, value if sign else next(remaining, ""))
+            described = _parse_shape(name, value if sign else next(remaining, ""))
+            if twice := described.keys() & inputs[name].keys():
+                raise Refusal(f"{name} {twice.pop()}= is given twice: give each input once")
+            inputs[name] |= described
         elif word.startswith("-"):
             raise Refusal(f"unknown option {word!r}: choose from {', '.join(inputs)}, --help")
         elif sign:
@@ -138,6 +144,8 @@ def _parse_shape(option: str, text: str) -> dict[str, tuple[tuple[int, ...], str
         example = "x=100000,17" if option == "--points" else "stiffness=16 or rate=scalar"
         raise Refusal(f"{option} takes NAME=SHAPE, such as {example}, not {text!r}")
     name, shape, dtype = match.groups()
+    if dtype not in (None, *_DTYPES):
+        raise unknown_name("dtype", dtype, _DTYPES)
     return {name: (() if shape == "scalar" else tuple(map(int, shape.split(","))), dtype or "float32")}
 
 

@@ -229,3 +229,24 @@ def test_a_candidate_dropped_as_much_slower_is_not_called_as_fast():
     near = Record(case, "ok", {}, seconds=[1.1, 1.2, 1.0])
     assert measurement.describe_certainty(best, [near, slow]) == "1 other measured candidate may be as fast"
     assert measurement.describe_certainty(best, []) == "no other candidate was measured"
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "words"),
+    [
+        (force, {"target": "hessian"}, "target=hessian needs a function with one output"),
+        (force, {"target": "hvp"}, "target=hvp needs a function with one output"),
+        (lambda x, k: jnp.linalg.solve(jnp.eye(5) * x, x) * k[0], {}, r"work of \w+ is not known.*budget=30"),
+    ],
+)
+def test_a_function_without_advice_is_refused_with_the_reason(function, options, words):
+    advice = scaling.advise(function, {"x": X}, {"k": K}, budget=0, **options)
+    with pytest.raises(Refusal, match=words):
+        str(advice)
+
+
+@pytest.mark.parametrize("target", ["jacobian", "gauss_newton"])
+def test_a_function_at_one_point_has_no_candidate_on_two_devices_because_the_code_partitions_points(target):
+    advice = scaling.advise(force, {"x": X[:1]}, {"k": K}, budget=0, devices=[1, 2], target=target)
+    assert {case.devices for case in advice.cases} == {1}
+    assert "do not divide evenly over 2 devices" in str(list(advice.table["left_out"]))

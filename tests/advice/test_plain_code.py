@@ -76,6 +76,30 @@ def test_every_method_returns_what_jacfwd_returns(name, method):
     assert_equals(problem, plain_code.write_code(problem, case), jax.jacfwd)
 
 
+@pytest.mark.parametrize("name", ["derivative", "split", "g", "jnp", "jacobian", "column", "ravel_pytree"])
+def test_a_function_may_have_a_name_that_the_code_uses(name):
+    def function(x):
+        return {"y": jnp.sin(x[1:]) * x[:-1]}
+
+    function.__name__ = name
+    problem = make_problem(function, {"x": X})
+    with registered(problem) as case:
+        code = plain_code.write_code(problem, dataclasses.replace(case, mode="jacfwd", chunk=2))
+    assert_equals(problem, code, jax.jacfwd)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda f: f**2, lambda jnp: jnp**2, lambda mesh: mesh**2, lambda function: function**2],
+)
+def test_a_parameter_may_have_a_name_that_the_code_uses(function):
+    name = function.__code__.co_varnames[0]
+    problem = make_problem(function, {name: X})
+    with registered(problem) as case:
+        case = dataclasses.replace(case, mode="jacrev", chunk=2, devices=2)
+    assert_equals(problem, plain_code.write_code(problem, case), jax.jacfwd)
+
+
 @pytest.mark.parametrize("forward", ["x", "k"])
 def test_some_inputs_forward_and_others_in_reverse(forward):
     problem = make_problem(force, {"x": X}, {"k": K}, "x+k")

@@ -37,6 +37,8 @@ def force(x, k, scale=1.0):
         ((force, {"x": X > 0}, {"k": K}), ["'x' is a NumPy array of shape (6, 3) and dtype bool"]),
         ((force, {"x": X, "k": K}), ["x has 6", "k has 2", "belongs in shared"]),
         ((force, {"x": X[0, 0]}, {"k": K}), ["x has 0"]),
+        ((force, {"x": np.ones((99, 9)).tolist()}), ["x.0.3 has 0, ...; an input", "use np.array(list)"]),
+        ((force, {"x": X}, {"k": np.array([2**31, 0])}), ["'k' has integers from 0 to 2147483648", "int32"]),
         ((force, {"x": X}, {"k": K}, "y"), ["(wrt) 'y'", "x, k"]),
         ((force, {"x": X}, {"k": np.arange(2)}, "k"), ["wrt=k contains integers"]),
         ((force, {"x": X}, {"k": K.astype(np.float64)}), ["float32, float64", "use one of"]),

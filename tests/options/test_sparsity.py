@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import pytest
 from scaling.core import inputs, process_cache, workload
 from scaling.core.case import Case, Refusal
 from scaling.core.shape import Coloring, Pattern
+from scaling.core.workload import Workload, uniform
 from scaling.options.sparse import color_graph, sparsity
 from scaling.options.sparse.color_graph import color
 
@@ -217,6 +219,27 @@ def test_a_pattern_has_the_flattened_inputs_in_order_and_the_flattened_outputs()
     np.testing.assert_array_equal((pattern.rows, pattern.cols), (rows, cols))
     assert (pattern.outputs, pattern.inputs) == (6, 10)
     assert pattern.rows.dtype == pattern.cols.dtype == np.int32
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, k: jnp.where(k > 0, x, x[::-1]),
+        lambda x, k: x * (k > 5),
+        lambda x, k: jnp.zeros(4).at[k.astype(int)].add(x),
+        lambda x, k: (jnp.outer(k, k) - 1) @ x,
+    ],
+)
+def test_a_pattern_holds_for_all_values_of_the_inputs_that_are_not_differentiated(function, monkeypatch):
+    module = types.ModuleType("masked")
+    module.workload = lambda case: Workload(function, points={"x": uniform(4), "k": uniform(4)}, wrt="x")
+    monkeypatch.setitem(sys.modules, "masked", module)
+    case = Case("masked", mode="jacfwd", seeds="colored", wrt="x")
+    pattern = sparsity.detect_coloring(case, workload.build(case)).pattern
+    found = set(zip(pattern.rows.tolist(), pattern.cols.tolist(), strict=True))
+    for k in ([-3.0, 2.0, 0.0, 1.0], [9.0, -9.0, 3.0, 2.0]):
+        J = jax.jacfwd(function)(jnp.arange(1.0, 5.0), jnp.array(k))
+        assert {tuple(entry) for entry in np.argwhere(J).tolist()} <= found
 
 
 def test_an_entry_that_is_zero_by_coincidence_belongs_to_the_pattern():

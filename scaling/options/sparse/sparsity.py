@@ -46,27 +46,28 @@ def detect_coloring(case: Case, workload: Workload) -> Coloring:
     """
     mode = case.ad_mode
     structs = point_structs(case, workload)
-    constants = {
-        name: jnp.ones(x.shape, x.dtype) for name, x in structs.items() if name not in workload.names
-    }
+    others = [name for name in structs if name not in workload.names]  # inputs of any value
+    names = [*workload.names, *others]
 
     def function(*x: Any) -> Any:
-        return workload.function(**constants, **dict(zip(workload.names, x, strict=True)))
+        return workload.function(**dict(zip(names, x, strict=True)))
 
     def gradient(*x: Any) -> Any:
-        return ravel(jax.grad(lambda *z: jnp.sum(function(*z)), argnums=tuple(range(len(x))))(*x))
+        argnums = tuple(range(len(workload.names)))
+        return ravel(jax.grad(lambda *z: jnp.sum(function(*z)), argnums)(*x))
 
     is_hessian = mode.order == 2
     problem = (case.workload, case.target, case.variant, case.formulation, *case.sizes.items(), case.wrt)
     compress = {BOTH: "both", TANGENT: "columns"}.get(mode.seed or "", "rows")
-    x = tuple(structs[name] for name in workload.names)
-    return find_coloring(
-        (*problem, case.dtype, is_hessian), gradient if is_hessian else function, x, compress
-    )
+    x, y = (tuple(structs[name] for name in group) for group in (workload.names, others))
+    key = (*problem, case.dtype, is_hessian)
+    return find_coloring(key, gradient if is_hessian else function, x, compress, y)
 
 
-def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str) -> Coloring:
-    """Return a valid coloring of the Jacobian of `function(*x)` with respect to its flattened arguments.
+def find_coloring(
+    key: Hashable, function: Callable[..., Any], x: tuple[Any, ...], compress: str, y: tuple[Any, ...] = ()
+) -> Coloring:
+    """Return a coloring of the Jacobian of `function(*x, *y)` with respect to the flattened arguments x.
 
     Raise `Refusal` if asdex is not installed or cannot analyze the function, or if the Jacobian has no
     nonzeros.
@@ -76,13 +77,14 @@ def find_coloring(key: Hashable, function: Callable[..., Any], x: tuple[Any, ...
         x: the arguments as abstract arrays with shape and dtype.
         compress: "columns" or "rows" to color only these, or "both" to color columns, rows or both with as
             few colors as possible.
+        y: further arguments as abstract arrays. The coloring holds for all values of x and y.
     """
     if compress not in COMPRESSIONS:
         raise unknown_name("compression", compress, COMPRESSIONS)
 
     def detect() -> tuple[Pattern, float]:
         start = time.perf_counter()
-        return _detect_pattern(function, x), time.perf_counter() - start
+        return _detect_pattern(function, x, y), time.perf_counter() - start
 
     def detect_and_color() -> Coloring:
         color_graph = _import_color_graph()
@@ -112,10 +114,10 @@ def _import_color_graph() -> Any:
     return color_graph
 
 
-def _detect_pattern(function: Callable[..., Any], x: tuple[Any, ...]) -> Pattern:
+def _detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]) -> Pattern:
     import asdex
 
-    samples = [np.zeros(a.shape, a.dtype) for a in x]
+    samples = [np.zeros(a.shape, a.dtype) for a in (*x, *y)]
     gc_was_enabled = gc.isenabled()
     gc.disable()  # it would traverse the many index sets of asdex again and again
     try:
