@@ -174,7 +174,7 @@ def compile_blocks(
     devices: Sequence[Any],
     compile_program: CompileProgram,
 ) -> CompiledCase:
-    """Return a case, compiled for its `chunk` and `block`, or with an `overflow` if it exceeds a limit of XLA."""
+    """Return a case, compiled for its `chunk` and `block`, or with an `overflow` of a limit of XLA."""
     bound = lower_bound(case, workload, sizes)
     if bound.overflow:
         return bound

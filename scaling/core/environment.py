@@ -41,7 +41,7 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return the variables XLA_FLAGS and GLIBC_TUNABLES for a worker process, where those of the user prevail."""
+    """Return XLA_FLAGS and GLIBC_TUNABLES for a worker process. Values that the user has set prevail."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # takes 40 ms to import, which `status` does not need
 

@@ -12,7 +12,7 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/")
 
 
 def format_number(value: float) -> str:
-    """Format a number with three digits and at most two decimals, unless it is below 0.01: '12.3', '1.5e+06'."""
+    """Format a number with three digits and at most two decimals, unless below 0.01: '12.3', '1.5e+06'."""
     if value == 0 or not 0.01 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))

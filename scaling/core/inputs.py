@@ -44,7 +44,8 @@ class InputSpec:
         object.__setattr__(self, "shape", _parse_shape("InputSpec", (self.shape,)))
         if not callable(self.make):
             raise Refusal(
-                f"the second argument of InputSpec must be a function make(generator, rows), not {self.make!r}"
+                "the second argument of InputSpec must be a function make(generator, rows), "
+                f"not {self.make!r}"
             )
 
 
@@ -153,7 +154,7 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 def input_arrays(
     case: Case, workload: "Workload", start: int = 0, stop: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Return the inputs of the points `start` to `stop` (default: all) on the host, in the dtype of the case."""
+    """Return the inputs of the points `start` to `stop` (default: all) as host arrays in the case's dtype."""
     stop = case.points if stop is None else stop
     points = {name: point_rows(case, workload, name, start, stop) for name in workload.points}
     return points | {name: shared_input(case, workload, name) for name in workload.shared}

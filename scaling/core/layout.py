@@ -286,7 +286,7 @@ def _sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def _gather_point_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivatives of a sum over the points, one array (copies, 1, inputs) per input of the part."""
+    """Return the derivatives of a sum over the points, an array (copies, 1, inputs) for each input."""
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
         x = x.reshape(x.shape[0], 1, -1)[:, :, : part.seeds]
@@ -300,7 +300,7 @@ def _gather_part(
 ) -> list[np.ndarray]:
     """Return the result of one linear map as arrays (points, ...), to be concatenated along the last axis.
 
-    A reduction that is `linear_in_inputs` has one array for each of `part.names`, if these are not all inputs.
+    If the reduction is `linear_in_inputs` and the map has not all inputs, each of its inputs has an array.
     """
     reduction = workload.reduction
     if reduction.sums_points:
@@ -391,6 +391,6 @@ def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
 def _split_inputs(
     workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1
 ) -> list[np.ndarray]:
-    """Split columns along the last axis by input. Each element of an input has `points` consecutive columns."""
+    """Split columns along the last axis by input, whose elements have `points` consecutive columns each."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

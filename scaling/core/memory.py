@@ -27,13 +27,13 @@ def is_out_of_memory(text: str) -> bool:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return the "argument_bytes", "temp_bytes" and "output_bytes" of a program per device, None if unknown."""
+    """Return "argument_bytes", "temp_bytes" and "output_bytes" per device, each None if unknown."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     return {f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None) for name in _KINDS}
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes that a running program with `results` results needs on each device, or None if unknown."""
+    """Return the bytes that a program with `results` results needs on each device, or None if unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in _KINDS)
     if arguments is None or temporaries is None or output is None:
         return None

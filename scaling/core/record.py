@@ -147,7 +147,7 @@ class Record:
 
     @property
     def honest(self) -> bool:
-        """Whether the times may be part of a scaling curve: each CPU device was bound to a core of its own."""
+        """Whether the times may be part of a scaling curve: each CPU device was bound to its own core."""
         cores = self.environment.get("cores")
         return self.environment.get("platform") != "cpu" or (
             isinstance(cores, list) and len(cores) == self.case.devices

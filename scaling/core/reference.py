@@ -265,7 +265,7 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values of the points `start` to `stop`, (points, outputs), and a bound of their scale.
+    """Return the function values, (points, outputs), of `start` to `stop`, and a bound of their scale.
 
     The scale is at least this bound, (points,) or None.
     """
@@ -300,7 +300,7 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Return the result of a closed form, after checking its values and its derivative, if a shape is given."""
+    """Return the result of a closed form, with checked values and, if a shape is given, derivative."""
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.sizes.values)}

@@ -353,7 +353,7 @@ def _prepare_peer(attempt: Attempt, case: Case, built: Workload) -> PlacedProgra
 
 
 def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None:
-    """Raise `CaseEnded` if a result is wrong. One that is bitwise equal to a correct one is not compared again."""
+    """Raise `CaseEnded` if a result is wrong. A result equal to a correct one is not compared again."""
     began, group, coloring = time.perf_counter(), attempt.group, program.sizes.coloring
     if group.processes > 1:
         result = multihost_utils.process_allgather(result, tiled=True)

@@ -231,7 +231,7 @@ def ceil_div(count: int, divisor: int) -> int:
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the fraction of the computed (point, seed) pairs that pad the parts of all devices to equal sizes.
+    """Return the fraction of the computed (point, seed) pairs that pad the parts of devices to equal sizes.
 
     Return None if the case has neither split=both nor seeds=colored.
     """
@@ -270,7 +270,7 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of the result of a function.
 
-    Raise `Refusal` if it fails or does not return real numbers, and `TooLarge` if the host is too small for it.
+    Raise `Refusal` if it fails or does not return real numbers, and `TooLarge` if the host is too small.
     """
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))
@@ -288,8 +288,8 @@ def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> 
         location = innermost_location(error)
         text = f"{type(error).__name__}: {first_line}" + (f" ({location})" if location else "")
         raise Refusal(
-            f"workload {case.workload!r} fails on abstract inputs (JAX traces it with arrays that have a shape "
-            f"and a dtype, but no values): {text}"
+            f"workload {case.workload!r} fails on abstract inputs (JAX traces it with arrays that have a "
+            f"shape and a dtype, but no values): {text}"
         ) from None
     if not isinstance(out, jax.ShapeDtypeStruct) or not jnp.issubdtype(out.dtype, jnp.floating):
         returned = f"numbers of dtype {out.dtype}" if isinstance(out, jax.ShapeDtypeStruct) else repr(out)

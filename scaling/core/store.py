@@ -99,9 +99,9 @@ def load(folder: Path) -> Loaded:
 def latest(records: Iterable[Record]) -> list[Record]:
     """Return the one record that counts for each combination of case, `setting` and replicate.
 
-    Of several attempts, the last with the best status counts: ok (or planned), then skipped, then failed. If a
-    peer (another AD library) ran in several versions, the version that ran last counts. A record that a peer
-    is not installed counts only if the peer was never installed.
+    Of several attempts, the last with the best status counts: ok (or planned), then skipped, then failed. If
+    a peer (another AD library) ran in several versions, the version that ran last counts. A record that a
+    peer is not installed counts only if the peer was never installed.
     """
     kept: dict[tuple[str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
@@ -137,7 +137,8 @@ def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) ->
         while not _try_lock(descriptor):
             if time.monotonic() > deadline:
                 raise Refusal(
-                    f"another run is working in {folder}; wait for it, or give another folder with results=PATH"
+                    f"another run is working in {folder}; "
+                    "wait for it, or give another folder with results=PATH"
                 )
             time.sleep(0.2)
         yield descriptor
@@ -154,7 +155,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def folder_of(path: str) -> Path:
-    """Return the path of a results folder. Raise `Refusal` if it has no results, with the folders that have."""
+    """Return the path of a results folder. Raise `Refusal` if it has no results, naming those that have."""
     folder, has_results = Path(path), False
     with contextlib.suppress(OSError, ValueError):  # not a valid path
         has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())

@@ -163,8 +163,8 @@ def sample_turns(
 ) -> Iterator[Samples]:
     """Take timing samples in an endless sequence of turns, and yield all samples so far after each turn.
 
-    The caller ends it when the samples have a `stop_reason`, and may sample other cases between turns. A sample
-    is the time of one call, or of several short calls, after a barrier between the processes.
+    The caller ends it when the samples have a `stop_reason`, and may sample other cases between turns. A
+    sample is the time of one call, or of several short calls, after a barrier between the processes.
 
     Args:
         wait: blocks until the result of a call is ready, or None if `call` itself blocks.
@@ -278,8 +278,8 @@ def _enclosing_rank(count: int, confidence: float) -> int:
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
     """Return the confidence interval (low, high) of the median, or None if there are too few samples.
 
-    `low` and `high` are two of the samples, by the sign test. A confidence of 95 % needs at least six samples,
-    97.5 % needs seven.
+    `low` and `high` are two of the samples, by the sign test. A confidence of 95 % needs at least six
+    samples, 97.5 % needs seven.
     """
     k = _enclosing_rank(len(samples), confidence)
     if k < 1:
@@ -291,8 +291,8 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
     """Return the ratio of the medians of two samples with its 95 % confidence interval: (ratio, low, high).
 
-    All values must be positive. Return None if there are too few. The interval of each median has a confidence
-    of 97.5 % (Bonferroni).
+    All values must be positive. Return None if there are too few. The interval of each median has a
+    confidence of 97.5 % (Bonferroni).
     """
     above, below = median_interval(top, 0.975), median_interval(bottom, 0.975)
     if above is None or below is None:

@@ -172,7 +172,7 @@ class SizedEntries(Jacobians):
 def added_entries(
     reduction: Reduction, outputs: int, inputs: int, points: int, pattern: Pattern | None = None
 ) -> int:
-    """Return the largest number of entries of Jacobians, or of nonzeros, whose sum is one element of a result."""
+    """Return the largest number of entries (or nonzeros) of Jacobians that one element of a result sums."""
     column, row, total = outputs, inputs, outputs * inputs
     if pattern is not None:
         column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))

@@ -67,7 +67,7 @@ def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
 
 
 def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
-    """Return the derivative of every output along a direction, a dict of tangents by name: (points, outputs)."""
+    """Return the derivative of every output along a direction, a dict by name: (points, outputs)."""
     tangents = {name: direction[name] for name in evaluation.names}
     jvp = _jitted(evaluation, "jvp")
     return np.asarray(jvp(*_cast(evaluation, arrays), *_cast(evaluation, tangents)), np.float64)
@@ -183,7 +183,7 @@ def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
 def _jvp(
     evaluation: Evaluation, f: ArrayFunction, x: jax.Array, per_point: dict[str, Any], shared: dict[str, Any]
 ) -> jax.Array:
-    """Return the product of the Jacobian and a tangent, given by the dicts of its per-point and shared parts."""
+    """Return the product of the Jacobian and a tangent, given as its per-point and shared parts."""
     tangents = {**per_point, **shared}
     tangent = ravel_pytree([tangents[name] for name in evaluation.names])[0]
     return _pushforward(evaluation, f, x)(tangent)

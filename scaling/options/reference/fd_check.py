@@ -177,11 +177,11 @@ def _select_difference(differences: Sequence[np.ndarray], noise: np.ndarray) -> 
 def _agrees_at_several_steps(
     differences: Sequence[np.ndarray], exact: np.ndarray, allowed: np.ndarray, noise: np.ndarray
 ) -> np.ndarray:
-    """Return whether a derivative agrees with the differences of two consecutive steps: (points, outputs) bool.
+    """Return whether a derivative agrees with the differences of two consecutive steps: (points, outputs).
 
-    A step whose rounding error exceeds the allowed error does not count. This accepts correct derivatives near
-    kinks, where `_select_difference` fails: the fourth differences overestimate the rounding error of short
-    steps, and two long steps can agree by chance.
+    A step whose rounding error exceeds the allowed error does not count. This accepts correct derivatives
+    near kinks, where `_select_difference` fails: the fourth differences overestimate the rounding error of
+    short steps, and two long steps can agree by chance.
     """
     agreeing, most = np.zeros(exact.shape, int), np.zeros(exact.shape, int)
     for step, difference in zip(_STEPS, differences, strict=True):
@@ -199,7 +199,7 @@ def _is_between_one_sided(
     exact: np.ndarray,
     allowed: np.ndarray,
 ) -> np.ndarray:
-    """Return whether an output has a kink, such as of `abs` at zero, and its derivative is between its slopes."""
+    """Return whether an output has a kink, such as of `abs` at zero, with a derivative between its slopes."""
     center, is_between = values(evaluation, arrays), np.zeros(exact.shape, bool)
     for step in _KINK_STEPS:
         slopes = []

@@ -50,9 +50,9 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
 
     The bound is the sum of two parts, times a safety factor. The truncation error is half the step h times
     the curvature, the larger of its values at both ends of the step. The rounding error of the two values,
-    sums of `terms` terms, and of the sum x + h is divided by h. If the result is a sum over outputs or points,
-    the bound is for the sum. For a product J x, a single difference along x, it is (points, 1). Of many inputs
-    only a sample is evaluated, and the largest bound is returned for all.
+    sums of `terms` terms, and of the sum x + h is divided by h. If the result is a sum over outputs or
+    points, the bound is for the sum. For a product J x, a single difference along x, it is (points, 1). Of
+    many inputs only a sample is evaluated, and the largest bound is returned for all.
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -119,7 +119,7 @@ def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
 def _shifted_element(
     spec: ReferenceSpec, arrays: Arrays, name: str, index: int
 ) -> tuple[np.ndarray, ValuesAtShift]:
-    """Return an element of an input at each point, and a function of a shift of it that returns the values."""
+    """Return an element of an input at each point, and a function from a shift of it to the values."""
     shape = (-1,) if name in spec.workload.shared else (len(arrays[name]), -1)
 
     def values_at(shift: Any) -> np.ndarray:

@@ -110,7 +110,7 @@ def _choose_entries(
 
 
 def _choose_failed(failed: np.ndarray, errors: np.ndarray, most: int) -> np.ndarray:
-    """Return the sorted indices of up to `most` failed elements: half with the largest errors, half spaced."""
+    """Return sorted indices of up to `most` failed elements: half the largest errors, half evenly spaced."""
     indices = np.flatnonzero(failed)
     order = indices[np.argsort(-errors[indices], kind="stable")]
     worst, rest = order[: most // 2], np.sort(order[most // 2 :])
@@ -223,7 +223,7 @@ def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
 def _reference_noise(retry: Retry) -> np.ndarray:
     """Return the largest change of a computed reference at perturbed inputs, for each point.
 
-    The result, (points, 1, ...) or (1,), broadcasts to the shape of the entries. It is zero for a closed form.
+    The result broadcasts to the shape of the entries: (points, 1, ...), or a zero (1,) for a closed form.
     """
     computed = retry.spec.computed
     if computed is None:

@@ -46,7 +46,7 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 
 
 class _Extremes:
-    """The fewest mantissa bits, with the implicit one, and the most elements of the results visited so far."""
+    """The fewest mantissa bits, with the implicit one, and the most elements of the results so far."""
 
     def __init__(self) -> None:
         self.bits, self.width = 53, 1

@@ -35,7 +35,7 @@ class Sample(NamedTuple):
 
 
 def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons of a whole result with its reference: a sample of every point, and all of some points."""
+    """Yield comparisons of a whole result with its reference: samples of every point, all of some points."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     for start, stop in point_ranges(spec):
