@@ -1,13 +1,13 @@
-"""Times relative to handwritten derivatives, machine peaks (roofline) and, for other AD systems, to JAX; lost efficiency.
+"""Times relative to handwritten derivatives, machine peaks and JAX, and the causes of lost efficiency.
 
 Only times in the same environment and on the same device count are compared. Work is counted in the traced
 program. Of the memory traffic, only the inputs and the result are counted. This makes the fraction of the
 peak memory bandwidth smaller.
 
-Lost parallel efficiency is divided into communication, load imbalance, dispatch latency and the rest. The rest,
-called "serial", contains serial work, contention, and every loss that was neither measured nor counted. It is
-unknown how much communication overlaps with computation, so that all communication counts as a loss. The rest
-may therefore be negative; it is also negative for super-linear speed-up.
+Lost parallel efficiency is divided into communication, load imbalance, dispatch latency and the rest. The
+rest, called "serial", contains serial work, contention, and every loss that was neither measured nor counted.
+It is unknown how much communication overlaps with computation, so that all communication counts as a loss.
+The rest may therefore be negative; it is also negative for super-linear speed-up.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Scaling curves (class Curve): strong and weak, and the selection of those to show where space is limited."""
+"""Strong and weak scaling curves (class Curve), and the selection of those to show where space is limited."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,8 +29,8 @@ ENOUGH_COUNTS = 3  # a problem measured on at least this many device counts is p
 class CurvePoint:
     """The time, speed-up and parallel efficiency of a scaling curve on one device count.
 
-    The fields `low` and `high` are the limits of the 95 % confidence interval of the time, in seconds. They are
-    None if there are too few samples.
+    The fields `low` and `high` are the limits of the 95 % confidence interval of the time, in seconds. They
+    are None if there are too few samples.
     """
 
     devices: int
@@ -206,7 +206,7 @@ def _speedup_over(base: Timing, timing: Timing) -> Estimate:
 
 
 def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
-    """Return a ratio to the baseline of a curve as text. That of the baseline itself is exact: no interval."""
+    """Return a ratio to the baseline of a curve as text. That of the baseline itself has no interval."""
     return format_ratio(ratio.value, sign=sign) if point.is_baseline else format_ratio(*ratio, sign=sign)
 
 

@@ -46,7 +46,7 @@ _CURVE_COLUMNS = ("baseline_devices", *(f"{name}{end}" for name in _RATIOS for e
 
 
 class ExportTable(NamedTuple):
-    """A table: its name, the type of each column, and its rows, which may have more. A missing value is None."""
+    """A table: its name, the type of each column, and its rows. A missing value is None."""
 
     name: str
     column_types: Mapping[str, type]  # bool, int, float or str
@@ -181,7 +181,7 @@ def _scaling_cells(findings: Findings, lengths: Mapping[tuple, int], record: Rec
 
 
 def _ratio_cells(point: CurvePoint) -> dict[str, Any]:
-    """Return the baseline of a point and three cells for each ratio: speedup, speedup_low, speedup_high, ..."""
+    """Return the baseline of a point and three cells for each ratio: speedup, speedup_low, speedup_high."""
     ratios = (getattr(point, name) or (None, None, None) for name in _RATIOS)
     cells = (point.baseline_devices, *itertools.chain(*ratios))
     return dict(zip(_CURVE_COLUMNS, cells, strict=True))

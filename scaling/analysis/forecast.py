@@ -66,7 +66,8 @@ def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecas
 
     Args:
         plans: the records of planned cases.
-        files: dict from hardware name to the content of its plan file (plan-*.json). Invalid values are ignored.
+        files: dict from hardware name to the content of its plan file (plan-*.json). Invalid values
+            are ignored.
     """
     results = []
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():

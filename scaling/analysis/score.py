@@ -49,7 +49,8 @@ class PlanScore:
     workload: str | None  # None for all workloads
     method: Method | None
     pairs: tuple[PlannedPair, ...]
-    median_ratio: float  # of predicted to measured times
+    ratios: list[float]  # of predicted to measured times, in ascending order
+    median_ratio: float
     error: float  # median absolute error, as a fraction of the measured time
     worst: float  # the ratio of predicted to measured time that is furthest from 1 on a logarithmic scale
     coverage: float  # the fraction of the measured times within their predicted 95 % interval
@@ -60,7 +61,9 @@ def _score(workload: str | None, method: Method | None, pairs: Sequence[PlannedP
     error = statistics.median(abs(ratio - 1) for ratio in ratios)
     worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
     coverage = sum(pair.in_interval for pair in pairs) / len(pairs)
-    return PlanScore(workload, method, tuple(pairs), statistics.median(ratios), error, worst, coverage)
+    return PlanScore(
+        workload, method, tuple(pairs), ratios, statistics.median(ratios), error, worst, coverage
+    )
 
 
 @dataclass(frozen=True)

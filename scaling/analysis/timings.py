@@ -1,4 +1,4 @@
-"""Class Timing: the time of a case, its memory, stages and padding, its ratio to another time, and reasons for doubt."""
+"""Class Timing: the time of a case, its stages and memory, its ratio to another time, reasons for doubt."""
 
 import math
 import statistics

@@ -15,7 +15,7 @@ from scaling.report.text import Table, clean_text
 class Part(NamedTuple):
     """A section of a document, all as plain text: paragraphs, then tables, figures and a list of items.
 
-    A figure is shown from the files NAME.png and NAME.pdf beside the document.
+    A figure refers to the files NAME.png and NAME.pdf in the folder of the document.
     """
 
     title: str

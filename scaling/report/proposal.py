@@ -90,7 +90,8 @@ def _describe_curve(findings: Findings, curve: Curve) -> str:
     text = (
         f"{curve.kind.capitalize()} scaling of {family_name(curve.case)} ({_describe_program(curve)}), the "
         f"fastest of the measured modes on the most devices. Its baseline is the same program on "
-        f"{curve.baseline}: the {word} on {count_of(last.devices, 'device')} is {format_relative(last, last.speedup)}, the "
+        f"{curve.baseline}: the {word} on {count_of(last.devices, 'device')} is "
+        f"{format_relative(last, last.speedup)}, the "
         f"efficiency {format_relative(last, last.efficiency, '')}"
     )
     if last.against_jit and is_ratio_determined(*last.against_jit[1:]):
@@ -107,7 +108,8 @@ def _describe_curve(findings: Findings, curve: Curve) -> str:
 def _curve_table(findings: Findings, curve: Curve) -> Table:
     rows = [
         (
-            str(p.devices), format_duration(p.seconds, p.low, p.high), format_relative(p, p.speedup), f"{p.ideal:g}x",
+            str(p.devices), format_duration(p.seconds, p.low, p.high), format_relative(p, p.speedup),
+            f"{p.ideal:g}x",
             format_relative(p, p.efficiency, ""),
         )
         for p in curve.points

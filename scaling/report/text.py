@@ -1,4 +1,4 @@
-"""Text for pages, files and consoles: tables of text, panel subtitles, file stems, wrapping, unsafe characters."""
+"""Text for pages, files and consoles: tables, panel subtitles, file stems, wrapping, unsafe characters."""
 
 import re
 import textwrap

@@ -1,4 +1,4 @@
-"""Tests of efficiency_breakdown.py: the losses of curves whose losses are known."""
+"""Tests of the efficiency breakdown (baselines.py): the losses of curves whose losses are known."""
 
 import pytest
 

@@ -45,11 +45,11 @@ def test_rows_of_a_run_are_the_values_of_its_curve_with_their_intervals(folder):
     for run, curve in zip(runs_of(folder), study.curves, strict=False):
         assert run.config["mode"] == curve.case.mode
         points = curve.points
-        for stem, field in (("time/", "seconds"), ("speedup/", "speedup")):
-            low, high = (field + "_low", field + "_high") if field == "speedup" else ("low", "high")
+        times = [(point.seconds, point.low, point.high) for point in points]
+        for stem, estimates in (("time/", times), ("speedup/", [point.speedup for point in points])):
             values = list(metric_values(run, stem).values())  # the metric, its high end and its low end
-            for actual, name in zip(values, (field, high, low), strict=True):
-                expected = [getattr(point, name) for point in points if getattr(point, name) is not None]
+            for actual, at in zip(values, (0, 2, 1), strict=True):
+                expected = [estimate[at] for estimate in estimates if estimate[at] is not None]
                 assert actual == pytest.approx(expected, rel=1e-5)
         assert [row["devices"] for row in run.rows] == [point.devices for point in points]
     assert metric_values(runs_of(folder)[-1], "ideal/") == {"ideal/from_1": [1, 2, 4]}

@@ -23,7 +23,6 @@ from scaling.analysis.cases import (
 from scaling.analysis.curves import (
     ENOUGH_COUNTS,
     Curve,
-    CurvePoint,
     curves_of_largest_problems,
 )
 from scaling.analysis.estimate_text import format_ratio, is_ratio_determined
@@ -31,7 +30,6 @@ from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, PredictedCurve, PredictedPoint
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.setting_comparison import SettingComparison, mesh_name
-from scaling.analysis.timings import Timing
 from scaling.core.case import Case, label, problem
 from scaling.core.formatting import count_of, format_duration
 from scaling.report.figures import marks
@@ -120,22 +118,19 @@ def _draw_seconds(
 
 
 def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
-    return [
-        _measurement_row(curve, point, timing)
-        for curve in curves
-        for point, timing in zip(curve.points, curve.timings, strict=True)
-    ]
-
-
-def _measurement_row(curve: Curve, point: CurvePoint, timing: Timing) -> Row:
-    words, fields = list[str](), Row()
-    for field, word in _RATIOS.items():
-        estimate = getattr(point, field)
-        words += [f"{word} {format_ratio(*estimate)}"] if estimate else []
-        value, low, high = estimate or (None, None, None)
-        shown = value if is_ratio_determined(low, high) else None
-        fields |= {field: shown, f"{field}_low": low, f"{field}_high": high}
-    return marks.timing_row(line_name(curve.case), timing, *words, devices=point.devices, **fields)
+    """Return the figure data of curves. A ratio is None if its confidence interval is too wide."""
+    rows = []
+    for curve in curves:
+        for point, timing in zip(curve.points, curve.timings, strict=True):
+            words, fields = list[str](), Row(devices=point.devices)
+            for field, word in _RATIOS.items():
+                estimate = getattr(point, field)
+                words += [f"{word} {format_ratio(*estimate)}"] if estimate else []
+                value, low, high = estimate or (None, None, None)
+                shown = value if is_ratio_determined(low, high) else None
+                fields |= {field: shown, f"{field}_low": low, f"{field}_high": high}
+            rows.append(marks.timing_row(line_name(curve.case), timing, *words, **fields))
+    return rows
 
 
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
@@ -315,7 +310,8 @@ def draw_plan(forecast: Forecast, stem_name: str, curves: Sequence[Curve]) -> Fi
     kinds = {record.environment.get("device_kind") for record in forecast.records}
     same_kind = [c for c in curves if c.timings[0].records[0].environment.get("device_kind") in kinds]
     shown = [_limit_curves(group) for group in groups[:MOST_PLANS]]
-    measured = [_measured_curves(group, same_kind) for group in shown]
+    planned = [{(curve.kind, stem(curve.case, curve.kind)) for curve in group} for group in shown]
+    measured = [[c for c in same_kind if (c.kind, stem(c.case, c.kind)) in programs] for programs in planned]
     styles = _curve_styles(itertools.chain(*shown))
     panels = [_draw_predictions(group, known, styles) for group, known in zip(shown, measured, strict=True)]
     caption = (
@@ -338,11 +334,6 @@ def _largest_planned(curves: Iterable[PredictedCurve]) -> list[list[PredictedCur
     problems = (group_by(f, lambda c: problem(stem(c.case, c.kind))).values() for f in families)
     groups = [max(several, key=lambda same: problem_size(same[0].case)) for several in problems]
     return sorted(groups, key=lambda group: (group[0].case.ad_mode.is_value, -problem_size(group[0].case)))
-
-
-def _measured_curves(group: Sequence[PredictedCurve], curves: Iterable[Curve]) -> list[Curve]:
-    planned = {(curve.kind, stem(curve.case, curve.kind)) for curve in group}
-    return [curve for curve in curves if (curve.kind, stem(curve.case, curve.kind)) in planned]
 
 
 def _draw_predictions(
