@@ -14,8 +14,8 @@ from rich.markup import escape
 
 from scaling.cli import status
 from scaling.cli.verbs import OK
-from scaling.cluster import job_state, lost_cases, submission_files
-from scaling.cluster.job_state import TaskState
+from scaling.cluster import lost_cases, submission_files
+from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import TaskAttempt, seconds_between
 from scaling.core import environment, store
 from scaling.core.case import Case, Refusal, label
@@ -63,7 +63,7 @@ def load_cases(results: Path) -> KnownCases:
 
     If the scheduler does not answer, the task states are read from the last query or from the task journals.
     """
-    tasks, _ = job_state.try_find_tasks(results)
+    tasks, _ = try_find_tasks(results)
     records = store.load(results).records
     cases = {record.key: record.case for record in records}
     cases |= {key: case for key, (case, _) in status.expected_cases(results, cases).items()}

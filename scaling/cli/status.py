@@ -17,9 +17,9 @@ from rich.text import Text
 
 from scaling.cli import streams
 from scaling.cli.verbs import FAILED, INTERRUPTED, OK
-from scaling.cluster import job_state, lost_cases, status_table, submission_files, wait
+from scaling.cluster import lost_cases, status_table, submission_files, wait
 from scaling.cluster.cluster_settings import REJECTED
-from scaling.cluster.job_state import TaskState
+from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import seconds_between
 from scaling.core import store
 from scaling.core.case import Case, Refusal, from_dict, label
@@ -98,7 +98,7 @@ def load_status(folder: Path) -> StudyStatus:
 
     If the scheduler does not answer, the task states are read from the files of the folder.
     """
-    tasks, problem = job_state.try_find_tasks(folder)
+    tasks, problem = try_find_tasks(folder)
     note = f"{problem}; the state of the jobs is not known now, these are their last reports"
     return summarize_status(folder, tasks, [note] if problem else [])
 

@@ -189,7 +189,7 @@ def read_log(task: TaskState, kind: str) -> list[str]:
 
 def _find_process(task: TaskState) -> int | None:
     folder = str(task.entry.folder.resolve()).encode()  # guards against a reused process ID
-    for pid in (task.journal.pid, task.entry.job):
+    for pid in (task.journal.pid, task.entry.job):  # the task, and the command `timeout` that runs it
         with contextlib.suppress(OSError):
             if pid and folder in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return int(pid)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from scaling.cluster import job_state, submission_files
-from scaling.cluster.job_state import TaskState
+from scaling.cluster import submission_files
+from scaling.cluster.job_state import TaskState, read_log, save_states, state_in_log
 from scaling.cluster.journal import read_journal
 from scaling.core import environment, store
 from scaling.core.case import Refusal
@@ -46,7 +46,7 @@ def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
         return 0
     lost = find_unrecorded(new, store.load(results).records)
     append_records(results, lost)
-    job_state.save_states(new, settled=True)  # last, so that an interrupted call can be repeated
+    save_states(new, settled=True)  # last, so that an interrupted call can be repeated
     return len(lost)
 
 
@@ -112,7 +112,7 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     if name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
         return None
     if name not in _REASONS:
-        name = job_state.state_in_log(task) or name
+        name = state_in_log(task) or name
     if begun and name in _REASONS:
         reason, text = _REASONS[name]
         limit = task.entry.minutes
@@ -129,7 +129,7 @@ def find_cause(task: TaskState) -> str:
     """Return a message that explains why a task ended, from its journal or logs, or "" if there is none."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
-    errors, output = job_state.read_log(task, "err"), job_state.read_log(task, "out")
+    errors, output = read_log(task, "err"), read_log(task, "out")
     if text := _find_failed_setup(errors):
         return text
     lines = [line for line in [*output, *errors] if not line.startswith(_UNINFORMATIVE_PREFIXES)]

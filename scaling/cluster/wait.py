@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.markup import escape
 
 from scaling.cluster import job_state
-from scaling.cluster.job_state import TaskState
 from scaling.core.case import Refusal
 
 _POLL_SECONDS = 2.0
@@ -19,7 +18,7 @@ _ENDING_SECONDS = 10.0  # timeout for canceled tasks to end
 _MAX_LOAD = 0.2  # maximum fraction of the waiting time that queries take
 
 
-def poll(results: Path) -> Iterator[list[TaskState]]:
+def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
     """Yield the states of all submitted tasks every few seconds, until no task is pending or running.
 
     If the scheduler fails temporarily, no states are yielded. Raise `Refusal` if the first query fails, or if
@@ -67,11 +66,8 @@ def wait_until_done(results: Path, console: Console, after_poll: Callable[[], No
     return True
 
 
-def wait_until_ended(results: Path) -> list[TaskState]:
-    """Wait until no task is pending or running, but at most 10 seconds. Return the tasks that have not ended.
-
-    Used after tasks have been canceled.
-    """
+def wait_until_ended(results: Path) -> list[job_state.TaskState]:
+    """Wait at most 10 seconds for canceled tasks to end. Return the tasks that have not ended."""
     deadline = time.monotonic() + _ENDING_SECONDS
     while tasks := [task for task in job_state.find_tasks(results) if task.state.live]:
         if time.monotonic() > deadline:
@@ -80,17 +76,14 @@ def wait_until_ended(results: Path) -> list[TaskState]:
     return tasks
 
 
-def progress_line(tasks: Sequence[TaskState]) -> str:
+def progress_line(tasks: Sequence[job_state.TaskState]) -> str:
     """Return text such as "2 running; 10 of 40 cases have ended", or "" if no task is pending or running."""
     live = [task for task in tasks if task.state.live]
     if not live:
         return ""
     folders = {task.entry.folder for task in live}
     submitted = [task for task in tasks if task.entry.folder in folders]
-    ended, cases = (
-        sum(len(task.journal.ended) for task in submitted),
-        sum(task.entry.cases for task in submitted),
-    )
+    ended, cases = (sum(len(t.journal.ended) for t in submitted), sum(t.entry.cases for t in submitted))
     states = Counter(task.state.name.lower() for task in live)
     counts = ", ".join(f"{count} {name}" for name, count in states.items())
     return f"{counts}; {ended} of {cases} cases have ended"

@@ -1,6 +1,7 @@
-"""Compute the bytes that a compiled program needs and the bytes that are free on the host and the devices."""
+"""Memory that a compiled program needs, that is free, that a process may use, and that ran out."""
 
 import re
+import resource
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,26 @@ def available_bytes() -> int | None:
     if limit and limit.isdigit() and used and used.isdigit():
         limits.append(int(limit) - int(used))
     return min(limits, default=None)
+
+
+def count_oom_kills() -> int:
+    """Return the number of processes killed because memory ran out, since the host started. 0 if unknown."""
+    line = re.search(r"^oom_kill (\d+)$", contents("/proc/vmstat") or "", re.MULTILINE)
+    return int(line.group(1)) if line else 0
+
+
+def limit_process() -> None:
+    """Limit the memory that this process can still allocate to 95 % of the memory that is available now.
+
+    An allocation beyond the limit fails in this process, before Linux kills a process because memory ran out.
+    The limit is RLIMIT_DATA. A lower existing limit is kept.
+    """
+    data = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
+    if data and (free := available_bytes()):
+        limit = int(data.group(1)) * 1024 + free - free // 20
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        limit = limit if soft == resource.RLIM_INFINITY else min(limit, soft)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
 
 
 def is_out_of_memory(text: str) -> bool:

@@ -30,7 +30,7 @@ from scaling.study.completion import complete, unused_fields, without_trivial_bl
 from scaling.study.grid import GridCell, UnusedField
 from scaling.study.preflight import without_layout
 from scaling.study.user_workload import find_module
-from scaling.workers import event_channel, module_side_effects, process_memory
+from scaling.workers import event_channel, module_side_effects
 from scaling.workers.child_process import signal_name
 
 _REMEMBERED = 8  # cached problems; the parent sends the cells of one problem consecutively
@@ -42,7 +42,7 @@ def main() -> None:
     channel = event_channel.open_channel()
     event_channel.die_with_parent(os.getppid())
     job = json.loads(channel.requests.readline())
-    process_memory.limit_process()
+    memory.limit_process()
     changes = module_side_effects.watch_for_changes()
     channel.send_event(event="ready")
 

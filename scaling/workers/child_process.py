@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core import environment, memory
-from scaling.workers import process_memory
 
 _REAPER = str(Path(__file__).with_name("reaper.py"))
 _TAIL_LINES = 200
@@ -65,7 +64,7 @@ class ChildProcess:
         log: Path | None = None, deliver: Callable[[Event], None] | None = None, tagged: bool = True,
         **options: Any,
     ) -> None:  # fmt: skip
-        self._kills_before = process_memory.count_oom_kills()
+        self._kills_before = memory.count_oom_kills()
         self._events: queue.Queue[Event] = queue.Queue()
         self._stderr: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
         reaper = [sys.executable, "-I", "-S", _REAPER, str(os.getpid())] if reaped else []
@@ -116,7 +115,7 @@ class ChildProcess:
             lines: Lines of standard error. If None, the last lines that the process has written are used.
         """
         last = last_line(self.stderr_lines() if lines is None else lines)
-        oom_killed = status == -signal.SIGKILL and process_memory.count_oom_kills() > self._kills_before
+        oom_killed = status == -signal.SIGKILL and memory.count_oom_kills() > self._kills_before
         killed = f"was killed by signal {-status}{signal_name(-status)}"
         text = killed if status < 0 else f"ended with status {status}"
         text += " when the host's memory ran out" if oom_killed else ""

@@ -16,13 +16,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from scaling.core import environment, run_case, timing, workload
+from scaling.core import environment, memory, run_case, timing, workload
 from scaling.core.case import Case, Refusal, from_dict, user_modules
 from scaling.core.record import Record
 from scaling.core.run_case import ProcessGroup
 from scaling.core.store import Writer
 from scaling.core.timing import Sampling
-from scaling.workers import process_memory
 from scaling.workers.event_channel import Channel
 
 _EXTRAS = {"gpu": "ad-scaling[cuda], or ad-scaling[cuda12] for an older driver", "tpu": "ad-scaling[tpu]"}
@@ -62,7 +61,7 @@ def start(
     if len(devices) < count:
         raise Refusal(f"{count} {platform} devices were requested, but JAX has {len(devices)}")
     if platform == "cpu":
-        process_memory.limit_process()
+        memory.limit_process()
     gather = timing.single_process if processes == 1 else _all_gather
     return ProcessGroup(devices[:count], platform, gather, jax.process_index(), processes, bound)
 

@@ -3,6 +3,7 @@
 The platform and the devices of this host are found without importing JAX into this process.
 """
 
+import dataclasses
 import functools
 import json
 import os
@@ -11,7 +12,6 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 from scaling.core.case import Refusal
 from scaling.core.environment import last_line
@@ -112,16 +112,14 @@ def local_machine() -> Machine:
     platform = find_platform()
     if platform == "cpu":
         return Machine(platform, None, len(cores.usable_cores()))
-    probed = find_devices()
-    return Machine(platform, probed["device_kind"], probed["devices"])
+    return dataclasses.replace(_start_jax(), platform=platform)
 
 
 def find_platform() -> str:
     """Return the default platform of JAX on this host, such as "cpu", "gpu", or "tpu".
 
     The environment variable JAX_PLATFORMS determines the platform. If it is not set, the platform is "cpu"
-    unless an accelerator plugin is installed. If a plugin is installed, JAX is started in another process to
-    query the platform.
+    unless an accelerator plugin is installed. Raise `Refusal` if a plugin is installed and JAX cannot start.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:
@@ -130,19 +128,12 @@ def find_platform() -> str:
 
     installed = (distribution.name or "" for distribution in importlib.metadata.distributions())
     has_plugin = any(re.match(r"jax-(cuda|rocm)|libtpu", name) for name in installed)
-    return find_devices()["platform"] if has_plugin else "cpu"
+    return _start_jax().platform if has_plugin else "cpu"
 
 
 @functools.cache
-def find_devices() -> dict[str, Any]:
-    """Start JAX in another process, and return a description of its default devices. The result is cached.
-
-    Returns:
-        A dict with "platform" (cpu, gpu, or tpu), "device_kind" (model of the first device), and "devices"
-        (number of devices).
-    Raises:
-        Refusal: If JAX cannot start.
-    """
+def _start_jax() -> Machine:
+    """Return the default devices that JAX has in another process."""
     code = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     try:
@@ -150,4 +141,4 @@ def find_devices() -> dict[str, Any]:
     except (IndexError, ValueError):
         reason = f"JAX cannot start a backend: {last_line(process.stderr)}"
         raise Refusal(f"{reason}; JAX_PLATFORMS=cpu runs on the CPU") from None
-    return {"platform": _PLATFORMS.get(name, name), "device_kind": kind, "devices": devices}
+    return Machine(_PLATFORMS.get(name, name), kind, devices)

@@ -199,10 +199,7 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
 
 @dataclass(frozen=True)
 class History:
-    """Outcomes of previous attempts at cases.
-
-    An `Identity` is (case key, digest of the planned environment, replicate).
-    """
+    """Outcomes of previous attempts at cases."""
 
     good: set[Identity]  # have an "ok" record, or a "skipped" record with a lasting reason
     temporary_skips: set[Identity]  # identities that were skipped for a reason that may no longer apply
