@@ -6,7 +6,6 @@ evaluated with little time and memory.
 """
 
 import ast
-import functools
 import operator
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,44 +29,37 @@ _FORMS = (
 )  # fmt: skip
 
 
-def check(where: Any) -> str | None:
-    """Return the `where` condition of a study as a string, or None if there is no condition.
+def parse(where: Any) -> Callable[[Mapping[str, Any]], bool] | None:
+    """Return a function that evaluates a `where` condition for a mapping of its names, or None without one.
 
-    `True` and `False` become the conditions "True" and "False". Raise `Refusal` for any other type.
+    The function and `parse` raise `Refusal` for a condition that cannot be evaluated or parsed.
     """
-    if not isinstance(where, str | bool | None):
+    if where is None:
+        return None
+    if not isinstance(where, str | bool):
         raise Refusal(
             f"where must be a condition in quotes, such as \"devices == 1 or api != 'jit'\", not {where!r}"
         )
-    return str(where) if isinstance(where, bool) else where
-
-
-def holds(where: str, names: Mapping[str, Any]) -> bool:
-    """Return whether a condition is true for the given values of its names.
-
-    Raise `Refusal` if the condition cannot be parsed or evaluated.
-    """
+    text = str(where)
+    if len(text) > _LONGEST:
+        start = f"{text[:40]!r}..."
+        raise Refusal(f"where has {len(text)} characters, and at most {_LONGEST} are allowed: {start}")
     try:
-        return bool(_value(_parse(where), names))
-    except Refusal:
-        raise
-    except Exception as error:
-        raise Refusal(f"where={where!r} cannot be evaluated: {error or type(error).__name__}") from None
-
-
-@functools.lru_cache(maxsize=64)
-def _parse(where: str) -> ast.expr:
-    if len(where) > _LONGEST:
-        raise Refusal(
-            f"where has {len(where)} characters, and at most {_LONGEST} are allowed: {where[:40]!r}..."
-        )
-    try:
-        tree = ast.parse(where, mode="eval")
+        tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise Refusal(f"where={where!r} cannot be read: {error or 'it is nested too deeply'}") from None
+        raise Refusal(f"where={text!r} cannot be read: {error or 'it is nested too deeply'}") from None
     if wrong := [type(node).__name__ for node in ast.walk(tree) if not isinstance(node, _FORMS)]:
-        raise Refusal(f"where={where!r}: {wrong[0]} is not allowed; compare fields, join with and, or, not")
-    return tree.body
+        raise Refusal(f"where={text!r}: {wrong[0]} is not allowed; compare fields, join with and, or, not")
+
+    def holds(names: Mapping[str, Any]) -> bool:
+        try:
+            return bool(_value(tree.body, names))
+        except Refusal:
+            raise
+        except Exception as error:
+            raise Refusal(f"where={text!r} cannot be evaluated: {error or type(error).__name__}") from None
+
+    return holds
 
 
 def _value(node: Any, names: Mapping[str, Any]) -> Any:

@@ -166,11 +166,11 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
 
 
 def _expand_cells(fields: _Fields) -> Iterator[GridCell]:
-    where, axes = conditions.check(fields.get("where")), _swept_values(fields)
+    holds, axes = conditions.parse(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*axes.values()):
         for chosen in _expand_meshes(dict(zip(axes, values, strict=True))):
             cell = _make_cell(chosen)
-            if where is None or conditions.holds(where, _condition_names(cell)):
+            if holds is None or holds(_condition_names(cell)):
                 yield cell
 
 
