@@ -287,9 +287,12 @@ def import_function(text: str) -> tuple[Callable[..., Any], str]:
     sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
     try:
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         location = innermost_location(error)
-        raise Refusal(f"{where} cannot be imported: {type(error).__name__}: {error} ({location})") from None
+        words = f"{type(error).__name__}: {error}" + (f" ({location})" if location else "")
+        raise Refusal(f"{where} cannot be imported: {words}") from None
     if not callable(getattr(module, name, None)):
         functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
         raise unknown_name(f"function of {where}", name, functions or ["none"])

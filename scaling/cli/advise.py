@@ -149,6 +149,16 @@ def _parse_shape(option: str, text: str) -> dict[str, tuple[tuple[int, ...], str
     return {name: (() if shape == "scalar" else tuple(map(int, shape.split(","))), dtype or "float32")}
 
 
+def _advise_or_refuse(job: Job) -> float:
+    """Call `_advise`. Raise `Refusal` if the function ends its process or raises a root exception."""
+    try:
+        return _advise(job)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise Refusal(f"{job['name']} raised {type(error).__name__}: {error}") from None
+
+
 def _run_in_process(job: Job, is_bound: bool) -> float:
     """Run `_advise` in a new process. On a CPU (`is_bound`), it is bound to one core per device."""
     count, usable = job["devices"][0], cores.usable_cores()
@@ -160,7 +170,7 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
     only_cpu = {"JAX_PLATFORMS": "cpu"} if is_bound or job["hardware"] else {}
     os.environ.update(variables | only_cpu)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        future = pool.submit(_advise, job | {"cores": usable[:count] if is_bound else None})
+        future = pool.submit(_advise_or_refuse, job | {"cores": usable[:count] if is_bound else None})
         while True:
             try:
                 return future.result()

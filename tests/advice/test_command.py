@@ -75,6 +75,8 @@ def test_a_workload_is_advised_on_and_the_command_that_runs_it_is_named(scaling_
     [
         ("def force(x):\n    return float(x[0])\n", "abstract inputs"),
         ("raise SystemExit(3)\n", "cannot be imported"),
+        ("raise type('Root', (BaseException,), {})('of all')\n", "cannot be imported: Root: of all"),
+        ("import sys\n\ndef force(x):\n    sys.exit(3)\n", "spring.py:force raised SystemExit: 3"),
         ("import os\nos._exit(3)\n", "died"),
         ("def force(y):\n    return y\n", "unknown parameter of the function 'x'"),
     ],
