@@ -1,8 +1,10 @@
 """Tests of scripts/test: it runs the requested tiers and lints only tracked files."""
 
 import hashlib
+import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 from packaging.requirements import Requirement
@@ -112,3 +114,12 @@ def test_every_package_has_one_pin_per_python_and_jaxlib_has_that_of_jax(python)
     assert (
         versions["jax"] == versions["jaxlib"] == versions["jax-cuda12-plugin"] == versions["jax-cuda12-pjrt"]
     )
+
+
+def test_an_active_environment_that_is_out_of_date_is_made_anew(clone):
+    shutil.rmtree(clone / ".venv")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], cwd=clone, check=True)
+    path = f"{clone / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    offline = os.environ | {"PATH": path, "PIP_NO_INDEX": "1"}
+    subprocess.run(["bash", "-c", "source scripts/environment"], cwd=clone, env=offline, capture_output=True)
+    assert (clone / ".venv" / "bin" / "pip").exists()
