@@ -10,6 +10,7 @@ import pytest
 from scaling.core import check, layout, run_case, workload
 from scaling.core import reference as references
 from scaling.core.case import Case
+from scaling.core.inputs import InputSpec
 from scaling.core.record import Record
 from scaling.core.workload import Workload, normal, uniform
 from scaling.options.reference import evaluation
@@ -123,6 +124,24 @@ def test_a_rule_for_reverse_mode_only_is_checked(coverage, monkeypatch):
         sine.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct, factor=factor: (factor * ct * jnp.cos(x),))
         built = Workload(lambda x, sine=sine: sine(x) * x[0], {"x": normal(4)}, wrt="x")
         assert measure(built, monkeypatch, mode="jacrev").reason == reason
+
+
+@pytest.mark.parametrize(("factor", "reason"), [(1.0, None), (1.001, "wrong_answer")])
+def test_a_rule_that_is_wrong_at_one_of_many_points_is_found_and_kinks_are_not_taken_for_it(
+    factor, reason, monkeypatch
+):
+    def draw(generator, rows):
+        return np.where(rows[:, None] == 321, 9.0, generator.uniform(0.1, 1, (len(rows), 3)))
+
+    @jax.custom_jvp
+    def sine(x):
+        return jnp.sin(x)
+
+    sine.defjvp(
+        lambda x, v: (sine(*x), jnp.cos(*x) * v[0] * jnp.where(jnp.max(jnp.abs(x[0])) > 5, factor, 1))
+    )
+    built = Workload(lambda x: jnp.abs(sine(x) - 0.5) * x[0], {"x": InputSpec((3,), draw)}, wrt="x")
+    assert measure(built, monkeypatch, points=500).reason == reason
 
 
 @pytest.mark.parametrize("factor", [1.2, 1.4])

@@ -25,7 +25,9 @@ from scaling.options.reference import fd_check, finite_step_bound
 from scaling.options.reference.evaluation import Arrays, Evaluation
 from scaling.options.reference.rounding import RoundingProperties, rounding_properties
 
-_POINTS = 16  # the most points at which the function is examined
+_POINTS = 16  # the most points at which the function is examined, and the most suspects of the others
+_SCREENED_TOGETHER = 2**22  # elements of the intermediate results of all points of a call
+_MOST_SCREENED = 2**26  # of these elements in all; further points are not screened
 _LEAST_CONFIRMED_SHARE = 0.1  # of the outputs; the others may have a derivative too small for a difference
 _PERTURBATIONS = 2  # the number of perturbed inputs from which the rounding error of values is estimated
 _MOST_RELATIVE_TO_ROUNDING = 2.0  # a larger difference between dtypes is not explained by rounding
@@ -93,6 +95,10 @@ def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluat
 
 def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
     points = np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
+    return _inputs_at(case, workload, points)
+
+
+def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, np.ndarray]:
     by_point = [inputs.exact_inputs(case, workload, int(i), int(i) + 1) for i in points]
     return {
         name: np.concatenate([point[name] for point in by_point]) if name in workload.points else first
@@ -202,8 +208,13 @@ def _verify(
         function = dataclasses.replace(evaluation, function=workload.function)
         levels = [evaluations.with_pushforward(function, arrays) or function, evaluation]
     for level in levels:
-        result = fd_check.confirm(level, arrays, roundoff, np.random.default_rng(case.data_seed))
+        generator = np.random.default_rng(case.data_seed)
+        result = fd_check.confirm(level, arrays, roundoff, generator)
         is_unsure = result.confirmed_share < _LEAST_CONFIRMED_SHARE
+        if case.points > _POINTS and not (is_unsure or result.is_wrong.any()):
+            suspects = _find_suspects(level, case, workload, roundoff, generator)
+            if suspects.size:
+                result = fd_check.confirm(level, _inputs_at(case, workload, suspects), roundoff, generator)
         if result.is_wrong.any() and not (is_unsure and obstacle):
             wrong = (
                 "the function's own derivative differs from finite differences of its values by "
@@ -217,6 +228,23 @@ def _verify(
             reason = f"{obstacle}, and {share}" if obstacle else f"{share}; add a reference to the workload"
             return dataclasses.replace(computed, unsure=reason)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))
+
+
+def _find_suspects(
+    evaluation: Evaluation, case: Case, workload: Workload, roundoff: float, generator: np.random.Generator
+) -> np.ndarray:
+    """Return the points whose derivative differs most from a coarse finite difference, at most `_POINTS`.
+
+    Points at which they agree are left out.
+    """
+    most = min(case.points, max(1, _MOST_SCREENED // evaluation.width))
+    size = max(1, min(most, _SCREENED_TOGETHER // evaluation.width))
+    difference = np.zeros(most)
+    for start in (*range(0, most - size, size), most - size):
+        arrays = inputs.exact_inputs(case, workload, start, start + size)
+        difference[start : start + size] = fd_check.screen(evaluation, arrays, roundoff, generator)
+    worst = np.argsort(-difference, kind="stable")[:_POINTS]
+    return worst[difference[worst] > fd_check.SUSPICIOUS]
 
 
 def _estimate_seconds(evaluation: Evaluation, case: Case, arrays: Arrays) -> float:

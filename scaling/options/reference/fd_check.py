@@ -21,6 +21,8 @@ _NONZERO_NOISE_STEPS = 3  # the number of noise steps with a nonzero difference 
 _RELATIVE_TOLERANCE = 1e-5  # of the 2-norm of a row, in addition to the estimated error of a difference
 _CONFIRMING_ERROR = 0.05  # of the 2-norm of a row; a difference with a larger error confirms nothing
 _ROUNDINGS_OF_VALUE = 64
+SUSPICIOUS = 1e-5  # a larger result of `screen` is examined by `confirm`
+_SCREENING_STEPS = (2.0**-9, 2.0**-13, 2.0**-17)
 _LEAST_RELATIVE_SIZE = 1e-3  # of an element, relative to the root mean square of its input
 
 
@@ -83,6 +85,28 @@ def confirm(
         largest = max(largest, float(np.max(relative)))
     share = float(np.mean(is_confirmed[is_nonzero])) if is_nonzero.any() else 1.0
     return Confirmation(np.any(is_wrong, axis=1), share, largest)
+
+
+def screen(
+    evaluation: Evaluation, arrays: Arrays, roundoff: float, generator: np.random.Generator
+) -> np.ndarray:
+    """Return by how much the derivative of a point differs from finite differences along one direction.
+
+    It is the largest difference of an output that rounding does not explain, at the step of the smallest one,
+    relative to the sum of the magnitudes of both: (points,). An output that is not finite does not count.
+    """
+    direction = random_direction(evaluation, arrays, generator)
+    exact = directional_derivative(evaluation, arrays, direction)
+    noise = _ROUNDINGS_OF_VALUE * roundoff * np.abs(values(evaluation, arrays))
+    least = np.full(exact.shape, np.inf)
+    for step in _SCREENING_STEPS:
+        near, far = (_values_at(evaluation, arrays, direction, k) for k in (step, -step))
+        with np.errstate(all="ignore"):
+            difference = (near - far) / (2 * step)
+            excess = np.abs(difference - exact) - noise / step
+            relative = excess / (np.abs(difference) + np.abs(exact))
+        least = np.fmin(least, np.nan_to_num(relative, nan=0.0, posinf=0.0))
+    return np.max(least, axis=1, initial=0.0)
 
 
 def random_direction(
