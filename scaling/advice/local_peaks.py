@@ -73,7 +73,7 @@ def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -
 
 
 def _least_disturbed(records: Sequence[Record]) -> Record:
-    """Return the fastest of the records of a peak that are not marked as disturbed, or else of all of them."""
+    """Return the fastest record of a peak that is not marked as disturbed, or else the fastest of all."""
     return min(records, key=lambda record: (bool(record.marked), statistics.median(record.seconds or [inf])))
 
 

@@ -104,8 +104,8 @@ def make_problem(
         found = [f"{name} has {length:,}" for name, length in lengths.items()]
         some = ", ".join(found[:4] if len(found) > 6 else found) + (", ..." if len(found) > 6 else "")
         raise Refusal(
-            f"points must have leading axes of one length, at least 1: {some}; an input without one belongs in "
-            "shared, and a list of numbers is no array: use np.array(list)"
+            f"points must have leading axes of one length, at least 1: {some}; an input without one belongs "
+            "in shared, and a list of numbers is no array: use np.array(list)"
         )
     inputs = {**points, **shared}
     names = _read_wrt(wrt if wrt not in (None, "") else next(iter(points)), inputs)

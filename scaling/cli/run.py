@@ -244,7 +244,7 @@ def plan_run(
 ) -> tuple[Schedule, store.Loaded]:
     """Write study.json, print a summary, and schedule the cases that have no result yet.
 
-    Before that, record as failed the cases that earlier cluster jobs did not finish before their end.
+    First, write a failed record for each case that an earlier cluster job left unfinished when it ended.
 
     Returns:
         The schedule.

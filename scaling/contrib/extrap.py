@@ -190,7 +190,7 @@ def _title(sized: _SizedTiming) -> str:
 
 
 def _varying_names(rows: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return the names of the sizes that vary independently of each other.
+    """Return the names of the quantities (device count, sizes) that vary independently among the cases.
 
     The device count is first. The others are in decreasing order of their number of values.
     """

@@ -147,7 +147,7 @@ def git(*arguments: str, **variables: str) -> str | None:
 
 
 def node_name() -> str:
-    """Return the name of this node: from Slurm if it is set, else from the launcher, else the host name."""
+    """Return the name of this node as Slurm or else the launcher states it, or else the host name."""
     return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename
 
 

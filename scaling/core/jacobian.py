@@ -91,8 +91,9 @@ def local_derivative(
 ) -> Callable[[Named, Named, Colorings, DevicePosition], Any]:
     """Return a function that computes the part of the reduced derivative that one device contributes.
 
-    For a mode with seeds, it returns a tuple with one entry per linear map. With seeds=colored, an entry is
-    the array of the nonzeros that the device reads.
+    For a mode with seeds, the function returns a tuple with one array for each linear map. With
+    seeds=colored, such an array contains the nonzeros that this device reads from its compressed columns or
+    rows. For a mode without seeds, the function returns one array.
     """
     evaluate = functools.partial(_value_or_slices, case, workload, sizes)
 

@@ -120,7 +120,7 @@ class Record:
 
     @property
     def setting(self) -> str:
-        """The hash of the environment without the versions of a peer."""
+        """The hash of the environment without the versions of peers, so that peers and JAX are comparable."""
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property

@@ -24,8 +24,8 @@ DEVICE, HOST = "device", "host"
 class BlockSizes:
     """The numbers of points and seeds that a device computes at a time, and where its arrays are stored.
 
-    `block` is the number of points and `chunk` the number of seeds, or None for all of the device. `storage`
-    is the memory of the inputs and the result, "device" or "host".
+    `block` is the number of points and `chunk` the number of seeds. None means all that the device has.
+    `storage` is the memory that contains the inputs and the result: "device" or "host".
     """
 
     block: int | None = None

@@ -46,9 +46,10 @@ class Batch:
         return self.sizes.outputs if self.workload.reduce else 1
 
     def points_per_seed(self, index: int) -> int:
-        """Return the number of points for which a tangent of the input `x[index]` is repeated.
+        """Return the number of points at which one seed of the input `x[index]` is used.
 
-        It is 1 if the input is shared by all points, or if all outputs are summed to a scalar.
+        A seed of a per-point input is copied to all points. The number is 1 if the input is shared by all
+        points, or if all outputs are summed to a scalar.
         """
         is_per_point = self.workload.names[index] in self.workload.points or self.case.target in SECOND
         return self.case.points if is_per_point and not self.sizes.summed else 1

@@ -186,7 +186,8 @@ def _overhead_rate(rates: Rates) -> float | None:
 def _bandwidth(size: float, rates: Rates) -> float:
     """Return the memory bandwidth in bytes per second of a kernel that moves `size` bytes.
 
-    It is interpolated linearly in the logarithms, and constant beyond the measured sizes.
+    It is interpolated linearly in log(size) and log(bandwidth). Beyond the measured sizes, it is that of the
+    nearest one.
     """
     sizes, speeds = (np.log(np.maximum(values, 1.0)) for values in zip(*rates.bandwidth, strict=True))
     return float(np.exp(np.interp(math.log(max(size, 1.0)), sizes, speeds)))

@@ -71,9 +71,10 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _resolve_names(case: Case) -> Case:
-    """Return the case with the target, mode, variant, formulation, sizes and points from its workload.
+    """Return the case with the defaults of its workload for the fields that are not set.
 
-    Raise `Refusal` for a value that the workload does not have.
+    These are the target, mode, variant, formulation, sizes and points. Raise `Refusal` if a field has a value
+    that the workload does not offer.
     """
     module = find_module(case.workload)
     mode, target = _resolve_target(case, module)

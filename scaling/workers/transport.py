@@ -43,9 +43,9 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Transport:
-    """A way to start worker processes on other nodes. The first field is always the names of the nodes."""
+    """A way to start worker processes on other nodes."""
 
-    nodes: tuple[str, ...]
+    nodes: tuple[str, ...]  # their names
 
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]

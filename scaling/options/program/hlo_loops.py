@@ -125,14 +125,16 @@ def _own_loops(line: HloLine) -> tuple[Loops, tuple[int, ...]]:
 def _operand_loops(
     line: HloLine, operand: HloLine, loops: Loops, lengths: tuple[int, ...]
 ) -> tuple[Loops, tuple[int, ...]]:
-    """Return the loops in which an operand of an instruction is evaluated.
+    """Return the nested loops in which an operand of an instruction is evaluated.
+
+    The loops are numbered from the outermost, 0.
 
     Args:
-        loops, lengths: the loops in which the instruction is evaluated, in the same form as the result.
+        loops, lengths: the loops in which the instruction itself is evaluated, in the form of the result.
 
     Returns:
-        The position of the loop of each axis of the operand, or None for an axis without a loop.
-        The length of each enclosing loop, outermost first.
+        For each axis of the operand, the number of the loop that runs over it, or None if no loop does.
+        For each loop, its number of iterations.
     """
     match = _DIMENSIONS.search(line.rest)
     rank, axes = len(operand.dims), hlo.parse_integers(match[1]) if match else ()
@@ -198,9 +200,9 @@ def _is_row_major(line: HloLine) -> bool:
 
 
 def _gathered_loops(line: HloLine, rank: int, loops: Loops) -> Loops:
-    """Return the position of the loop of each axis of the array that a gather reads from.
+    """Return the number of the loop that runs over each axis of the array that a gather reads from.
 
-    An axis that is selected by the indices of the gather varies with the innermost loop over these indices.
+    For an axis whose position the indices of the gather select, it is the innermost loop over these indices.
 
     Args:
         rank: the number of axes of the array.

@@ -122,10 +122,10 @@ def _compare_jacobians(
     got: np.ndarray,
     generator: np.random.Generator,
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of random products, columns and rows of Jacobians with the reference.
+    """Yield comparisons of random columns and rows of Jacobians, and of their products with random vectors.
 
-    `got` is (points, outputs, inputs), or with colored seeds (points, 1, nonzeros), where entries outside of
-    the sparsity pattern are compared as zeros.
+    `got` is an array (points, outputs, inputs). With colored seeds it contains only the nonzeros, (points, 1,
+    nonzeros), and all other entries are taken as zero.
     """
     is_summed, sample = spec.reduction.sums_outputs, _sample_columns_and_rows(spec)
     if spec.pattern is None:
