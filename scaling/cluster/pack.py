@@ -75,7 +75,7 @@ def _group_by_shape(
 def _group_by_curve(
     schedule: Schedule, settings: RunSettings
 ) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Return groups of cases, one per scaling curve, by the only process shape, which suffices for every case.
+    """Return groups of cases, one per scaling curve, by a process shape that suffices for every case.
 
     The cases of a group have the same workload, target, variant, sizes, differentiated inputs, dtype, and
     precision. They may differ in the number of points and devices, the method, and the replicate.

@@ -83,7 +83,7 @@ def _run_with_journal(path: Path, definition: submission_files.TaskDefinition, l
 def _run_missing_cases(
     path: Path, definition: submission_files.TaskDefinition, journal: Journal, lock: int
 ) -> None:
-    """Run the cases without a record, after recording those that an earlier run of the task did not finish."""
+    """Run the cases without a record. First record those that an earlier run did not finish."""
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
     text = "its job was requeued while it ran"

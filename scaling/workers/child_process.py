@@ -72,8 +72,8 @@ class ChildProcess:
             file.write(stdin_text or "")
             file.seek(0)
             self._process = subprocess.Popen(
-                [*reaper, *command], stdin=subprocess.PIPE if stdin_text is None else file, stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
+                [*reaper, *command], stdin=subprocess.PIPE if stdin_text is None else file,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8", errors="replace",
                 start_new_session=True, **options,
             )  # fmt: skip
         self.pid = self._process.pid  # of the reaper, if it runs the command

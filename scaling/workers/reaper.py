@@ -1,7 +1,7 @@
 """Subreaper process: run a command, and kill every descendant process that outlives it.
 
-`python -I -S reaper.py PARENT COMMAND...` runs the command, which inherits the standard streams. PARENT is the
-ID of the process that starts the reaper.
+`python -I -S reaper.py PARENT COMMAND...` runs the command, which inherits the standard streams. PARENT is
+the ID of the process that starts the reaper.
 
 The reaper is the child subreaper of the command (see prctl(2)). Therefore, a process that detaches itself,
 even into a new session, remains a descendant of the reaper. The reaper kills all its descendants when the

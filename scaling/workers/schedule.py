@@ -46,7 +46,7 @@ class PreflightResult:
 
 @dataclass(frozen=True)
 class ScheduledCase:
-    """One attempt to run a benchmark case in one replicate, which is one of several repetitions of the study."""
+    """One attempt to run a benchmark case in one replicate, a repetition of the study."""
 
     preflight: PreflightResult  # the case, with the result of its preflight check
     order: int  # position of the case in the shuffled order of its replicate
@@ -97,7 +97,7 @@ class ScheduledCase:
 
 @dataclass(frozen=True)
 class Schedule:
-    """The cases that a run will execute, the cases that it will only record, and counts of all other cases."""
+    """The cases that a run will execute or only record, and counts of all other cases."""
 
     sessions: tuple[tuple[ScheduledCase, ...], ...]  # cases to execute, divided by worker process
     skips: tuple[ScheduledCase, ...]  # inapplicable cases, to be recorded as skipped
@@ -208,7 +208,7 @@ class History:
     recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each attempt that has a record
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether another attempt would fail again or exceed the number of attempts in the settings."""
+        """Return whether another attempt would fail again or exceed the attempts of the settings."""
         limit = settings.attempts
         return limit is not None and (identity in self.final or self.attempts[identity] >= limit)
 

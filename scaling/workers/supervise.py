@@ -221,7 +221,7 @@ class _Run:
 
 @dataclass
 class _InterleavedCases:
-    """A group of cases whose sampling is interleaved. All of them are prepared before the first is sampled."""
+    """A group of cases whose sampling is interleaved. All are prepared before the first is sampled."""
 
     run: _Run
     workers: dict[int, WorkerGroup]  # by the index of a compared program
