@@ -19,7 +19,7 @@ from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.timings import format_time
 from scaling.core.formatting import count_of
 from scaling.report.answer_tables import answer_table, describe_certainty, problem_name
-from scaling.report.text import LINES, WIDTH, Table, keep_numbers_whole, print_wrapped, to_one_line, wrap_text
+from scaling.report.text import LINES, WIDTH, Table, clean_text, keep_numbers_whole, wrap_text
 
 _MAX_CURVES = 6  # in the table of one problem
 _BORDERS = 3  # characters of padding and border per column
@@ -35,7 +35,7 @@ def print_report(findings: Findings, console: Console) -> None:
     for curves in derivative_curves(findings.curves):
         _print_table(curve_table(findings, curves), console)
     for sentence in answer.summarize(findings):
-        print_wrapped(f"- {sentence}", console)
+        _print_wrapped(f"- {sentence}", console)
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
@@ -56,14 +56,14 @@ def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
 
 def _print_table(table: Table, console: Console) -> None:
     rows = [
-        [keep_numbers_whole(to_one_line(cell, console)) for cell in row]
+        [keep_numbers_whole(_to_one_line(cell, console)) for cell in row]
         for row in (table.columns, *table.rows)
     ]
-    print_wrapped(table.title, console)
+    _print_wrapped(table.title, console)
     widths = _column_widths(list(zip(*rows, strict=True)), console.width)
     if widths is None:
         for row in rows[1:]:
-            print_wrapped(f"{row[0]}: {_join_cells(rows[0][1:], row[1:])}", console)
+            _print_wrapped(f"{row[0]}: {_join_cells(rows[0][1:], row[1:])}", console)
         return
     drawn = RichTable()
     for name in rows[0]:
@@ -151,3 +151,19 @@ def _list_next_commands(folder: Path, width: int) -> list[str]:
     }
     space = max(map(len, steps)) + 2
     return [f"{step:{space}}{what}" if space + len(what) <= width else step for step, what in steps.items()]
+
+
+def _to_one_line(text: str, console: Console) -> str:
+    """Return the text on one line, restricted to characters that the console can display."""
+    words = " ".join(clean_text(text).split())
+    if (console.encoding or "").lower().startswith("utf"):
+        return words
+    return words.replace("µ", "u").encode("ascii", "replace").decode()
+
+
+def _print_wrapped(text: str, console: Console) -> None:
+    """Print text on a console, wrapped to its width if it is a terminal and as one line otherwise."""
+    line = _to_one_line(text, console)
+    lines = wrap_text(line, console.width, "  ") if console.is_terminal else [line]
+    for line in lines:
+        console.print(Text(line), soft_wrap=True, highlight=False)

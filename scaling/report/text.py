@@ -1,12 +1,9 @@
-"""Text for pages, files and consoles: tables, panel subtitles, file stems, wrapping, unsafe characters."""
+"""Text for pages, files and the terminal: tables, panel subtitles, file stems, wrapping, characters."""
 
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
-
-from rich.console import Console
-from rich.text import Text
 
 from scaling.analysis.cases import describe_call
 from scaling.core.case import Case
@@ -116,19 +113,3 @@ def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
         width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
     return [line.replace(JOINED, " ") for line in wrapper.wrap(joined)]
-
-
-def to_one_line(text: str, console: Console) -> str:
-    """Return the text on one line, restricted to characters that the console can display."""
-    words = " ".join(clean_text(text).split())
-    if (console.encoding or "").lower().startswith("utf"):
-        return words
-    return words.replace("µ", "u").encode("ascii", "replace").decode()
-
-
-def print_wrapped(text: str, console: Console) -> None:
-    """Print text on a console, wrapped to its width if it is a terminal and as one line otherwise."""
-    line = to_one_line(text, console)
-    lines = wrap_text(line, console.width, "  ") if console.is_terminal else [line]
-    for line in lines:
-        console.print(Text(line), soft_wrap=True, highlight=False)
