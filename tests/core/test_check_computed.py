@@ -332,3 +332,16 @@ def test_evaluating_a_reference_leaves_no_other_dtype_in_the_caches_of_jax():
     with evaluation.evaluation_context("float64"):
         assert jax.jit(jax.vmap(indexed))(np.ones((2, 4))).dtype == np.float64
     assert np.array_equal(before, jax.jit(jax.vmap(indexed))(np.ones((2, 4), np.float32))[0])
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda x: jnp.exp(x) - 1, normal(6, deviation=1e-3)),
+        (lambda x: 1 - jnp.cos(x), normal(6, deviation=1e-2)),
+        (lambda x: jnp.tanh(30 * x), uniform(6, low=0.5, high=0.8)),
+    ],
+)
+def test_a_derivative_that_differences_cannot_confirm_is_not_called_wrong(function, x, monkeypatch):
+    built = Workload(function, {"x": x}, wrt="x")
+    assert measure(built, monkeypatch, points=100).reason in (None, "no_digits")

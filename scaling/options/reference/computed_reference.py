@@ -71,7 +71,7 @@ def examine(case: Case, workload: Workload) -> ComputedReference:
 
     If the verification fails, the field `wrong` or `unsure` of the reference contains an error message.
     """
-    arrays = _sample_points(case, workload)
+    arrays = _inputs_at(case, workload, _sample_numbers(case))
     with evaluations.evaluation_context(case.dtype):
         native = _make_unverified_reference(_make_evaluation(case, workload, case.dtype), case, arrays)
         if case.dtype == "float64":
@@ -93,9 +93,8 @@ def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluat
         return native
 
 
-def _sample_points(case: Case, workload: Workload) -> dict[str, np.ndarray]:
-    points = np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
-    return _inputs_at(case, workload, points)
+def _sample_numbers(case: Case) -> np.ndarray:
+    return np.unique(np.linspace(0, case.points - 1, min(case.points, _POINTS)).astype(int))
 
 
 def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, np.ndarray]:
@@ -211,11 +210,15 @@ def _verify(
         generator = np.random.default_rng(case.data_seed)
         result = fd_check.confirm(level, arrays, roundoff, generator)
         is_unsure = result.confirmed_share < _LEAST_CONFIRMED_SHARE
-        if case.points > _POINTS and not (is_unsure or result.is_wrong.any()):
+        is_exact = roundoff <= ROUNDOFF["float64"]  # otherwise a coarse difference proves nothing
+        if is_exact and case.points > _POINTS and not (is_unsure or result.is_wrong.any()):
             suspects = _find_suspects(level, case, workload, roundoff, generator)
             if suspects.size:
-                result = fd_check.confirm(level, _inputs_at(case, workload, suspects), roundoff, generator)
-        if result.is_wrong.any() and not (is_unsure and obstacle):
+                points = np.union1d(_sample_numbers(case), suspects)  # whose inputs are of typical size
+                examined = fd_check.confirm(level, _inputs_at(case, workload, points), roundoff, generator)
+                result = examined if examined.is_wrong.any() else result
+        # In few digits, rounding can make a difference wrong at some points.
+        if np.mean(result.is_wrong) > (0.5 if obstacle else 0.0) and not is_unsure:
             wrong = (
                 "the function's own derivative differs from finite differences of its values by "
                 f"{result.largest_difference:.3g}: a rule of its own (custom_jvp, custom_vjp, stop_gradient) "

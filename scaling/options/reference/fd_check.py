@@ -71,7 +71,7 @@ def confirm(
     is_wrong, is_confirmed, largest = np.zeros(norm.shape, bool), np.zeros(norm.shape, bool), 0.0
     for direction, exact in zip(directions, derivatives, strict=True):
         differences = _central_differences(evaluation, arrays, direction)
-        difference, error = _select_difference(differences, noise)
+        difference, error = _select_difference(differences, np.maximum(noise, _least_jump(differences)))
         size = np.maximum(norm, np.abs(difference))
         allowed = _RELATIVE_TOLERANCE * size + value_rounding
         differs = ~(np.abs(exact - difference) <= allowed + 4 * error)
@@ -173,7 +173,7 @@ def _values_at(evaluation: Evaluation, arrays: Arrays, direction: Arrays, step: 
 
 
 def _central_differences(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> list[np.ndarray]:
-    differences = []
+    differences: list[np.ndarray] = []
     for step in _STEPS:
         near, far = (
             _values_at(evaluation, arrays, direction, k) - _values_at(evaluation, arrays, direction, -k)
@@ -196,6 +196,16 @@ def _select_difference(differences: Sequence[np.ndarray], noise: np.ndarray) -> 
             error = np.nan_to_num(np.abs(difference - shorter), nan=np.inf) + 1.5 * noise / step
         best, least_error = np.where(error < least_error, difference, best), np.minimum(error, least_error)
     return best, least_error
+
+
+def _least_jump(differences: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the smallest nonzero change of each output at any step, from its differences: (points, outputs).
+
+    Values that an intermediate result rounds change in jumps. It is 0 if an output does not change at all.
+    """
+    changes = np.abs(differences) * np.reshape(_STEPS, (-1, 1, 1))
+    least = np.min(np.where(changes > 0, changes, np.inf), axis=0)
+    return np.where(np.isfinite(least), least, 0.0)
 
 
 def _agrees_at_several_steps(
