@@ -292,13 +292,17 @@ def test_after_out_of_memory_cases_of_another_mode_are_not_skipped(monkeypatch, 
     assert load(tmp_path).records == []
 
 
-def test_every_case_has_a_record_if_workers_cannot_start(monkeypatch, tmp_path):
+def let_workers_fail_to_start(monkeypatch, text):
     @contextlib.contextmanager
     def fail_to_start(*_):
-        raise WorkerDied("killed", "the process ended with status 1: ImportError: no jax")
+        raise WorkerDied("killed", text)
         yield
 
     monkeypatch.setattr(worker_group, "open_worker_group", fail_to_start)
+
+
+def test_every_case_has_a_record_if_workers_cannot_start(monkeypatch, tmp_path):
+    let_workers_fail_to_start(monkeypatch, "the process ended with status 1: ImportError: no jax")
     items = make_items("jacfwd", "jacrev", points=(6, 12))
     run(tmp_path, items)
     records = latest(load(tmp_path).records)
@@ -307,12 +311,7 @@ def test_every_case_has_a_record_if_workers_cannot_start(monkeypatch, tmp_path):
 
 
 def test_a_case_whose_remote_worker_dies_is_recorded_with_its_hosts(monkeypatch, tmp_path):
-    @contextlib.contextmanager
-    def fail_to_start(*_):
-        raise WorkerDied("killed", "")
-        yield
-
-    monkeypatch.setattr(worker_group, "open_worker_group", fail_to_start)
+    let_workers_fail_to_start(monkeypatch, "")
     options = supervise.WorkerOptions(SshShells(("a", "b")))
     machine = Machine("cpu", None, 1, nodes=2, remote=True)
     plan = Schedule((tuple(make_items("jacfwd")),), (), 0, machine, {(None, ()): ENVIRONMENT})
