@@ -43,7 +43,11 @@ class Writer:
 
     def append(self, record: Record) -> None:
         """Write one record as a line and sync the file. If that fails, restore the file and raise OSError."""
-        line = (to_line(record) + "\n").encode()
+        self.append_line(to_line(record))
+
+    def append_line(self, text: str) -> None:
+        """Write the line of a record like `append`."""
+        line = f"{text}\n".encode()
         if self._file is None:
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND

@@ -18,7 +18,7 @@ import numpy as np
 
 from scaling.core import environment, memory, run_case, timing, workload
 from scaling.core.case import Case, Refusal, from_dict, user_modules
-from scaling.core.record import Record
+from scaling.core.record import Record, to_line
 from scaling.core.run_case import ProcessGroup
 from scaling.core.store import Writer
 from scaling.core.timing import Sampling
@@ -166,12 +166,8 @@ class CaseLoop:
         environment.commit()  # cache it now, because a user's module may remove environment variables
         self.variables = dict(os.environ)
 
-    def run(self) -> int:
-        """Execute requests until the launcher closes the pipe.
-
-        Returns:
-            Exit status: 0, or 3 if a record cannot be written.
-        """
+    def run(self) -> None:
+        """Execute requests until the launcher closes the pipe."""
         for line in self.channel.requests:
             request = json.loads(line)
             key, action, enough = request["key"], request["do"], False
@@ -189,9 +185,8 @@ class CaseLoop:
                 self.send_event(event="forgotten" if fits else "later", key=key)
             elif action != "finish" and not attempt.ended:
                 self.send_event(event="turn" if action == "turn" else "ready", key=key, enough=enough)
-            elif not self._finish(key):
-                return 3
-        return 0
+            else:
+                self._finish(key)
 
     def _prepare(self, key: str, request: dict[str, Any]) -> None:
         case, self.alone[key] = from_dict(request["case"]), request["alone"]
@@ -224,16 +219,14 @@ class CaseLoop:
             order_seed=header["order_seed"], attempt=request["attempt"], block=request["block"],
         )  # fmt: skip
 
-    def _finish(self, key: str) -> bool:
-        """Write the record of a case, and return whether that succeeded."""
-        record = run_case.finish_case(self.attempts.pop(key))
+    def _finish(self, key: str) -> None:
+        """Write the record of a case. If that fails, for lack of descriptors or space, send it to be written."""
+        record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
         try:
             if self.group.rank == 0:
                 self.writer.append(record)
-        except OSError as error:
-            self.send_event(event="unwritable", text=f"{error.strerror}")
-            return False
+        except OSError:
+            self.spoilt, unwritten = True, to_line(record)
         median = [statistics.median(record.seconds)] if record.seconds else []
         fields = {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
-        self.send_event(event="end", key=key, **fields, spoilt=self.spoilt)
-        return True
+        self.send_event(event="end", key=key, **fields, spoilt=self.spoilt, unwritten=unwritten)

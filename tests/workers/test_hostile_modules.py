@@ -20,7 +20,7 @@ from tests.support.commands import QUICK
 pytestmark = pytest.mark.process
 
 HEAD = """\
-import atexit, builtins, ctypes, json, os, signal, subprocess, sys, threading, time
+import atexit, builtins, ctypes, json, os, resource, signal, subprocess, sys, threading, time
 
 import jax
 import jax.numpy as jnp
@@ -77,6 +77,8 @@ CONTAINED = {  # effects that end with the process and do not change the measure
     "changes_directory": ("os.chdir('/')", ""),
     "ignores_signals": ("for s in set(signal.Signals) - {9, 19}: signal.signal(s, signal.SIG_IGN)", ""),
     "clears_the_environment": ("os.environ.clear()", ""),
+    "limits_descriptors": ("", "if RUNNING: resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))"),
+    "limits_files": ("", "if RUNNING: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"),
     "writes_to_every_descriptor": ("for s in range(1, 20):\n    try: os.write(s, b'\\xff{')\n    except OSError: pass", ""),
 }  # fmt: skip
 HARMLESS = {"good": ("", ""), "good_too": ("", "")}
