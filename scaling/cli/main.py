@@ -57,9 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_subcommand(words: list[str], console: Console) -> int:
-    if words[:1] == ["help"] and len(words) > 1:
+    is_help = words[:1] in (["help"], ["--help"], ["-h"])
+    if is_help and len(words) > 1:
         words = [words[1], "--help", *words[2:]]
-    if not words or words in (["-h"], ["--help"], ["help"]):
+    elif is_help or not words:
         console.print(escape(overview()), highlight=False)
         return OK
     name, *rest = words

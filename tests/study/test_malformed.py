@@ -857,6 +857,7 @@ TABLES["verbs"] = {
         (("version", "more"), "more"),
         (("--version", "more"), "more"),
         (("help", "nowhere"), "nowhere"),
+        (("--help", "nowhere"), "unknown verb 'nowhere'"),
     ]
 }  # fmt: skip
 
