@@ -162,7 +162,6 @@ class CaseLoop:
         self.attempts: dict[str, run_case.Attempt] = {}  # by case key
         self.alone: dict[str, bool] = {}  # whether no other case is in memory, by case key
         self.changes: Callable[[], tuple[str, str] | None] | None = None  # reports side effects of a module
-        self.spoilt = False  # whether this process can run no further case
         environment.commit()  # cache it now, because a user's module may remove environment variables
         self.variables = dict(os.environ)
 
@@ -176,7 +175,7 @@ class CaseLoop:
             elif action == "turn":
                 enough = run_case.take_turn(self.attempts[key])
             attempt = self.attempts[key]
-            if attempt.ended and self.group.processes > 1 and (action == "turn" or self.spoilt):
+            if attempt.ended and self.group.processes > 1 and action == "turn":
                 print(attempt.record.text, file=sys.stderr, flush=True)
                 os._exit(1)  # ends the other processes too, which would wait forever in a collective
             fits = self.alone[key] or attempt.record.reason not in ("too_large", "out_of_memory")
@@ -201,9 +200,13 @@ class CaseLoop:
             record, self.group, sampling, request.get("known"), request["workload_digest"]
         )
         self.channel.exit_if_forked()
-        if self.changes and (spoilt := self.changes()):
-            self.spoilt = True
-            run_case.fail_case(self.attempts[key], "error", f"{case.workload} {'; '.join(spoilt)}")
+        self._refuse_side_effects()
+
+    def _refuse_side_effects(self) -> None:
+        """End this process if a module has changed it. The launcher records the case, as this process may not."""
+        if self.changes and (changed := self.changes()):
+            self.channel.send_event(event="refused", reason="error", text="; ".join(changed))
+            os._exit(1)
 
     def _new_record(self, case: Case, request: dict[str, Any]) -> Record:
         header, group, digest = self.header, self.group, None
@@ -222,11 +225,12 @@ class CaseLoop:
     def _finish(self, key: str) -> None:
         """Write the record of a case. If that fails, for lack of descriptors or space, send it to be written."""
         record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
+        self._refuse_side_effects()
         try:
             if self.group.rank == 0:
                 self.writer.append(record)
         except OSError:
-            self.spoilt, unwritten = True, to_line(record)
+            unwritten = to_line(record)
         median = [statistics.median(record.seconds)] if record.seconds else []
         fields = {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
-        self.send_event(event="end", key=key, **fields, spoilt=self.spoilt, unwritten=unwritten)
+        self.send_event(event="end", key=key, **fields, unwritten=unwritten)

@@ -342,8 +342,6 @@ class _InterleavedCases:
             self.ended.add(work)
         if event["event"] == "later":
             self.postponed.add(work.item)
-        if event.get("spoilt"):  # side effects of its module: the worker can run no further case
-            raise WorkerDied("spoilt", "")
         return event
 
 

@@ -75,7 +75,7 @@ class WorkerGroup:
         Args:
             seconds: Timeout in seconds. While a worker waits for cores, a longer timeout applies.
         Raises:
-            WorkerDied: If a worker ends, does not get the requested devices, or exceeds the timeout.
+            WorkerDied: If a worker ends, refuses to continue, or exceeds the timeout.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -86,7 +86,7 @@ class WorkerGroup:
             if event["event"] == "exit":
                 raise self._explain_death(event["rank"], event["status"])
             if event["event"] == "refused":
-                raise WorkerDied("not_as_asked", event["text"])
+                raise WorkerDied(event.get("reason", "not_as_asked"), event["text"])
             yield event
             if event["event"] not in _INTERMEDIATE:
                 return
