@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Refusal as refusal:
         return _print_error(_one_line(refusal), BAD_INPUT)
     except OSError as error:
-        where = f" {Path(error.filename).name}" if error.filename else ""
+        name = error.filename2 or error.filename  # the target of a rename, not the temporary file
+        where = f" {Path(str(name)).name}" if name else ""
         what = f"cannot write{where}: {error.strerror or error}; finished records are kept"
         return _print_error(f"{what}, {_CONTINUES}", FAILED)
     except AllocationLost as lost:
