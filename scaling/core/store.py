@@ -37,7 +37,8 @@ class Loaded(NamedTuple):
 class Writer:
     """Appends records to a new JSON lines file, which is created with the first record.
 
-    If the file is deleted, the next record creates another. If its folder is deleted, `append` raises OSError.
+    If the file is deleted, the next record creates another. If its folder is deleted, `append` raises
+    OSError.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -203,7 +203,7 @@ class CaseLoop:
         self._refuse_side_effects()
 
     def _refuse_side_effects(self) -> None:
-        """End this process if a module has changed it. The launcher records the case, as this process may not."""
+        """End this process if a module has changed it. The launcher then records the case."""
         if self.changes and (changed := self.changes()):
             self.channel.send_event(event="refused", reason="error", text="; ".join(changed))
             os._exit(1)
@@ -223,7 +223,7 @@ class CaseLoop:
         )  # fmt: skip
 
     def _finish(self, key: str) -> None:
-        """Write the record of a case. If that fails, for lack of descriptors or space, send it to be written."""
+        """Write the record of a case. If that fails, send it to the launcher, which writes it."""
         record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
         self._refuse_side_effects()
         try:
