@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Refusal as refusal:
         return _print_error(_one_line(refusal), BAD_INPUT)
     except OSError as error:
-        where = f" {Path(error.filename).name}" if error.filename else ""
+        name = error.filename2 or error.filename  # the target of a rename, not the temporary file
+        where = f" {Path(str(name)).name}" if name else ""
         what = f"cannot write{where}: {error.strerror or error}; finished records are kept"
         return _print_error(f"{what}, {_CONTINUES}", FAILED)
     except AllocationLost as lost:
@@ -57,9 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_subcommand(words: list[str], console: Console) -> int:
-    if words[:1] == ["help"] and len(words) > 1:
+    is_help = words[:1] in (["help"], ["--help"], ["-h"])
+    if is_help and len(words) > 1:
         words = [words[1], "--help", *words[2:]]
-    if not words or words in (["-h"], ["--help"], ["help"]):
+    elif is_help or not words:
         console.print(escape(overview()), highlight=False)
         return OK
     name, *rest = words

@@ -80,7 +80,7 @@ def _print_hydra_help(words: list[str], console: Console) -> None:
 def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
     """Run the cases of a study that have no result yet, write its report, and return the exit status."""
     job, tracking, publish_live = read_study(config, name), None, None
-    if config["tracking"]["name"] != "none":
+    if config["tracking"].get("name") != "none":
         from scaling.wandb.publish import LivePublisher
         from scaling.wandb.settings import TrackingSettings
 

@@ -153,12 +153,6 @@ def prepare_case(
     return attempt
 
 
-def fail_case(attempt: Attempt, reason: str, text: str) -> None:
-    """End the attempt with the status "failed", the given reason and text."""
-    with _end_on_error(attempt):
-        raise CaseEnded("failed", reason, text)
-
-
 def take_turn(attempt: Attempt) -> bool:
     """Take the timing samples of one turn. Return whether the case has enough samples or has ended."""
     began = time.perf_counter()

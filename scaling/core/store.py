@@ -35,7 +35,11 @@ class Loaded(NamedTuple):
 
 
 class Writer:
-    """Appends records to a new JSON lines file, which is created with the first record."""
+    """Appends records to a new JSON lines file, which is created with the first record.
+
+    If the file is deleted, the next record creates another. If its folder is deleted, `append` raises
+    OSError.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -43,8 +47,12 @@ class Writer:
 
     def append(self, record: Record) -> None:
         """Write one record as a line and sync the file. If that fails, restore the file and raise OSError."""
-        line = (to_line(record) + "\n").encode()
-        if self._file is None:
+        self.append_line(to_line(record))
+
+    def append_line(self, text: str) -> None:
+        """Write the line of a record like `append`."""
+        line = f"{text}\n".encode()
+        if self._file is None or not os.fstat(self._file).st_nlink:  # not open yet, or deleted since
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
             self._file = os.open(self._folder / name, flags, 0o644)

@@ -147,7 +147,7 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any], known: li
         raise unknown_name("key", unknown[0], known)
     if missing := [name for name in known if name not in config and name != "hardware"]:
         raise Refusal(
-            f"~{missing[0]} removes a key that every study needs: omit it, or write {missing[0]}=..."
+            f"no file sets {missing[0]}: remove the line '# @package' from the file of {missing[0]}"
         )
     for group, example in _GROUPS.items():
         if not isinstance(choices.get(group), str) and (group != "hardware" or group not in choices):

@@ -51,6 +51,9 @@ def check(words: Sequence[str], fields: Sequence[str]) -> None:
             raise _unknown_option(word, fields, options)
     given, overrides = parser.parse_known_args(list(words))
     for word in overrides:
+        if word.startswith("~") and not word.startswith(("~study.", "~hydra")):
+            name = word[1:].partition("=")[0]
+            raise Refusal(f"{word} removes a key that every study needs: omit it, or write {name}=VALUE")
         if "=" not in word and not word.startswith("~"):
             raise Refusal(f"{word!r} is not an override: write FIELD=VALUE, such as {_example(word, fields)}")
     if given.config_dir is not None and (not given.config_dir or "=" in given.config_dir):

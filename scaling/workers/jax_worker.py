@@ -18,7 +18,7 @@ import numpy as np
 
 from scaling.core import environment, memory, run_case, timing, workload
 from scaling.core.case import Case, Refusal, from_dict, user_modules
-from scaling.core.record import Record
+from scaling.core.record import Record, to_line
 from scaling.core.run_case import ProcessGroup
 from scaling.core.store import Writer
 from scaling.core.timing import Sampling
@@ -162,16 +162,11 @@ class CaseLoop:
         self.attempts: dict[str, run_case.Attempt] = {}  # by case key
         self.alone: dict[str, bool] = {}  # whether no other case is in memory, by case key
         self.changes: Callable[[], tuple[str, str] | None] | None = None  # reports side effects of a module
-        self.spoilt = False  # whether this process can run no further case
         environment.commit()  # cache it now, because a user's module may remove environment variables
         self.variables = dict(os.environ)
 
-    def run(self) -> int:
-        """Execute requests until the launcher closes the pipe.
-
-        Returns:
-            Exit status: 0, or 3 if a record cannot be written.
-        """
+    def run(self) -> None:
+        """Execute requests until the launcher closes the pipe."""
         for line in self.channel.requests:
             request = json.loads(line)
             key, action, enough = request["key"], request["do"], False
@@ -180,7 +175,7 @@ class CaseLoop:
             elif action == "turn":
                 enough = run_case.take_turn(self.attempts[key])
             attempt = self.attempts[key]
-            if attempt.ended and self.group.processes > 1 and (action == "turn" or self.spoilt):
+            if attempt.ended and self.group.processes > 1 and action == "turn":
                 print(attempt.record.text, file=sys.stderr, flush=True)
                 os._exit(1)  # ends the other processes too, which would wait forever in a collective
             fits = self.alone[key] or attempt.record.reason not in ("too_large", "out_of_memory")
@@ -189,9 +184,8 @@ class CaseLoop:
                 self.send_event(event="forgotten" if fits else "later", key=key)
             elif action != "finish" and not attempt.ended:
                 self.send_event(event="turn" if action == "turn" else "ready", key=key, enough=enough)
-            elif not self._finish(key):
-                return 3
-        return 0
+            else:
+                self._finish(key)
 
     def _prepare(self, key: str, request: dict[str, Any]) -> None:
         case, self.alone[key] = from_dict(request["case"]), request["alone"]
@@ -206,9 +200,13 @@ class CaseLoop:
             record, self.group, sampling, request.get("known"), request["workload_digest"]
         )
         self.channel.exit_if_forked()
-        if self.changes and (spoilt := self.changes()):
-            self.spoilt = True
-            run_case.fail_case(self.attempts[key], "error", f"{case.workload} {'; '.join(spoilt)}")
+        self._refuse_side_effects()
+
+    def _refuse_side_effects(self) -> None:
+        """End this process if a module has changed it. The launcher then records the case."""
+        if self.changes and (changed := self.changes()):
+            self.channel.send_event(event="refused", reason="error", text="; ".join(changed))
+            os._exit(1)
 
     def _new_record(self, case: Case, request: dict[str, Any]) -> Record:
         header, group, digest = self.header, self.group, None
@@ -224,16 +222,15 @@ class CaseLoop:
             order_seed=header["order_seed"], attempt=request["attempt"], block=request["block"],
         )  # fmt: skip
 
-    def _finish(self, key: str) -> bool:
-        """Write the record of a case, and return whether that succeeded."""
-        record = run_case.finish_case(self.attempts.pop(key))
+    def _finish(self, key: str) -> None:
+        """Write the record of a case. If that fails, send it to the launcher, which writes it."""
+        record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
+        self._refuse_side_effects()
         try:
             if self.group.rank == 0:
                 self.writer.append(record)
-        except OSError as error:
-            self.send_event(event="unwritable", text=f"{error.strerror}")
-            return False
+        except OSError:
+            unwritten = to_line(record)
         median = [statistics.median(record.seconds)] if record.seconds else []
         fields = {"status": record.status, "reason": record.reason, "text": record.text, "seconds": median}
-        self.send_event(event="end", key=key, **fields, spoilt=self.spoilt)
-        return True
+        self.send_event(event="end", key=key, **fields, unwritten=unwritten)

@@ -14,7 +14,7 @@ from typing import Any
 
 from scaling.core import store
 from scaling.core.case import AUTO, Case, non_default_fields, user_modules
-from scaling.core.record import Record
+from scaling.core.record import Record, to_line
 from scaling.workers import cores, worker_group
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import (
@@ -24,7 +24,7 @@ from scaling.workers.schedule import (
     process_shape,
 )
 from scaling.workers.transport import Transport
-from scaling.workers.worker_group import RecordNotWritten, Variant, WorkerDied, WorkerGroup
+from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
 _MAX_INTERLEAVED = 8  # number of cases that are prepared in one process at the same time
 _FINISH_SECONDS = 60.0  # timeout to write a record
@@ -198,18 +198,18 @@ class _Run:
         if self.options.transport:
             count = process_shape(work.item.case, self.schedule.machine, self.settings).nodes
             environment = environment | {"hosts": list(self.options.transport.nodes[:count])}
-        try:
-            results.writer.append(
-                work.item.record_without_result(environment, self.settings, status, reason, text)
-            )
-        except OSError as error:
-            raise RecordNotWritten(error.strerror) from None
+        record = work.item.record_without_result(environment, self.settings, status, reason, text)
         end = {"event": "end", "status": status, "reason": reason, "text": text, "seconds": []}
-        self.handle_event(work, end)
+        self.handle_event(work, end | {"unwritten": to_line(record)})
 
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
-        """Process an event of a worker. Pass "begin" and "end" of the first program to the listener."""
+        """Process an event of a worker. Pass "begin" and "end" of the first program to the listener.
+
+        Write the record that the event contains if no worker has written it. Raise OSError if that fails.
+        """
         item = work.item
+        if line := event.pop("unwritten", None):
+            self.results[work.variant].writer.append_line(line)
         if event["event"] == "begin":
             self.results[work.variant].environments[item.preflight.environment_key] = event["environment"]
         if event.get("reason") == "out_of_memory":
@@ -342,8 +342,6 @@ class _InterleavedCases:
             self.ended.add(work)
         if event["event"] == "later":
             self.postponed.add(work.item)
-        if event.get("spoilt"):  # side effects of its module: the worker can run no further case
-            raise WorkerDied("spoilt", "")
         return event
 
 

@@ -50,10 +50,6 @@ class WorkerDied(Exception):
         self.reason = reason
 
 
-class RecordNotWritten(OSError):
-    """Raised if the record of a case cannot be written. The run stops. Records already written are kept."""
-
-
 @dataclass
 class WorkerGroup:
     """The running worker processes that share the devices of a case. Each request is sent to all of them."""
@@ -79,8 +75,7 @@ class WorkerGroup:
         Args:
             seconds: Timeout in seconds. While a worker waits for cores, a longer timeout applies.
         Raises:
-            WorkerDied: If a worker ends, does not get the requested devices, or exceeds the timeout.
-            RecordNotWritten: If a worker cannot write a record.
+            WorkerDied: If a worker ends, refuses to continue, or exceeds the timeout.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -91,9 +86,7 @@ class WorkerGroup:
             if event["event"] == "exit":
                 raise self._explain_death(event["rank"], event["status"])
             if event["event"] == "refused":
-                raise WorkerDied("not_as_asked", event["text"])
-            if event["event"] == "unwritable":
-                raise RecordNotWritten(event["text"])
+                raise WorkerDied(event.get("reason", "not_as_asked"), event["text"])
             yield event
             if event["event"] not in _INTERMEDIATE:
                 return

@@ -45,7 +45,7 @@ def main() -> int:
     """Run this worker process: bind it to cores, start JAX, and execute requests until standard input ends.
 
     Returns:
-        Exit status: 0, 1 if the devices or cores are not as requested, or 3 if a record cannot be written.
+        Exit status: 0, or 1 if the devices or cores are not as requested.
     """
     channel = event_channel.open_channel()
     header = json.loads(channel.requests.readline())
@@ -83,7 +83,8 @@ def main() -> int:
         gc.freeze()  # exclude the permanent objects of JAX from later garbage collections
         loop = jax_worker.CaseLoop(header, channel, group, context)
         loop.send_event(event="started", protocol=PROTOCOL)
-        return loop.run()
+        loop.run()
+    return 0
 
 
 def _die_with_launcher(pipe: int) -> None:

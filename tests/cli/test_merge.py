@@ -11,6 +11,7 @@ import pytest
 
 from scaling.analysis import findings
 from scaling.cli import merge as merging
+from scaling.cli.main import main
 from scaling.core import store
 from scaling.core.case import Refusal
 from scaling.core.record import to_line
@@ -219,3 +220,9 @@ def test_an_unreadable_file_is_named_in_the_error(sources, tmp_path):
     (tmp_path / "b" / "x.jsonl").mkdir()
     with pytest.raises(Refusal, match=r"cannot read .*x\.jsonl: Is a directory"):
         merging.merge(sources, str(tmp_path / "c"))
+
+
+def test_a_folder_in_place_of_a_file_is_named_in_the_error(sources, tmp_path, capsys):
+    (tmp_path / "c" / "study.json").mkdir(parents=True)
+    assert main(["merge", *sources, "--output", str(tmp_path / "c")]) == 1
+    assert capsys.readouterr().err.startswith("scaling: cannot write study.json: Is a directory;")

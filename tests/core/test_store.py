@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -199,6 +200,19 @@ def test_two_writers_never_share_a_file(tmp_path, make_record):
     assert len(files) == 20
     assert {len(path.read_bytes().splitlines()) for path in files} == {2}
     assert len(store.load(tmp_path).records) == 40
+
+
+def test_no_record_is_written_to_a_deleted_file_or_folder(tmp_path, make_record):
+    folder, records = tmp_path / "results", [make_record(points=points) for points in (6, 8, 10)]
+    folder.mkdir()
+    writer = store.Writer(folder)
+    writer.append(records[0])
+    next(folder.glob("*.jsonl")).unlink()
+    writer.append(records[1])
+    assert store.load(folder).records == [records[1]]
+    shutil.rmtree(folder)
+    with pytest.raises(FileNotFoundError):
+        writer.append(records[2])
 
 
 def test_a_writer_without_records_creates_no_file(tmp_path):

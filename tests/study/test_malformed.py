@@ -414,6 +414,7 @@ TABLES["study files"] = {
         "a title that is a list": ("{workload: linear, title: [1]}", "title must be"),
         "ceilings as text": ("{workload: linear, ceilings: maybe}", "ceilings must be true or false, not 'maybe'"),
         "an empty sweep": ("{workload: linear, points: []}", "no cases"),
+        "a file of another package": ("# @package _global_\nworkload: linear\n", "no file sets study.*@package"),
         "an unknown default": ("defaults: [nowhere]\nworkload: linear\n", "nowhere"),
         "a default of itself": ("defaults: [mine]\nworkload: linear\n", "refers to itself"),
         "defaults that are a word": ("defaults: rbf\nworkload: linear\n", "defaults|mine"),
@@ -436,6 +437,11 @@ TABLES["study files"] = {
         "a list in a list": ("{workload: rbf, points: [[6, 8]]}", "points must be a positive integer"),
     }.items()
 } | {
+    "a tracking file without a name": Input(
+        (*MINE, "tracking=mine"),
+        "tracking.project must be",
+        {"my_conf/study/mine.yaml": "workload: linear", "my_conf/tracking/mine.yaml": "project: 3"},
+    ),
     "a study that is a folder": Input(MINE, "mine", {"my_conf/study/mine.yaml/inside": ""}),
     "a study in a folder of another name": Input(MINE, "unknown study 'mine'", {"my_conf/studies/mine.yaml": "workload: linear"}),
     "a study with another ending": Input(MINE, "unknown study 'mine'", {"my_conf/study/mine.yml": "workload: linear"}),
@@ -488,7 +494,10 @@ TABLES["words"] = {
         ((*RBF, "devises=[1]"), "unknown key 'devises'.*did you mean 'devices'"),
         ((*RBF, "+devises=1"), "unknown key 'devises'.*did you mean 'devices'"),
         ((*RBF, "++devises=1"), "unknown key 'devises'.*did you mean 'devices'"),
-        ((*RBF, "~devices"), "devices"),
+        ((*RBF, "~devices"), "~devices removes a key.*devices=VALUE"),
+        ((*RBF, "~devices=2"), "~devices=2 removes a key.*devices=VALUE"),
+        ((*RBF, "~sampling.seconds"), "~sampling.seconds removes a key"),
+        ((*RBF, "~tracking.name"), "~tracking.name removes a key"),
         ((*RBF, "~sampling"), "sampling"),
         ((*RBF, "~results"), "results"),
         ((*RBF, "~study"), "study"),
@@ -857,6 +866,7 @@ TABLES["verbs"] = {
         (("version", "more"), "more"),
         (("--version", "more"), "more"),
         (("help", "nowhere"), "nowhere"),
+        (("--help", "nowhere"), "unknown verb 'nowhere'"),
     ]
 }  # fmt: skip
 

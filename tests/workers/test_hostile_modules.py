@@ -20,7 +20,7 @@ from tests.support.commands import QUICK
 pytestmark = pytest.mark.process
 
 HEAD = """\
-import atexit, builtins, ctypes, json, os, signal, subprocess, sys, threading, time
+import atexit, builtins, ctypes, json, os, resource, signal, subprocess, sys, threading, time
 
 import jax
 import jax.numpy as jnp
@@ -64,6 +64,7 @@ FAILING = {
     "sets_platforms": ("jax.config.update('jax_platforms', 'tpu')", "", "error", "changed jax_platforms from 'cpu' to 'tpu'"),
     "patches_numpy": ("np.asarray = lambda *a, **k: 1 / 0", "", "error", "changed numpy.asarray"),
     "patches_numpy_in_worker": ("", "if RUNNING: np.abs = lambda x: 0 * x", "error", "changed numpy.abs"),
+    "patches_write_in_worker": ("", "if RUNNING: os.write = lambda file, data: len(data)", "error", "changed os.write"),
     "patches_json": ("json.dumps = lambda *a, **k: 'x'", "", "error", "changed json.dumps"),
     "patches_builtins": ("builtins.print = lambda *a, **k: None", "", "error", "changed builtins.print"),
     "eats_memory": ("held = []\nwhile True: held.append(np.empty(2**24))", "", "out_of_memory", "MemoryError"),
@@ -77,6 +78,7 @@ CONTAINED = {  # effects that end with the process and do not change the measure
     "changes_directory": ("os.chdir('/')", ""),
     "ignores_signals": ("for s in set(signal.Signals) - {9, 19}: signal.signal(s, signal.SIG_IGN)", ""),
     "clears_the_environment": ("os.environ.clear()", ""),
+    "limits_files": ("", "if RUNNING: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))"),
     "writes_to_every_descriptor": ("for s in range(1, 20):\n    try: os.write(s, b'\\xff{')\n    except OSError: pass", ""),
 }  # fmt: skip
 HARMLESS = {"good": ("", ""), "good_too": ("", "")}

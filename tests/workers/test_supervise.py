@@ -7,6 +7,7 @@ import random
 import pytest
 
 from scaling.core.case import Case
+from scaling.core.record import to_line
 from scaling.core.store import Writer, latest, load
 from scaling.workers import supervise, worker_group
 from scaling.workers.machine import Machine
@@ -224,6 +225,23 @@ def test_a_worker_that_dies_after_writing_a_record_causes_no_second_record(
     FakeWorkers(monkeypatch, reply)
     run(tmp_path, [item])
     assert [record.status for record in load(tmp_path).records] == ["ok"]
+
+
+def test_the_launcher_writes_a_record_that_a_worker_could_not_write(monkeypatch, tmp_path, make_record):
+    items = make_items("jacfwd", points=(6, 12))
+    fields = {"workload": "linear", "mode": "jacfwd", "api": "jit", "sizes": {}}
+    lines = {(r := make_record(points=n, **fields)).key: to_line(r) for n in (6, 12)}
+
+    def reply(group, message, count):
+        if message["do"] == "finish":
+            return {"event": "end", "unwritten": lines[message["key"]]}
+        return None
+
+    events = []
+    FakeWorkers(monkeypatch, reply)
+    run(tmp_path, items, events=events)
+    assert sorted(record.key for record in load(tmp_path).records) == sorted(lines)
+    assert not any("unwritten" in event for event in events)
 
 
 def test_a_variant_that_does_not_start_twice_fails_only_its_own_cases(monkeypatch, tmp_path):
