@@ -32,6 +32,7 @@ from scaling.options.pytrees import describe
 TARGETS = ("jacobian", "hessian", "hvp", "gauss_newton")
 PRODUCTS = ("hvp", "gauss_newton")  # targets with a further argument, a direction for each point
 _numbers = itertools.count(1)  # a second function of the same name is another workload
+_is_floating = lambda array: jnp.issubdtype(array.dtype, jnp.floating)  # noqa: E731
 _leaf_names = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
 
 
@@ -109,7 +110,7 @@ def make_problem(
         )
     inputs = {**points, **shared}
     names = _read_wrt(wrt if wrt not in (None, "") else next(iter(points)), inputs)
-    dtypes = {str(a.dtype) for a in jax.tree.leaves(inputs) if not jnp.issubdtype(a.dtype, jnp.integer)}
+    dtypes = {str(a.dtype) for a in jax.tree.leaves(inputs) if _is_floating(a)}
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
         raise Refusal(
             f"the inputs have the dtypes {', '.join(sorted(dtypes))}: use one of {', '.join(DTYPES)} for all"
@@ -128,13 +129,13 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
         is_key = jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended)
         array = leaf if is_abstract or is_key else np.asarray(leaf)
-        if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer)):
+        if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
             raise Refusal(
                 f"input {_leaf_names(path)!r} is {describe(leaf)}: inputs are arrays of real numbers"
             )
-        is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64, np.uint32)
+        is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64)
         if is_wide and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
-            words = f"has integers from {array.min()} to {array.max()}, but integers are int32 here"
+            words = f"has integers from {array.min()} to {array.max()}, but integers have 32 bits here"
             raise Refusal(f"input {_leaf_names(path)!r} {words}: use smaller ones, or floating point")
         dtype = jax.dtypes.canonicalize_dtype(array.dtype)
         return jax.ShapeDtypeStruct(array.shape, dtype) if is_abstract else array.astype(dtype)
@@ -153,10 +154,8 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
     for name in names:
         if name not in inputs:
             raise unknown_name("input to differentiate by (wrt)", name, inputs)
-        if any(jnp.issubdtype(a.dtype, jnp.integer) for a in jax.tree.leaves(inputs[name])):
-            raise Refusal(
-                f"wrt={name} contains integers: give them in an input of their own, or convert them"
-            )
+        if dtypes := [str(a.dtype) for a in jax.tree.leaves(inputs[name]) if not _is_floating(a)]:
+            raise Refusal(f"wrt={name} contains {dtypes[0]}: give it in an input of its own, or convert it")
     return names
 
 
@@ -186,7 +185,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
         whole_mode: a function of the whole batch that computes the derivative, for mode=vmap_grad. If it is
             None, that mode is not available.
     """
-    by_name = lambda call: lambda **inputs: call(*(inputs[name] for name in problem.arguments))  # noqa: E731
+    by_name = lambda call: lambda **inputs: call(*_arguments(problem, inputs))  # noqa: E731
     workload = Workload(
         by_name(problem.function),
         points={name: _make_specs(name, value, 1) for name, value in problem.points.items()},
@@ -211,6 +210,13 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
             process_cache.clear(kind)
 
 
+def _arguments(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
+    """Return the inputs in the order of the parameters. Integers and booleans, which are int32, get their dtype."""
+    restore = lambda a, like: a if _is_floating(like) else a.astype(like.dtype)  # noqa: E731
+    given = {**problem.points, **problem.shared}
+    return [jax.tree.map(restore, inputs[name], given[name]) for name in problem.arguments]
+
+
 def _gauss_newton_workload(
     problem: Problem, workload: Workload, whole_mode: Callable[..., Any] | None
 ) -> Workload:
@@ -231,7 +237,7 @@ def _gauss_newton_workload(
 
     def multiply(**inputs: Any) -> Any:
         assert whole_mode is not None
-        point = [inputs[name] for name in problem.arguments]
+        point = _arguments(problem, inputs)
         count = jax.tree.leaves([inputs[name] for name in problem.points])[0].shape[0]
         repeat = lambda a: jnp.broadcast_to(a, (count, *a.shape))  # noqa: E731
         direction = tuple(
@@ -252,17 +258,19 @@ def _make_specs(name: str, arrays: Any, skipped: int) -> Any:
     """Return the `InputSpec` of each array of an input, with its values or with generated values.
 
     For a `jax.ShapeDtypeStruct`, the values are random numbers that depend on the name of the input, or zeros
-    for integers. `skipped` is 1 if the arrays have a leading axis of points, otherwise 0.
+    for integers. Integers are int32, to which those of 32 bits wrap around. `skipped` is 1 if the arrays have
+    a leading axis of points, otherwise 0.
     """
 
     def make(path: Any, array: Any) -> InputSpec:
-        shape, integer = tuple(array.shape[skipped:]), bool(jnp.issubdtype(array.dtype, jnp.integer))
+        shape, integer = tuple(array.shape[skipped:]), not _is_floating(array)
         seed = zlib.crc32(f"{name}{_leaf_names(path)}".encode())
 
         def make_rows(_: Any, rows: np.ndarray) -> np.ndarray:
             if not isinstance(array, jax.ShapeDtypeStruct):
                 batch = array if skipped else array[None]
-                return np.asarray(batch[rows % len(batch)], np.float64)
+                some = batch[rows % len(batch)]
+                return np.asarray(some.astype(np.int32) if integer else some, np.float64)
             generator = np.random.default_rng([seed, int(rows[0])])
             return np.zeros((len(rows), *shape)) if integer else uniform(*shape).make(generator, rows)
 
