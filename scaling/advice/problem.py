@@ -167,7 +167,16 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = tuple(p.name for p in positional)
     required = {p.name for p in positional if p.default is p.empty}
-    if unknown := [name for name in inputs if name not in names]:
+    others = [p for p in parameters if p not in positional]  # by keyword only, or *args and **kwargs
+    unbound = [p.name for p in others if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    unknown = [name for name in inputs if name not in names]
+    unordered = [name for name in unknown if any(p.name == name or p.kind != p.KEYWORD_ONLY for p in others)]
+    if names_without_position := [*unbound, *unordered]:
+        raise Refusal(
+            f"{names_without_position[0]!r} is no positional parameter of the function: bind its value by "
+            f"functools.partial, or give a function such as lambda {', '.join(inputs)}: ..."
+        )
+    if unknown:
         raise unknown_name("parameter of the function", unknown[0], names or ["none"])
     if required - set(inputs) or set(names[: len(inputs)]) != set(inputs):
         missing = ", ".join(name for name in names if name not in inputs)
