@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import inspect
 import itertools
+import re
 import sys
 import types
 import zlib
@@ -213,6 +214,9 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
             module.__name__, problem.target if is_second else None, points=count, dtype=problem.dtype,
             api="jit", mode="fwd_over_rev" if is_second else "jacfwd", precision="default",
         )  # fmt: skip
+    except Refusal as error:
+        unnamed = rf"(workload|the function of) '?{re.escape(module.__name__)}'?"
+        raise Refusal(re.sub(unnamed, f"the function {problem.name!r}", str(error))) from None
     finally:
         del sys.modules[module.__name__]
         for kind in ("computed reference", "expected result", "pattern", "coloring"):
