@@ -60,8 +60,8 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """Return the name of the function, or "f" if it has no name, such as a lambda expression."""
-        name = getattr(self.function, "__name__", "f")
+        """Return the name under which the function is imported, else its own, or "f" for a lambda expression."""
+        name = self.import_line.rpartition(" ")[2] or getattr(self.function, "__name__", "f")
         return name if name.isidentifier() else "f"
 
     @property
@@ -215,7 +215,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
             api="jit", mode="fwd_over_rev" if is_second else "jacfwd", precision="default",
         )  # fmt: skip
     except Refusal as error:
-        unnamed = rf"(workload|the function of) '?{re.escape(module.__name__)}'?"
+        unnamed = rf"((workload|the function of) )?'{re.escape(module.__name__)}'"
         raise Refusal(re.sub(unnamed, f"the function {problem.name!r}", str(error))) from None
     finally:
         del sys.modules[module.__name__]

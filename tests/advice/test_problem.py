@@ -115,6 +115,22 @@ def test_a_message_on_a_function_has_its_name(function):
         candidates.list_candidates(case)
 
 
+def test_the_code_calls_the_function_by_the_name_that_it_imports():
+    line = "from springs import fast"
+    for function in (jax.jit(force), functools.partial(force), lambda x, k: k * x[1:]):
+        assert make_problem(function, {"x": X}, {"k": K}, import_line=line).name == "fast"
+    assert make_problem(jax.jit(force), {"x": X}, {"k": K}).name == "force"
+
+
+def test_a_message_on_an_input_has_the_name_of_the_function():
+    problem = make_problem(force, {"x": {"a+b": X}}, {"k": K})
+    with (
+        pytest.raises(Refusal, match=r"'x.a\+b' of the function 'force' has '\+'"),
+        registered(problem) as case,
+    ):
+        candidates.list_candidates(case)
+
+
 def test_a_shape_draws_points_that_differ_and_integers_that_index():
     struct = jax.ShapeDtypeStruct
     problem = make_problem(
