@@ -297,7 +297,7 @@ def advise_case(
     return dataclasses.replace(advice, cases=tuple(sorted(cases, key=lambda case: _rank(advice, case))))
 
 
-def _require_devices(devices: Sequence[int], hardware: Hardware | None, platform: str) -> None:
+def _require_devices(devices: Sequence[Any], hardware: Hardware | None, platform: str) -> None:
     for count in devices or [devices]:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise Refusal(f"devices must be positive integers, such as [1, 2], not {count!r}")

@@ -60,7 +60,7 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """Return the name under which the function is imported, else its own, or "f" for a lambda expression."""
+        """Return the name that the function is imported by, else its own name, or "f" if it has none."""
         name = self.import_line.rpartition(" ")[2] or getattr(self.function, "__name__", "f")
         return name if name.isidentifier() else "f"
 
@@ -224,7 +224,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
 
 
 def _arguments(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the inputs in the order of the parameters. Integers and booleans, which are int32, get their dtype."""
+    """Return the inputs in the order of the parameters. Integers and booleans get their own dtype back."""
     restore = lambda a, like: a if _is_floating(like) else a.astype(like.dtype)  # noqa: E731
     given = {**problem.points, **problem.shared}
     return [jax.tree.map(restore, inputs[name], given[name]) for name in problem.arguments]
