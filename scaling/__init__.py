@@ -36,7 +36,7 @@ def advise(
     """Return the fastest way to differentiate a function at every point of a batch, as an `Advice`.
 
     Args:
-        function: a JAX function of one point. It is called with keyword arguments.
+        function: a JAX function of one point. It is called with positional arguments.
         points: a dict from parameter name to an array whose leading axis is the points of the batch.
         shared: a dict from parameter name to an array that all points share.
         options: `wrt`, `target`, `budget`, `devices`, `hardware`, `note`; see `advice.advisor.advise`.

@@ -263,9 +263,13 @@ def advise_case(
     """
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf"):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
-    devices = [devices] if isinstance(devices, int) else devices
+    devices = devices if isinstance(devices, Sequence) else [devices]
     platform = jax.devices()[0].platform
-    elsewhere = local_peaks.read_hardware(hardware) if isinstance(hardware, str) else hardware
+    elsewhere = (
+        hardware
+        if hardware is None or isinstance(hardware, Hardware)
+        else local_peaks.read_hardware(hardware)
+    )
     elsewhere = None if elsewhere is None or elsewhere.platform == "cpu" else elsewhere
     _require_devices(devices, elsewhere, platform)
     cases, excluded, sizes = candidates.list_candidates(
@@ -293,8 +297,8 @@ def advise_case(
     return dataclasses.replace(advice, cases=tuple(sorted(cases, key=lambda case: _rank(advice, case))))
 
 
-def _require_devices(devices: Sequence[int], hardware: Hardware | None, platform: str) -> None:
-    for count in devices:
+def _require_devices(devices: Sequence[Any], hardware: Hardware | None, platform: str) -> None:
+    for count in devices or [devices]:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise Refusal(f"devices must be positive integers, such as [1, 2], not {count!r}")
         if hardware is not None:

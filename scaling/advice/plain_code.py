@@ -187,7 +187,8 @@ def _write_derivative(
         seed = "jnp.asarray(colors == i, flat.dtype)"
         stacked = f"jax.vmap({'row' if is_reverse else 'column'})(jnp.arange({count}))[colors]"
     body += (_REVERSE if is_reverse else _FORWARD).format(seed=seed, stacked=stacked)
-    body += "" if coloring is None else "    J = jnp.where(nonzero, J, 0)\n"
+    # The product with 0 is nan where a dense Jacobian has nan, too.
+    body += "" if coloring is None else "    J = J * nonzero\n"
     # The derivative of an array by an array is an array. The outputs of a gradient are like its inputs.
     outputs = [problem.output_structs()] if problem.target == "jacobian" else []
     is_plain = single and jax.tree_util.all_leaves([*outputs, *inputs])

@@ -9,6 +9,7 @@ import dataclasses
 import importlib
 import inspect
 import itertools
+import re
 import sys
 import types
 import zlib
@@ -32,6 +33,7 @@ from scaling.options.pytrees import describe
 TARGETS = ("jacobian", "hessian", "hvp", "gauss_newton")
 PRODUCTS = ("hvp", "gauss_newton")  # targets with a further argument, a direction for each point
 _numbers = itertools.count(1)  # a second function of the same name is another workload
+_is_floating = lambda array: jnp.issubdtype(array.dtype, jnp.floating)  # noqa: E731
 _leaf_names = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
 
 
@@ -58,8 +60,8 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """Return the name of the function, or "f" if it has no name, such as a lambda expression."""
-        name = getattr(self.function, "__name__", "f")
+        """Return the name that the function is imported by, else its own name, or "f" if it has none."""
+        name = self.import_line.rpartition(" ")[2] or getattr(self.function, "__name__", "f")
         return name if name.isidentifier() else "f"
 
     @property
@@ -109,7 +111,7 @@ def make_problem(
         )
     inputs = {**points, **shared}
     names = _read_wrt(wrt if wrt not in (None, "") else next(iter(points)), inputs)
-    dtypes = {str(a.dtype) for a in jax.tree.leaves(inputs) if not jnp.issubdtype(a.dtype, jnp.integer)}
+    dtypes = {str(a.dtype) for a in jax.tree.leaves(inputs) if _is_floating(a)}
     if len(dtypes) > 1 or not dtypes <= set(DTYPES):
         raise Refusal(
             f"the inputs have the dtypes {', '.join(sorted(dtypes))}: use one of {', '.join(DTYPES)} for all"
@@ -128,13 +130,13 @@ def _read_inputs(group: str, inputs: Any) -> dict[str, Any]:
         is_abstract = isinstance(leaf, jax.ShapeDtypeStruct)
         is_key = jnp.issubdtype(getattr(leaf, "dtype", float), jax.dtypes.extended)
         array = leaf if is_abstract or is_key else np.asarray(leaf)
-        if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer)):
+        if not any(jnp.issubdtype(array.dtype, kind) for kind in (jnp.floating, jnp.integer, jnp.bool_)):
             raise Refusal(
                 f"input {_leaf_names(path)!r} is {describe(leaf)}: inputs are arrays of real numbers"
             )
-        is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64, np.uint32)
+        is_wide = not is_abstract and array.size and array.dtype in (np.int64, np.uint64)
         if is_wide and not -(2**31) <= int(array.min()) <= int(array.max()) < 2**31:
-            words = f"has integers from {array.min()} to {array.max()}, but integers are int32 here"
+            words = f"has integers from {array.min()} to {array.max()}, but integers have 32 bits here"
             raise Refusal(f"input {_leaf_names(path)!r} {words}: use smaller ones, or floating point")
         dtype = jax.dtypes.canonicalize_dtype(array.dtype)
         return jax.ShapeDtypeStruct(array.shape, dtype) if is_abstract else array.astype(dtype)
@@ -153,10 +155,8 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
     for name in names:
         if name not in inputs:
             raise unknown_name("input to differentiate by (wrt)", name, inputs)
-        if any(jnp.issubdtype(a.dtype, jnp.integer) for a in jax.tree.leaves(inputs[name])):
-            raise Refusal(
-                f"wrt={name} contains integers: give them in an input of their own, or convert them"
-            )
+        if dtypes := [str(a.dtype) for a in jax.tree.leaves(inputs[name]) if not _is_floating(a)]:
+            raise Refusal(f"wrt={name} contains {dtypes[0]}: give it in an input of its own, or convert it")
     return names
 
 
@@ -168,7 +168,16 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = tuple(p.name for p in positional)
     required = {p.name for p in positional if p.default is p.empty}
-    if unknown := [name for name in inputs if name not in names]:
+    others = [p for p in parameters if p not in positional]  # by keyword only, or *args and **kwargs
+    unbound = [p.name for p in others if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    unknown = [name for name in inputs if name not in names]
+    unordered = [name for name in unknown if any(p.name == name or p.kind != p.KEYWORD_ONLY for p in others)]
+    if names_without_position := [*unbound, *unordered]:
+        raise Refusal(
+            f"{names_without_position[0]!r} is no positional parameter of the function: bind its value by "
+            f"functools.partial, or give a function such as lambda {', '.join(inputs)}: ..."
+        )
+    if unknown:
         raise unknown_name("parameter of the function", unknown[0], names or ["none"])
     if required - set(inputs) or set(names[: len(inputs)]) != set(inputs):
         missing = ", ".join(name for name in names if name not in inputs)
@@ -186,7 +195,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
         whole_mode: a function of the whole batch that computes the derivative, for mode=vmap_grad. If it is
             None, that mode is not available.
     """
-    by_name = lambda call: lambda **inputs: call(*(inputs[name] for name in problem.arguments))  # noqa: E731
+    by_name = lambda call: lambda **inputs: call(*_arguments(problem, inputs))  # noqa: E731
     workload = Workload(
         by_name(problem.function),
         points={name: _make_specs(name, value, 1) for name, value in problem.points.items()},
@@ -205,10 +214,20 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
             module.__name__, problem.target if is_second else None, points=count, dtype=problem.dtype,
             api="jit", mode="fwd_over_rev" if is_second else "jacfwd", precision="default",
         )  # fmt: skip
+    except Refusal as error:
+        unnamed = rf"((workload|the function of) )?'{re.escape(module.__name__)}'"
+        raise Refusal(re.sub(unnamed, f"the function {problem.name!r}", str(error))) from None
     finally:
         del sys.modules[module.__name__]
         for kind in ("computed reference", "expected result", "pattern", "coloring"):
             process_cache.clear(kind)
+
+
+def _arguments(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
+    """Return the inputs in the order of the parameters. Integers and booleans get their own dtype back."""
+    restore = lambda a, like: a if _is_floating(like) else a.astype(like.dtype)  # noqa: E731
+    given = {**problem.points, **problem.shared}
+    return [jax.tree.map(restore, inputs[name], given[name]) for name in problem.arguments]
 
 
 def _gauss_newton_workload(
@@ -231,7 +250,7 @@ def _gauss_newton_workload(
 
     def multiply(**inputs: Any) -> Any:
         assert whole_mode is not None
-        point = [inputs[name] for name in problem.arguments]
+        point = _arguments(problem, inputs)
         count = jax.tree.leaves([inputs[name] for name in problem.points])[0].shape[0]
         repeat = lambda a: jnp.broadcast_to(a, (count, *a.shape))  # noqa: E731
         direction = tuple(
@@ -252,17 +271,19 @@ def _make_specs(name: str, arrays: Any, skipped: int) -> Any:
     """Return the `InputSpec` of each array of an input, with its values or with generated values.
 
     For a `jax.ShapeDtypeStruct`, the values are random numbers that depend on the name of the input, or zeros
-    for integers. `skipped` is 1 if the arrays have a leading axis of points, otherwise 0.
+    for integers. Integers are int32, to which those of 32 bits wrap around. `skipped` is 1 if the arrays have
+    a leading axis of points, otherwise 0.
     """
 
     def make(path: Any, array: Any) -> InputSpec:
-        shape, integer = tuple(array.shape[skipped:]), bool(jnp.issubdtype(array.dtype, jnp.integer))
+        shape, integer = tuple(array.shape[skipped:]), not _is_floating(array)
         seed = zlib.crc32(f"{name}{_leaf_names(path)}".encode())
 
         def make_rows(_: Any, rows: np.ndarray) -> np.ndarray:
             if not isinstance(array, jax.ShapeDtypeStruct):
                 batch = array if skipped else array[None]
-                return np.asarray(batch[rows % len(batch)], np.float64)
+                some = batch[rows % len(batch)]
+                return np.asarray(some.astype(np.int32) if integer else some, np.float64)
             generator = np.random.default_rng([seed, int(rows[0])])
             return np.zeros((len(rows), *shape)) if integer else uniform(*shape).make(generator, rows)
 

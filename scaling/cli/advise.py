@@ -43,7 +43,7 @@ follows a colon: i=1000:int32. Without a function, the words are fields of one c
 Every derivative is checked before its time is kept. Ctrl-C prints the advice so far.
 Exit status: 0, or 2 for bad input."""
 _SHAPE = re.compile(r"([A-Za-z_]\w*)=(scalar|\d{1,15}(?:,\d{1,15})*)(?::(\w+))?")
-_DTYPES = (*DTYPES, "int32", "int64")
+_DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool")
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "mode", "devices", "hardware")
 _COLUMNS = ["method", "devices", "predicted_seconds", "measured_seconds", "memory_bytes", "left_out"]

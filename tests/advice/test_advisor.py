@@ -149,6 +149,9 @@ def test_the_check_of_a_gauss_newton_product_detects_a_wrong_derivative():
     [
         ({"budget": -1}, "budget must be a number of seconds"),
         ({"devices": [0]}, "devices must be positive integers"),
+        ({"devices": []}, r"devices must be positive integers, such as \[1, 2\], not \[\]"),
+        ({"devices": None}, "devices must be positive integers, such as .*, not None"),
+        ({"hardware": 3}, "unknown hardware 3: choose from a100"),
         ({"devices": [99]}, "devices=99: JAX has 8 cpu devices here"),
         ({"hardware": "h10"}, "unknown hardware 'h10'.* did you mean 'h100'"),
     ],

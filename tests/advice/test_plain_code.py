@@ -191,3 +191,14 @@ def test_a_sparse_jacobian_is_expanded_to_the_dense_one(name):
     assert colors == (coloring and (coloring.column_count, coloring.row_count))
     if coloring:
         assert_equals(problem, plain_code.write_code(problem, case, coloring), jax.jacfwd)
+
+
+def test_a_sparse_jacobian_has_nan_where_the_dense_one_has():
+    problem = make_problem(
+        lambda x: jnp.sqrt(x[1:]) * x[:-1], {"x": np.array([[1.0, 2, 0, 3, 4, 5, 6, 7, 8]])}
+    )
+    with registered(problem) as case:
+        coloring = candidates.find_coloring(case)
+    code = plain_code.write_code(problem, dataclasses.replace(case, mode=candidates.CODED), coloring)
+    assert np.isnan(run_plainly(problem, code)).any()
+    assert_equals(problem, code, jax.jacfwd)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from scaling.advice import candidates
 from scaling.advice.problem import import_function, make_problem, registered
 from scaling.core import inputs, workload
 from scaling.core.case import Refusal
@@ -34,13 +35,21 @@ def force(x, k, scale=1.0):
         ((force, {"x": X}, {"stifness": K}), ["parameter of the function 'stifness'", "x, k, scale"]),
         ((force, {"x": X}, {"k": "soft"}), ["'k' is the text 'soft'", "arrays of real numbers"]),
         ((force, {"x": X}, {"k": {}}), ["'k' is an empty dict"]),
-        ((force, {"x": X > 0}, {"k": K}), ["'x' is a NumPy array of shape (6, 3) and dtype bool"]),
+        ((force, {"x": 1j * X}, {"k": K}), ["'x' is a NumPy array of shape (6, 3) and dtype complex"]),
+        ((force, {"x": X > 0, "k": X}), ["wrt=x contains bool"]),
+        ((lambda x, *, k: k * x, {"x": X}), ["'k' is no positional parameter", "functools.partial"]),
+        ((lambda x, *, k=1: k * x, {"x": X}, {"k": K}), ["'k' is no positional", "lambda x, k: ..."]),
+        ((lambda *args: args[0], {"x": X}), ["'x' is no positional parameter", "lambda x: ..."]),
+        ((lambda x, *, k=1: k * x, {"y": X}), ["parameter of the function 'y'"]),
         ((force, {"x": X, "k": K}), ["x has 6", "k has 2", "belongs in shared"]),
         ((force, {"x": X[0, 0]}, {"k": K}), ["x has 0"]),
         ((force, {"x": np.ones((99, 9)).tolist()}), ["x.0.3 has 0, ...; an input", "use np.array(list)"]),
-        ((force, {"x": X}, {"k": np.array([2**31, 0])}), ["'k' has integers from 0 to 2147483648", "int32"]),
+        (
+            (force, {"x": X}, {"k": np.array([2**31, 0])}),
+            ["'k' has integers from 0 to 2147483648", "32 bits"],
+        ),
         ((force, {"x": X}, {"k": K}, "y"), ["(wrt) 'y'", "x, k"]),
-        ((force, {"x": X}, {"k": np.arange(2)}, "k"), ["wrt=k contains integers"]),
+        ((force, {"x": X}, {"k": np.arange(2)}, "k"), ["wrt=k contains int"]),
         ((force, {"x": X}, {"k": K.astype(np.float64)}), ["float32, float64", "use one of"]),
         ((force, {"x": X}, {"k": K}, "x", "hesian"), ["unknown target 'hesian'", "did you mean 'hessian'"]),
     ],
@@ -70,6 +79,56 @@ def test_the_workload_computes_the_function_at_the_given_data_and_goes_away():
         np.testing.assert_allclose(built.function(**at_point), data["a"][4] * K[0])
     with pytest.raises(Refusal, match="unknown workload"):
         workload.module(case.workload)
+
+
+def test_integers_and_booleans_keep_their_dtype_and_value():
+    data = {
+        "key": jax.random.PRNGKey(2**32 - 1), "image": np.full(3, 200, np.uint8), "is_on": np.array([True, False, True])
+    }  # fmt: skip
+    found = []
+
+    def function(x, data):
+        found.append({name: a.dtype for name, a in data.items()})
+        noise = jax.random.normal(data["key"], (3,)) + (data["image"] + data["image"])
+        return jnp.where(data["is_on"], x * noise, ~data["is_on"])
+
+    problem = make_problem(function, {"x": X}, {"data": data})
+    with registered(problem) as case:
+        built = workload.build(case)
+        value = built.function(
+            **{n: a[0] if n == "x" else a for n, a in inputs.input_arrays(case, built).items()}
+        )
+    assert found[-1] == {"key": np.uint32, "image": np.uint8, "is_on": np.bool_}
+    np.testing.assert_array_equal(value, function(X[0], data))
+
+
+@pytest.mark.parametrize(
+    "function", [lambda x: None, lambda x: jnp.argsort(x), lambda x: x[:0], lambda x: 1 / 0]
+)
+def test_a_message_on_a_function_has_its_name(function):
+    function.__name__ = "shrink"
+    problem = make_problem(function, {"x": X})
+    with (
+        pytest.raises(Refusal, match=r"^the function 'shrink' (returns|must|has|fails)"),
+        registered(problem) as case,
+    ):
+        candidates.list_candidates(case)
+
+
+def test_the_code_calls_the_function_by_the_name_that_it_imports():
+    line = "from springs import fast"
+    for function in (jax.jit(force), functools.partial(force), lambda x, k: k * x[1:]):
+        assert make_problem(function, {"x": X}, {"k": K}, import_line=line).name == "fast"
+    assert make_problem(jax.jit(force), {"x": X}, {"k": K}).name == "force"
+
+
+def test_a_message_on_an_input_has_the_name_of_the_function():
+    problem = make_problem(force, {"x": {"a+b": X}}, {"k": K})
+    with (
+        pytest.raises(Refusal, match=r"'x.a\+b' of the function 'force' has '\+'"),
+        registered(problem) as case,
+    ):
+        candidates.list_candidates(case)
 
 
 def test_a_shape_draws_points_that_differ_and_integers_that_index():
