@@ -29,7 +29,7 @@ _POINTS = 16  # the most points at which the function is examined, and the most 
 _SCREENED_TOGETHER = 2**22  # elements of the intermediate results of all points of a call
 _MOST_SCREENED = 2**26  # of these elements in all; further points are not screened
 _LEAST_CONFIRMED_SHARE = 0.1  # of the outputs; the others may have a derivative too small for a difference
-_PERTURBATIONS = 2  # the number of perturbed inputs from which the rounding error of values is estimated
+_PERTURBATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
 _MOST_RELATIVE_TO_ROUNDING = 2.0  # a larger difference between dtypes is not explained by rounding
 
 
@@ -115,12 +115,10 @@ def _make_evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
 def _values_and_noise(
     evaluation: Evaluation, arrays: Arrays, roundoff: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values, (points, outputs), and their change if the inputs change by four unit roundoffs."""
+    """Return the values, (points, outputs), and their change by random rounding errors."""
     center, generator = evaluations.values(evaluation, arrays), np.random.default_rng(0)
-    perturbed = [
-        evaluations.values(evaluation, fd_check.perturb(evaluation, arrays, 4 * roundoff, generator))
-        for _ in range(_PERTURBATIONS)
-    ]
+    pairs = fd_check.with_rounding(evaluation, arrays, 4 * roundoff, generator, _PERTURBATIONS)
+    perturbed = [evaluations.values(*pair) for pair in pairs]
     return center, np.max(np.abs(np.array(perturbed) - center), axis=0)
 
 
@@ -218,7 +216,7 @@ def _verify(
                 examined = fd_check.confirm(level, _inputs_at(case, workload, points), roundoff, generator)
                 result = examined if examined.is_wrong.any() else result
         # In few digits, rounding can make a difference wrong at some points.
-        if np.mean(result.is_wrong) > (0.5 if obstacle else 0.0) and not is_unsure:
+        if np.mean(result.is_wrong) > (0.0 if is_exact else 0.5) and not is_unsure:
             wrong = (
                 "the function's own derivative differs from finite differences of its values by "
                 f"{result.largest_difference:.3g}: a rule of its own (custom_jvp, custom_vjp, stop_gradient) "

@@ -20,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
+from scaling.options.reference.random_rounding import with_random_rounding
+
 Arrays = Mapping[str, np.ndarray]
 ArrayFunction = Callable[[Any], jax.Array]
 
@@ -38,6 +40,7 @@ class Evaluation:
     dtype: str  # the dtype of the other inputs
     width: int = 1  # the number of elements of the largest intermediate result at one point
     transposed: bool = False  # whether the JVP is computed as the transpose of the VJP
+    rounding_seed: int = 0  # if it is not 0, selects random rounding errors of all intermediate results
 
 
 @contextlib.contextmanager
@@ -162,9 +165,19 @@ def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray]
     return {name: x for name, x in cast.items() if name in evaluation.per_point}, shared
 
 
-@functools.lru_cache(maxsize=64)
 def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
     """Return a jitted function: (per-point inputs, shared inputs, *seeds) -> array (points, ...)."""
+    seed = evaluation.rounding_seed
+    if not seed:
+        return _compiled(evaluation, kernel)
+    return functools.partial(
+        _compiled(dataclasses.replace(evaluation, rounding_seed=1), kernel), np.uint32(seed)
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
+    """Return the function of `_jitted`. If `rounding_seed` is set, its first argument is the seed."""
     compute, seed_axes = _KERNELS[kernel]
 
     def at_point(per_point: dict[str, Any], shared: dict[str, Any], *seeds: Any) -> jax.Array:
@@ -177,7 +190,10 @@ def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
 
         return compute(evaluation, f, x, *seeds)
 
-    return jax.jit(jax.vmap(at_point, in_axes=(0, None, *seed_axes)))
+    batched = jax.vmap(at_point, in_axes=(0, None, *seed_axes))
+    if not evaluation.rounding_seed:
+        return jax.jit(batched)
+    return jax.jit(lambda seed, *arguments: with_random_rounding(batched, seed)(*arguments))
 
 
 def _jvp(

@@ -4,7 +4,8 @@ A wrong derivative rule of the function (`jax.custom_jvp`, `jax.custom_vjp`, `st
 wrong derivative in every dtype and AD mode. It can be detected only from the values of the function.
 """
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,8 +61,8 @@ def confirm(
     derivatives = _derivatives(evaluation, arrays, directions)
     norm = np.sqrt(np.mean(derivatives**2, axis=0))
     perturbed = [
-        _derivatives(evaluation, perturb(evaluation, arrays, 4 * roundoff, generator), directions)
-        for _ in range(_PERTURBATIONS)
+        _derivatives(*pair, directions)
+        for pair in with_rounding(evaluation, arrays, 4 * roundoff, generator, _PERTURBATIONS)
     ]
     rounding = np.max(np.abs(np.array(perturbed) - derivatives), axis=(0, 1))
     is_nonzero = norm > 8 * rounding
@@ -73,7 +74,7 @@ def confirm(
         differences = _central_differences(evaluation, arrays, direction)
         difference, error = _select_difference(differences, np.maximum(noise, _least_jump(differences)))
         size = np.maximum(norm, np.abs(difference))
-        allowed = _RELATIVE_TOLERANCE * size + value_rounding
+        allowed = _RELATIVE_TOLERANCE * size + value_rounding + 4 * rounding
         differs = ~(np.abs(exact - difference) <= allowed + 4 * error)
         differs &= ~_agrees_at_several_steps(differences, exact, allowed, least_noise)
         if differs.any():
@@ -126,6 +127,15 @@ def random_direction(
     return direction
 
 
+def with_rounding(
+    evaluation: Evaluation, arrays: Arrays, relative: float, generator: np.random.Generator, count: int
+) -> Iterator[tuple[Evaluation, Arrays]]:
+    """Yield evaluations with random rounding errors, each with inputs that `perturb` returns."""
+    for seed in range(1, count + 1):
+        rounded = dataclasses.replace(evaluation, rounding_seed=seed)
+        yield rounded, perturb(evaluation, arrays, relative, generator)
+
+
 def perturb(
     evaluation: Evaluation, arrays: Arrays, relative: float, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
@@ -151,7 +161,7 @@ def _value_noise(
     larger of the first and the fourth differences at short steps, which consist of rounding errors only.
     """
     center = values(evaluation, arrays)
-    perturbed = [values(evaluation, perturb(evaluation, arrays, 2 * roundoff, generator)) for _ in range(3)]
+    perturbed = [values(*pair) for pair in with_rounding(evaluation, arrays, 2 * roundoff, generator, 3)]
     least = roundoff * np.abs(center) + np.max(np.abs(np.array(perturbed) - center), axis=0)
     direction = random_direction(evaluation, arrays, generator)
     largest, nonzero_steps = np.zeros(center.shape), np.zeros(center.shape, int)

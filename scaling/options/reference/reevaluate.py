@@ -1,8 +1,8 @@
-"""Reevaluate entries that failed the check at perturbed inputs, to distinguish rounding from wrong results.
+"""Reevaluate entries that failed the check with random rounding errors, to distinguish rounding from errors.
 
-The inputs are perturbed by a few unit roundoffs, and the derivative is evaluated in the dtype of the case.
-How much an entry varies among these evaluations is an estimate of its rounding error. The entry passes if its
-error is not larger than the tolerance plus this estimate.
+The derivative is evaluated several times in the dtype of the case, each time with other rounding errors of
+all intermediate results (random_rounding.py). The range of an entry among these evaluations estimates its
+rounding error. The entry passes if its error is not larger than the tolerance plus a multiple of the range.
 """
 
 import functools
@@ -13,15 +13,19 @@ import numpy as np
 
 from scaling.core.check import CheckProgress, EntryComparison, PointsComparison
 from scaling.core.reference import Arrays, ReferenceSpec, reduce_reference
-from scaling.core.tolerances import ROUNDINGS, ROUNDOFF, Jacobians, relative_error
+from scaling.core.tolerances import Jacobians, relative_error
 from scaling.options.reference import evaluation as evaluations
 from scaling.options.reference import fd_check
 from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluation import Evaluation
 
+_EVALUATIONS = 16
+_PERTURBATION_ROUNDINGS = 2  # by which each evaluation changes the inputs, in unit roundoffs
 _ROUNDINGS_OF_VALUE = 64  # the unit roundoffs of a value that its derivative may contain as an error
-_PERTURBATIONS, _PERTURBATION_ROUNDINGS = 8, 2  # their number, and their size in unit roundoffs
-_MOST_POINTS, _MOST_COLUMNS = 8, 32  # the most points and columns of a block that are reevaluated
+_RANGES = 3  # the multiple of the range of an entry that rounding explains
+_MOST_COLUMNS = 32  # the most columns of a block that are reevaluated
+_LEAST_POINTS = 8  # of a block that are reevaluated, if more than these fail,
+_MOST_ENTRIES = 2**18  # or more points, up to this number of entries of the block
 
 Columns = np.ndarray | slice
 
@@ -69,12 +73,16 @@ def _reevaluate_block(
     sizes = np.broadcast_to(comparison.scale, comparison.expected.shape)
     axes = (0, 1) if len(sizes) == 1 and sizes.ndim > 1 else 0
     typical = np.sqrt(np.mean(sizes**2, axis=axes, keepdims=True))[0][..., columns]
-    noise, natural_size, is_hidden = _estimate_rounding_errors(retry, spec.tolerance * typical)
+    noise, natural_size = _estimate_rounding_errors(retry)
+    # The function's values may contain this rounding error, whatever the mode.
+    value_rounding = _ROUNDINGS_OF_VALUE * spec.roundoff * np.sqrt(spec.workload.terms) * natural_size
+    noise = np.maximum(noise, np.minimum(spec.tolerance * typical, value_rounding))
     error, limit = np.abs(retry.got - retry.want), spec.tolerance * retry.size
-    size = np.where(is_hidden, np.maximum(retry.size, natural_size), retry.size)
+    is_hidden = noise > spec.max_tolerance * retry.size
+    size = np.where(is_hidden, np.maximum(np.maximum(retry.size, typical), natural_size), retry.size)
     passes, allowed = error <= limit, spec.tolerance + relative_error(noise, size)
     is_coarse = ~(allowed <= spec.max_tolerance)
-    is_wrong = ~passes & ~(error <= limit + np.where(is_coarse, 4 * noise, noise))
+    is_wrong = ~passes & ~(error <= limit + noise)
     is_excluded = ~passes & ~is_wrong & is_coarse
     point_is_wrong, point_errors = np.zeros(len(errors), bool), np.zeros(len(errors))
     point_is_wrong[points] = is_wrong.reshape(len(is_wrong), -1).max(axis=1)
@@ -87,8 +95,7 @@ def _reevaluate_block(
     errors[points[:, None], ..., columns] = 0.0
     failed = errors > comparisons.allowed
     excluded_share = float(np.mean(is_excluded[~passes])) if (~passes).any() else 0.0
-    reevaluated = points.size if isinstance(columns, slice) else columns.size
-    comparisons.undecided_entries += int(excluded_share * max(int(failed.sum()), reevaluated))
+    comparisons.undecided_entries += int(is_excluded.sum() + excluded_share * failed.sum())
     if failed.any() and not excluded_share and not is_hidden.any():
         by_point = errors.reshape(len(errors), -1)
         comparisons.record_errors(block, by_point.max(axis=1), failed.reshape(by_point.shape).max(axis=1))
@@ -100,7 +107,8 @@ def _choose_entries(
     """Return the indices of the points and of the columns to reevaluate, or all columns as `slice(None)`."""
     failed = errors > spec.tolerance
     by_point = failed.reshape(len(failed), -1)
-    points = _choose_failed(by_point.max(axis=1), errors.reshape(by_point.shape).max(axis=1), _MOST_POINTS)
+    most = max(_LEAST_POINTS, _MOST_ENTRIES // by_point.shape[1])
+    points = _choose_failed(by_point.max(axis=1), errors.reshape(by_point.shape).max(axis=1), most)
     is_linear = spec.reduction.linear_in_inputs and not spec.reduction.sums_points
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
     if not (has_columns and is_linear):
@@ -110,13 +118,16 @@ def _choose_entries(
 
 
 def _choose_failed(failed: np.ndarray, errors: np.ndarray, most: int) -> np.ndarray:
-    """Return sorted indices of up to `most` failed elements: half the largest errors, half evenly spaced."""
-    indices = np.flatnonzero(failed)
-    order = indices[np.argsort(-errors[indices], kind="stable")]
-    worst, rest = order[: most // 2], np.sort(order[most // 2 :])
-    if len(rest):
-        rest = rest[np.linspace(0, len(rest) - 1, min(len(rest), most - most // 2)).astype(int)]
-    return np.unique(np.concatenate([worst, rest]))
+    """Return sorted indices of failed elements, at most `most`: half the largest errors, half evenly spaced.
+
+    If all fit, elements that passed fill up to a power of two, so that few programs are compiled.
+    """
+    order, failures = np.argsort(-errors, kind="stable"), int(failed.sum())
+    if failures <= most:
+        return np.sort(order[: min(most, 1 << (failures - 1).bit_length())])
+    worst, rest = order[: most // 2], np.sort(order[most // 2 : failures])
+    spaced = np.linspace(0, len(rest) - 1, most - most // 2).astype(int)
+    return np.sort(np.concatenate([worst, rest[spaced]]))
 
 
 def _make_retry(
@@ -143,62 +154,25 @@ def _make_retry(
     return Retry(spec, native, arrays, got, want, size, measure)
 
 
-def _estimate_rounding_errors(retry: Retry, typical: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Estimate the rounding error and the magnitude of each entry of a `Retry`.
+def _estimate_rounding_errors(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rounding error of each entry in the dtype of the case, and the result of `_natural_size`.
 
-    Args:
-        typical: the tolerance times the typical size of each entry. It limits the error that is
-            attributed to the rounding of the function's values.
-
-    Returns:
-        The absolute rounding error of each entry.
-        The magnitude of each entry, estimated by `_natural_size`.
-        Whether rounding dominates each entry: its rounding error is large relative to `Retry.size`, and the
-            rounding of the function's values explains this error.
-    """
-    spec, computed = retry.spec, retry.spec.computed
-    noise, natural_size = _native_noise(retry)
-    value_rounding = _relative_value_rounding(spec) * natural_size
-    noise = np.maximum(noise, np.minimum(typical, value_rounding))
-    reference_noise = _reference_noise(retry)
-    # If a reference consists of rounding error only, the error of the result is larger than the reference by
-    # the ratio of the unit roundoffs.
-    is_zero = retry.size <= 8 * reference_noise
-    reference_roundoff = ROUNDOFF[computed.evaluation.dtype] if computed else spec.roundoff
-    largest = noise.max(axis=tuple(range(1, noise.ndim)), keepdims=True)
-    zero_noise = np.maximum(largest, ROUNDINGS * reference_noise * spec.roundoff / reference_roundoff)
-    noise = np.where(is_zero, zero_noise, noise)
-    is_hidden = (is_zero | (noise > spec.max_tolerance * retry.size)) & (noise <= value_rounding)
-    return noise, natural_size, is_hidden
-
-
-def _native_noise(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rounding error of the entries in the dtype of the case, and the result of `_natural_size`.
-
-    The rounding error of an entry is the largest of three estimates:
-
-    - the range of the entry at perturbed inputs,
-    - the median over all entries of the relative range, times the size of the entry,
-    - twice the error of the entry if JAX computes it in this dtype, maximized over the last axis. This
-      includes cancellation, such as in 1 - tanh(x)^2 where tanh(x) is close to 1. An error larger than the
-      rounding of the function's values explains is ignored, because the derivative may be wrong.
-
-    If the function cannot be evaluated, both results are zero.
+    The rounding error is three times the range of the entry among evaluations with random rounding errors,
+    and relative to the size of the entry at least the median of all entries. If the function cannot be
+    evaluated, both results are zero.
     """
     native, want, size = retry.native, retry.want, retry.size
+    generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * retry.spec.roundoff
     try:
         with evaluations.evaluation_context(native.dtype):
-            perturbed = _evaluate_perturbed(retry, native, retry.spec.roundoff)
-            center = retry.measure(native, retry.arrays)
+            pairs = fd_check.with_rounding(native, retry.arrays, relative, generator, _EVALUATIONS)
+            rounded = np.array([retry.measure(*pair) for pair in pairs])
             value = np.abs(evaluations.values(native, retry.arrays))
     except Exception:
         return np.zeros((1,) * want.ndim), np.zeros((1,) * want.ndim)
-    natural_size = _natural_size(retry, value)
-    noise = perturbed.max(axis=0) - perturbed.min(axis=0)
+    noise = _RANGES * (rounded.max(axis=0) - rounded.min(axis=0))
     noise = np.maximum(noise, size * min(1.0, float(np.median(relative_error(noise, size)))))
-    error = np.abs(center - want)
-    error = np.where(error <= _relative_value_rounding(retry.spec) * natural_size, 2 * error, 0.0)
-    return np.maximum(noise, error.max(axis=-1, keepdims=True)), natural_size
+    return noise, _natural_size(retry, value)
 
 
 def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
@@ -218,34 +192,6 @@ def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
     if shape[1] != size.shape[1]:
         size = size.max(axis=1, keepdims=True)
     return size.reshape(*size.shape, *[1] * (len(shape) - 2))
-
-
-def _reference_noise(retry: Retry) -> np.ndarray:
-    """Return the largest change of a computed reference at perturbed inputs, for each point.
-
-    The result broadcasts to the shape of the entries: (points, 1, ...), or a zero (1,) for a closed form.
-    """
-    computed = retry.spec.computed
-    if computed is None:
-        return np.zeros(1)
-    evaluation: Evaluation = computed.evaluation
-    with evaluations.evaluation_context(evaluation.dtype):
-        perturbed = _evaluate_perturbed(retry, evaluation, max(ROUNDOFF[evaluation.dtype], computed.inside))
-    change = np.abs(perturbed - retry.want)
-    return np.asarray(change.max(axis=(0, *range(2, change.ndim))).reshape(-1, *[1] * (change.ndim - 2)))
-
-
-def _evaluate_perturbed(retry: Retry, evaluation: Evaluation, roundoff: float) -> np.ndarray:
-    """Return the entries evaluated at several perturbed inputs: (perturbations, *shape of the entries)."""
-    generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * roundoff
-    perturbed = [
-        fd_check.perturb(evaluation, retry.arrays, relative, generator) for _ in range(_PERTURBATIONS)
-    ]
-    return np.array([retry.measure(evaluation, arrays) for arrays in perturbed])
-
-
-def _relative_value_rounding(spec: ReferenceSpec) -> float:
-    return _ROUNDINGS_OF_VALUE * spec.roundoff * float(np.sqrt(spec.workload.terms))
 
 
 def _expected_result(

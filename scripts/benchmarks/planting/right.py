@@ -240,6 +240,9 @@ DOUBLE: tuple[Fields, ...] = ({"dtype": "float64"},)
 LAYOUTS: tuple[Fields, ...] = (
     {}, {"jit": False, "mode": "jacrev"}, {"api": "pmap", "devices": 2}, {"points": 1000, "mode": "linearize"},
 )  # fmt: skip
+MANY: tuple[Fields, ...] = (
+    {"points": 100}, {"points": 1000, "mode": "jacrev"}, {"points": 100, "dtype": "float64"},
+)  # fmt: skip
 TWICE: tuple[Fields, ...] = (
     {"target": "hessian", "mode": "fwd_over_rev"}, {"target": "hvp", "mode": "rev_over_rev", "dtype": "float64"},
 )  # fmt: skip
@@ -424,6 +427,25 @@ SCALED = {
 }
 
 _SUMS = {"outputs": "jacrev", "inputs": "jacfwd", "vector": "jacfwd", "norm": "jacrev", "gram": "jacfwd"}
+# The derivative of a saturated or steep function is small or cancels at most points.
+STEEP = {
+    name: CorrectFunction(function, cases=MANY)
+    for name, function in {
+        "tanh(10 x)": lambda x: jnp.tanh(10 * x),
+        "tanh(100 x)": lambda x: jnp.tanh(100 * x),
+        "sigmoid(30 x)": lambda x: jax.nn.sigmoid(30 * x),
+        "gelu(5 x)": lambda x: jax.nn.gelu(5 * x),
+        "softmax(30 x)": lambda x: jax.nn.softmax(30 * x),
+        "saturated network": lambda x: jnp.tanh(_like(x, 5, x.size, low=-9, high=9) @ x),
+        "sinc": jnp.sinc,
+        "sinc near 0": lambda x: jnp.sinc(0.01 * x),
+        "1 - cos, small": lambda x: 1 - jnp.cos(0.01 * x),
+        "sqrt(1 + x) - 1": lambda x: jnp.sqrt(1 + 1e-3 * x**2) - 1,
+        "steep Gaussian": lambda x: jnp.exp(-20 * x**2),
+        "difference of exponentials": lambda x: jnp.exp(5 * x) - jnp.exp(5 * jnp.roll(x, 1)),
+    }.items()
+}
+
 SHAPED = {
     "one input": CorrectFunction(jnp.sin, n=1, cases=BRIEF),
     "one input, cubed": CorrectFunction(lambda x: x[0] ** 3, positive, n=1, cases=EVERY),
@@ -570,6 +592,7 @@ RIGHT: dict[str, CorrectFunction] = (
     | CONTROLLED
     | INDEXED
     | IN_OTHER_DTYPES
+    | STEEP
 )
 VARIANTS = tuple(RIGHT)
 _MODES = ("jacfwd", "jacrev", "linearize")  # used in rotation for functions without `cases`
