@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scaling.analysis import curves, scaling_fits
-from scaling.analysis.ratios import Estimate
+from scaling.analysis.estimate import Estimate
 from scaling.analysis.scaling_fits import AMDAHL, GUSTAFSON, UNIVERSAL
 from scaling.analysis.timings import pool_processes
 
