@@ -155,12 +155,16 @@ def pytest_configure():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def runs_by_default(item):
+    return item.get_closest_marker("default") or not any(map(item.get_closest_marker, tiers.TIERS))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Apply the markers `thin` and `sample`, and run the slowest modules first, so that all workers end together."""
+    """Apply the markers `thin`, `sample` and `fraction`, and run the slowest modules first, so that all workers end together."""
     order = {name: number for number, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
-    counts = Counter()
+    counts, kept = Counter(), []
     for item in items:
         function = item.nodeid.partition("[")[0]
         index = counts[function]
@@ -171,6 +175,10 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(tier)
         if (sample := item.get_closest_marker("sample")) and index % sample.args[0] == 0:
             item.add_marker("default")
+        fraction = item.get_closest_marker("fraction")
+        if not fraction or index % fraction.args[0] == 0 or runs_by_default(item):
+            kept.append(item)
+    items[:] = kept
 
 
 def pytest_collection_finish():
