@@ -124,7 +124,6 @@ COMPILED = [
         ["bfloat16"],
         jit=True,
     ),
-    *cases({"poisson": PROBLEMS["poisson"]}, ["grad_of_sum"], jit=True),
 ]
 
 
