@@ -181,6 +181,13 @@ def pytest_collection_modifyitems(items):
     items[:] = kept
 
 
+def pytest_ignore_collect(collection_path, config):
+    """Leave out a module without a test of the tiers that `-m` selects."""
+    if collection_path.match("test_*.py") and not tiers.may_match(collection_path, config.option.markexpr):
+        return True
+    return None
+
+
 def pytest_collection_finish():
     """Exempt imported modules from garbage collection, which every failed case triggers in its process."""
     gc.freeze()

@@ -60,9 +60,10 @@ def skip_reason(case):
 
 
 def cases(problems, devices=(1, 2), **fields):
-    """Return the supported cases of these problems as test parameters with readable ids."""
-    parameters = {}
-    for (name, problem), mode, batch, count in itertools.product(problems.items(), MODES, BATCHES, devices):
+    """Return the supported cases of these problems as test parameters with readable ids; the device counts take turns."""
+    parameters, turn = {}, itertools.cycle([*devices, *reversed(devices)])
+    for (name, problem), mode, batch in itertools.product(problems.items(), MODES, BATCHES):
+        count = next(turn)
         case = make_case(**problem | {"mode": mode, "batch": batch, "devices": count} | fields)
         if skip_reason(case) is None:
             parameters.setdefault(case.key, pytest.param(case, id=f"{name}-{mode}-{batch}-{count}"))
