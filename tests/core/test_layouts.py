@@ -34,35 +34,19 @@ ONCE = Sampling(least=1, most=1, warm_up=0.0)
 ENVIRONMENT = {"digest": "test", "platform": "cpu"}
 PROBLEMS = {  # few device counts divide these sizes evenly
     "rbf": {"workload": "rbf", "points": 7, "sizes": {"m": 5}},
-    "rbf in three dimensions": {
-        "workload": "rbf",
-        "points": 5,
-        "variant": "squared",
-        "sizes": {"d": 3, "m": 11},
-    },
+    "rbf in three dimensions": {"workload": "rbf", "points": 5, "variant": "squared", "sizes": {"d": 3, "m": 11}},
     "rbf grad": {"workload": "rbf", "target": "grad", "sizes": {"m": 13}},
     "linear by W": {"workload": "linear", "points": 5, "sizes": {"p": 3, "o": 7}},
     "linear by both": {"workload": "linear", "points": 3, "sizes": {"p": 2, "o": 5}, "wrt": "W+X"},
-    "linear as a whole batch": {
-        "workload": "linear",
-        "points": 3,
-        "sizes": {"p": 3, "o": 5},
-        "batch": "whole",
-    },
+    "linear as a whole batch": {"workload": "linear", "points": 3, "sizes": {"p": 3, "o": 5}, "batch": "whole"},
     "residual by both": {"workload": "residual", "points": 9, "wrt": "m+d"},
     "residual scalar": {"workload": "residual", "points": 10, "wrt": "d+m", "variant": "scalar"},
-    "residual Hessian": {
-        "workload": "residual",
-        "points": 3,
-        "wrt": "d+m",
-        "variant": "scalar",
-        "target": "hessian",
-    },
+    "residual Hessian": {"workload": "residual", "points": 3, "wrt": "d+m", "variant": "scalar", "target": "hessian"},
     "poisson": {"workload": "poisson", "points": 11},
     "poisson as a whole batch": {"workload": "poisson", "points": 11, "batch": "whole"},
     "stencil": {"workload": "stencil", "points": 3, "sizes": {"side": 5}},
     "arrowhead": {"workload": "arrowhead", "points": 3, "sizes": {"n": 7}},
-}
+}  # fmt: skip
 MESHES = ("8x1", "4x2", "2x4", "1x8")
 SECOND_ORDER = ("residual Hessian",)
 WHOLE_BATCH = ("linear as a whole batch", "poisson as a whole batch")

@@ -67,7 +67,7 @@ INVALID_COUNTS = {
     "a list in a list": "[[1,2]]",
     "a numeral in quotes": "'8'",
     "a huge number": "9" * 40,
-}
+}  # fmt: skip
 INVALID_POINTS = {
     "a float": "1e3", "infinity": "inf", "an empty text": "''", "a numeral of another script": "'٣'",
     "a number with a unit": "8kg", "too many digits for Python": "9" * 5000,
@@ -86,34 +86,20 @@ TABLES["counts"] = (
         for description, text in INVALID_POINTS.items()
     }
     | {
-        "a data seed is negative": Input(
-            (*RBF, "data_seed=-1"), "data_seed must be an integer, zero or more, not -1"
-        ),
-        "a data seed is a fraction": Input(
-            (*RBF, "data_seed=0.5"), "data_seed must be an integer, zero or more, not 0.5"
-        ),
+        "a data seed is negative": Input((*RBF, "data_seed=-1"), "data_seed must be an integer, zero or more, not -1" ),
+        "a data seed is a fraction": Input((*RBF, "data_seed=0.5"), "data_seed must be an integer, zero or more, not 0.5" ),
         "a data seed is a word": Input((*RBF, "data_seed=random"), "data_seed must be .*'random'"),
-        "points are a list with null": Input(
-            (*RBF, "points=[1,null]"), "points must be a positive integer, not None"
-        ),
-        "devices are a list with a word": Input(
-            (*RBF, "devices=[1,two]"), "devices must be a positive integer, not 'two'"
-        ),
+        "points are a list with null": Input((*RBF, "points=[1,null]"), "points must be a positive integer, not None" ),
+        "devices are a list with a word": Input((*RBF, "devices=[1,two]"), "devices must be a positive integer, not 'two'" ),
         "sizes are a list": Input((*RBF, "sizes=[1,2]"), "sizes"),
         "sizes are a number": Input((*RBF, "sizes=3"), "sizes"),
-        "a memory limit has an unknown unit": Input(
-            (*RBF, "memory_limit=2XB"), "memory_limit must be bytes.*2XB"
-        ),
-        "a memory limit is zero bytes": Input(
-            (*RBF, "memory_limit=0GB"), "memory_limit must be a positive integer, not 0"
-        ),
+        "a memory limit has an unknown unit": Input((*RBF, "memory_limit=2XB"), "memory_limit must be bytes.*2XB" ),
+        "a memory limit is zero bytes": Input((*RBF, "memory_limit=0GB"), "memory_limit must be a positive integer, not 0" ),
         "a memory limit is negative": Input((*RBF, "memory_limit=-2GB"), "memory_limit must be bytes.*-2GB"),
         "a memory limit is huge": Input((*RBF, f"memory_limit={'9' * 400}GB"), "memory_limit must be "),
-        "a memory limit has digits of another script": Input(
-            (*RBF, "memory_limit='٣GB'"), "memory_limit must be bytes"
-        ),
+        "a memory limit has digits of another script": Input((*RBF, "memory_limit='٣GB'"), "memory_limit must be bytes" ),
     }
-)
+)  # fmt: skip
 
 INVALID_NAMES = {
     "an unknown word": "nosuch", "an empty text": "''", "a number": "3", "a mapping": "{a: 1}", "a list in a list": "[[x]]",
@@ -166,75 +152,30 @@ TABLES["fields without effect"] = {
     for description, (arguments, pattern) in {
         "a mesh without split=both": ((*FORWARD, "mesh=1x1"), "mesh=1x1 has no effect.*split=both"),
         "an impossible mesh without split=both": ((*FORWARD, "mesh=7x9"), "mesh=7x9.*split=both"),
-        "forward with a mode that is not mixed": (
-            (*FORWARD, "forward=W"),
-            "forward=W has no effect.*mode=mixed",
-        ),
-        "an unknown input forward with a mode that is not mixed": (
-            (*FORWARD, "forward=nope"),
-            "forward.*nope",
-        ),
-        "an overlap without split=data": (
-            (*FORWARD, "overlap=true"),
-            "overlap=true has no effect.*split=data",
-        ),
+        "forward with a mode that is not mixed": ((*FORWARD, "forward=W"), "forward=W has no effect.*mode=mixed"),
+        "an unknown input forward with a mode that is not mixed": ((*FORWARD, "forward=nope"), "forward.*nope"),
+        "an overlap without split=data": ((*FORWARD, "overlap=true"), "overlap=true has no effect.*split=data"),
         "an overlap on one device": (
             (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "overlap=true"),
             "overlap=true has no effect.*devices",
         ),
         "a split with api=jit": ((*FORWARD, "split=seeds"), "split=seeds has no effect with api=jit"),
-        "chunks in a mode without seeds": (
-            (*LINEAR, "mode=analytic", "chunk=4"),
-            "chunk=4 has no effect with mode=analytic",
-        ),
-        "chunks of one seed": (
-            (*LINEAR, "mode=grad_of_sum", "chunk=4"),
-            "chunk=4 has no effect with mode=grad_of_sum",
-        ),
-        "automatic chunks without seeds": (
-            (*LINEAR, "mode=value", "chunk=auto"),
-            "chunk=auto has no effect with mode=value",
-        ),
-        "blocks in a mode without seeds": (
-            (*LINEAR, "mode=analytic", "block=4"),
-            "block=4 has no effect with mode=analytic",
-        ),
-        "blocks with batch=whole": (
-            (*FORWARD, "batch=whole", "block=4"),
-            "block=4 has no effect with batch=whole",
-        ),
-        "blocks with automatic chunks": (
-            (*FORWARD, "chunk=auto", "block=4"),
-            "block=4 has no effect with chunk=auto",
-        ),
-        "a batch with mode=analytic": (
-            (*LINEAR, "mode=analytic", "batch=whole"),
-            "batch=whole has no effect with mode=analytic",
-        ),
-        "coloured seeds with mode=value": (
-            (*LINEAR, "mode=value", "seeds=colored"),
-            "seeds=colored has no effect with mode=value",
-        ),
-        "storage in a mode without seeds": (
-            (*LINEAR, "mode=analytic", "storage=host"),
-            "storage=host has no effect with mode=ana",
-        ),
-        "a remat policy in forward mode": (
-            (*FORWARD, "remat=dots_saveable"),
-            "remat=dots_saveable has no effect with mode=jacfwd",
-        ),
+        "chunks in a mode without seeds": ((*LINEAR, "mode=analytic", "chunk=4"), "chunk=4 has no effect with mode=analytic"),
+        "chunks of one seed": ((*LINEAR, "mode=grad_of_sum", "chunk=4"), "chunk=4 has no effect with mode=grad_of_sum"),
+        "automatic chunks without seeds": ((*LINEAR, "mode=value", "chunk=auto"), "chunk=auto has no effect with mode=value"),
+        "blocks in a mode without seeds": ((*LINEAR, "mode=analytic", "block=4"), "block=4 has no effect with mode=analytic"),
+        "blocks with batch=whole": ((*FORWARD, "batch=whole", "block=4"), "block=4 has no effect with batch=whole"),
+        "blocks with automatic chunks": ((*FORWARD, "chunk=auto", "block=4"), "block=4 has no effect with chunk=auto"),
+        "a batch with mode=analytic": ((*LINEAR, "mode=analytic", "batch=whole"), "batch=whole has no effect with mode=analytic"),
+        "coloured seeds with mode=value": ((*LINEAR, "mode=value", "seeds=colored"), "seeds=colored has no effect with mode=value"),
+        "storage in a mode without seeds": ((*LINEAR, "mode=analytic", "storage=host"), "storage=host has no effect with mode=ana"),
+        "a remat policy in forward mode": ((*FORWARD, "remat=dots_saveable"), "remat=dots_saveable has no effect with mode=jacfwd"),
         "a remat policy in forward over forward": (
             (*LINEAR, "mode=fwd_over_fwd", "target=hvp", "remat=dots_saveable"),
             "remat=dots_saveable has no effect",
         ),
-        "a reduction of a Hessian": (
-            (*LINEAR, "mode=fwd_over_rev", "reduce=gram"),
-            "reduce=gram has no effect.*hessian",
-        ),
-        "a reduction with mode=value": (
-            (*LINEAR, "mode=value", "reduce=gram"),
-            "reduce=gram has no effect with mode=value",
-        ),
+        "a reduction of a Hessian": ((*LINEAR, "mode=fwd_over_rev", "reduce=gram"), "reduce=gram has no effect.*hessian"),
+        "a reduction with mode=value": ((*LINEAR, "mode=value", "reduce=gram"), "reduce=gram has no effect with mode=value"),
         "a reduction with split=data": (
             (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "reduce=gram"),
             "reduce=gram has no effect with split=data",
@@ -311,7 +252,7 @@ TABLES["fields without effect"] = {
         "{parts: {one: {workload: linear, mode: analytic, chunk: 4}}}",
         "chunk=4 has no effect with mode=analytic",
     ),
-}
+}  # fmt: skip
 
 # ---- where
 
