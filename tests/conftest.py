@@ -5,14 +5,14 @@ import os
 import signal
 import subprocess
 import textwrap
-from collections import Counter
+from collections import Counter, defaultdict
 from importlib import metadata
 
 import pytest
 
 from scaling.core.case import Case
 from scaling.core.record import Record
-from tests.support import loaded, tiers
+from tests.support import loaded, pairs, tiers
 from tests.support.commands import COMMAND, COMMAND_TIMEOUT, QUICK, command_environment
 from tests.support.slurm import cluster  # noqa: F401  # a fixture
 
@@ -159,12 +159,20 @@ def runs_by_default(item):
     return item.get_closest_marker("default") or not any(map(item.get_closest_marker, tiers.TIERS))
 
 
+def redundant(product):
+    """Return the items of a product of parameters that its marker `covering` leaves out."""
+    rows = {tuple(item.callspec._idlist): item for item in product}
+    default = [row for row, item in rows.items() if runs_by_default(item)]
+    chosen = pairs.covering_rows(list(rows), product[0].get_closest_marker("covering").args[0], default)
+    return [item for row, item in rows.items() if row not in chosen]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Apply the markers `thin`, `sample` and `fraction`, and run the slowest modules first, so that all workers end together."""
+    """Apply the markers `thin`, `sample` and `covering`, and run the slowest modules first, so that all workers end together."""
     order = {name: number for number, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
-    counts, kept = Counter(), []
+    counts, products = Counter(), defaultdict(list)
     for item in items:
         function = item.nodeid.partition("[")[0]
         index = counts[function]
@@ -175,10 +183,10 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(tier)
         if (sample := item.get_closest_marker("sample")) and index % sample.args[0] == 0:
             item.add_marker("default")
-        fraction = item.get_closest_marker("fraction")
-        if not fraction or index % fraction.args[0] == 0 or runs_by_default(item):
-            kept.append(item)
-    items[:] = kept
+        if item.get_closest_marker("covering"):
+            products[function].append(item)
+    left_out = {item for product in products.values() for item in redundant(product)}
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_ignore_collect(collection_path, config):

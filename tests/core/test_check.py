@@ -55,7 +55,7 @@ def measure(built, monkeypatch, mode="jacfwd", dtype="float64", batch="vmap"):
     return record
 
 
-@pytest.mark.fraction(5)
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("constant", [0.0, 1e6, 1e8])
 @pytest.mark.parametrize("factor, reason", [(1.0, None), (1.5, "wrong_answer"), (-7.0, "wrong_answer")])
@@ -123,7 +123,7 @@ SCALAR_FUNCTIONS = {  # whose Hessian, or its product with the point, cancels
 }
 
 
-@pytest.mark.fraction(5)
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("target", ["hessian", "hvp", "laplacian"])
 @pytest.mark.parametrize("name", SCALAR_FUNCTIONS)
@@ -193,7 +193,7 @@ def problem(name, **fields):
     return case, built, derivative_shape(case, built)
 
 
-@pytest.mark.fraction(3)
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("name", REDUCED_PROBLEMS)
@@ -220,7 +220,6 @@ def test_a_correct_reduction_passes_and_an_entry_off_by_a_thousandth_fails(name,
     assert verdict.reason == "wrong_answer" and f"point {point} is wrong" in verdict.text
 
 
-@pytest.mark.fraction(5)
 @pytest.mark.parametrize("reduction", [None, *REDUCTIONS, "points"])
 @pytest.mark.parametrize("factor, reason", [(1.0, None), (1.01, "wrong_answer"), (-7.0, "wrong_answer")])
 def test_a_wrong_derivative_rule_is_detected_in_every_reduction(factor, reason, reduction, monkeypatch):
@@ -234,7 +233,6 @@ def test_a_wrong_derivative_rule_is_detected_in_every_reduction(factor, reason, 
         assert record.reason == reason, record.text
 
 
-@pytest.mark.fraction(3)
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("factor, reason", [(1.0, None), (1.5, "wrong_answer")])
 def test_a_large_constant_does_not_hide_a_wrong_reduction(factor, reason, reduction, monkeypatch):
@@ -302,7 +300,6 @@ def test_a_finite_difference_may_have_its_truncation_error_and_no_more(reduction
 WEIGHTS = np.random.default_rng(0).uniform(0.3, 0.6, (7, 5))
 
 
-@pytest.mark.fraction(3)
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
 @pytest.mark.parametrize("reduction", [None, *REDUCTIONS, "points"])
 def test_the_bound_covers_truncation_errors_that_all_have_the_same_sign(reduction, reference, monkeypatch):
@@ -621,7 +618,6 @@ def test_an_analytic_sparse_derivative_is_checked_on_the_pattern_of_the_workload
         check.verdict(case, chain(False, True), sizes, got, "cpu")
 
 
-@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("reduction", [None, *REDUCTIONS, "value"])
 def test_known_nonzeros_are_reduced_without_a_dense_reference(reduction, dense, monkeypatch):
@@ -666,7 +662,7 @@ def test_nonzeros_of_the_wrong_shape_or_not_finite_are_rejected(defect):
         check_chain(dataclasses.replace(built, nonzeros=defective), chain_pattern())
 
 
-@pytest.mark.fraction(3)
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
 @pytest.mark.parametrize("reduction", ["outputs", "inputs"])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
@@ -686,7 +682,6 @@ def test_the_tolerance_of_a_sum_that_cancels_follows_its_terms(mode, reduction, 
     assert measure(wrong, monkeypatch, mode=mode, dtype="float32").reason == "wrong_answer"
 
 
-@pytest.mark.fraction(5)
 @pytest.mark.parametrize("reduction", [None, *REDUCTIONS])
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
 def test_a_scalar_batch_function_is_reduced_from_the_sum_over_outputs(reference, reduction, monkeypatch):

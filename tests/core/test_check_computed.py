@@ -65,7 +65,7 @@ def wide_workload(n):
     return Workload(lambda x: jnp.sin(jnp.asarray(weights, x.dtype) @ x), {"x": normal(n)}, wrt="x")
 
 
-@pytest.mark.fraction(3)
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("coverage", ["all entries", "a sample"])
 @pytest.mark.parametrize("n", [1, 64, 1024, 16384])
 @pytest.mark.parametrize("make_workload", [gradient_workload, wide_workload])
@@ -205,7 +205,6 @@ DTYPE_DEPENDENT = {
 }
 
 
-@pytest.mark.fraction(3)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", DTYPE_DEPENDENT)
 def test_functions_that_differ_in_float64_are_not_wrong_answers(name, dtype, monkeypatch):

@@ -111,7 +111,7 @@ def test_a_data_parallel_gradient_is_the_same_on_explicit_and_automatic_axes(axi
     run_and_check(fields | {"mode": "jacrev"}, sends=True)
 
 
-@pytest.mark.fraction(3)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("mesh", MESHES)
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_every_mesh_of_eight_devices_gives_the_reference_for_uneven_sizes(problem, mesh):
@@ -131,7 +131,8 @@ def test_every_mesh_of_eight_devices_gives_the_reference_for_uneven_sizes(proble
         assert record.padding == pytest.approx(1 - points * seeds / computed)
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.thin(31, "contract")  # another reduction in each default item
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("reduce", [name for name in REDUCTIONS if name != "points"])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "mixed"])
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ def test_a_chunked_forward_gram_matrix_recomputes_all_columns_for_each_chunk():
     assert run_and_check(fields | {"mode": "jacrev", "chunk": 2}).passes == 7
 
 
-@pytest.mark.fraction(2)
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("chunk", [None, 4, 100])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "finite_difference"])
 @pytest.mark.parametrize(
@@ -205,7 +206,7 @@ def test_every_call_recomputes_the_whole_jacobian_stored_on_the_host():
     )
 
 
-@pytest.mark.fraction(5)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("remat", REMATS)
 @pytest.mark.parametrize(
     ("problem", "mode"),
@@ -241,7 +242,7 @@ def test_invalid_forward_inputs_of_mixed_mode_are_rejected(forward):
         shape.derivative_shape(case, workload.build(case))
 
 
-@pytest.mark.fraction(3)
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("api", ["shard_map", "pmap"])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "grad_of_sum", "value"])
@@ -408,7 +409,7 @@ def test_an_indivisible_split_is_skipped_with_the_meshes_that_are_possible():
         completion.complete(dataclasses.replace(case, split="both", mesh="3x1"))
 
 
-@pytest.mark.fraction(3)
+@pytest.mark.covering(2)
 @pytest.mark.parametrize(
     ("split", "mesh", "devices", "api"),
     [
@@ -437,7 +438,7 @@ def test_colored_seeds_give_every_nonzero_in_every_split(problem, mode, split, m
     assert record.detect_seconds > 0 and record.color_seconds > 0
 
 
-@pytest.mark.fraction(3)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     "division",
     [{"chunk": 2}, {"block": 2}, {"storage": "host", "block": 2}, {"chunk": AUTO, "memory_limit": 6000}],
@@ -493,7 +494,7 @@ def test_a_case_that_cannot_use_colored_seeds_has_a_reason(fields):
     assert reason == "not_defined" and text
 
 
-@pytest.mark.fraction(7)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("reduce", [None, "outputs", "inputs", "norm", "gram"])
 @pytest.mark.parametrize("split", [{"devices": 1}, {"devices": 2, "split": "seeds"}])

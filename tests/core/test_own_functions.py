@@ -186,7 +186,7 @@ def is_applicable(fields, wrt):
     return reason_to_skip(workload="flat", **fields, wrt=wrt) is None
 
 
-@pytest.mark.fraction(5)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("mode", FIRST_ORDER_MODES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_pytree_of_parameters_gives_the_result_of_its_separate_leaves(
@@ -204,7 +204,7 @@ def test_a_pytree_of_parameters_gives_the_result_of_its_separate_leaves(
         )
 
 
-@pytest.mark.fraction(5)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev", "mixed", "analytic"])
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 def test_every_reduction_of_a_pytree_equals_that_of_its_leaves(tree_and_flat_workloads, reduce, mode):
@@ -222,7 +222,7 @@ def test_every_reduction_of_a_pytree_equals_that_of_its_leaves(tree_and_flat_wor
         assert (mode, reduce) == ("mixed", "gram")
 
 
-@pytest.mark.fraction(5)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("mode", ["fwd_over_rev", "rev_over_fwd", "rev_over_rev", "fwd_over_fwd"])
 @pytest.mark.parametrize("target", ["hessian", "hvp", "laplacian"])
 def test_a_hessian_with_respect_to_a_pytree_equals_that_of_its_leaves(tree_and_flat_workloads, mode, target):
@@ -259,7 +259,7 @@ def test_the_inputs_that_all_points_share_are_drawn_once_for_all_blocks_of_point
     assert len(drawn) == len(shared)
 
 
-@pytest.mark.fraction(5)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("layout", ["jit", "points", "data"])
 @pytest.mark.parametrize("forward", ["w", "b", "t", "w+s"])
 def test_mixed_mode_of_a_sum_over_points_keeps_the_order_of_the_inputs(
@@ -473,7 +473,7 @@ def test_a_shape_may_be_passed_as_separate_sizes_or_as_one_tuple():
 SIZES = [(-1,), (2.5,), (True,), ("3",), (None,), ((2, -3),), ((2,), 3), (np.zeros(2),), (3, 4.0)]
 
 
-@pytest.mark.fraction(4)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("sizes", SIZES, ids=repr)
 @pytest.mark.parametrize("name", ["normal", "uniform", "InputSpec"])
 def test_an_invalid_size_is_rejected_when_an_input_is_defined(name, sizes):
