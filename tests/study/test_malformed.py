@@ -113,7 +113,7 @@ TABLES["names"] = {
     f"{name} is {description}": Input((*RBF, f"{name}={INVALID_NAMES[description]}", "where=True"), f"{name} must be a name, not ")
     for i, name in enumerate(("workload", "target", "variant", "wrt", "engine", "formulation", "forward"))
     for j, description in enumerate(("an empty text", "a number", "a list in a list", "a mapping"))
-    if (i + j) % 2 == 0
+    if (i + j) % 4 == 0
 } | {
     f"{name} is {text}": Input((*RBF, f"{name}={text}"), f"{name} must be true or false, not ")
     for name, texts in {"jit": ("1", "[[true]]", "{a: 1}", "'true'"), "overlap": ("maybe",)}.items()
@@ -544,15 +544,10 @@ TABLES["workloads"] = {
 } | {
     f"a workload with the name {text}": Input(("run", "study=function", f"workload={text}", *options), pattern, {"mine.py": GOOD})
     for text, options, pattern in [
-        ("nowhere", (), "unknown workload 'nowhere'.*linear.*import path"),
         ("mine.nowhere", (), "mine.nowhere"),
         (".mine", (), "mine"),
         ("a..b", (), r"a\.\.b"),
-        ("os", (), r"'os' has no function workload\(case\)"),
-        ("'my module'", (), "my module"),
-        ("'a/b'", (), "a/b"),
         ("'mine\0'", (), "mine"),
-        ("[mine,nowhere]", (), "unknown workload 'nowhere'"),
     ]
 } | {
     f"a user module with the name {name}": Input(
@@ -570,62 +565,33 @@ TABLES["workloads"] = {
 TABLES["clusters"] = {
     f"cluster={cluster} {text}": Input(("run", "study=rbf", f"cluster={cluster}", text), pattern)
     for cluster, text, pattern in [
-        ("slurm", "cluster.time=0", "cluster.time must be a positive number of minutes, not 0"),
         ("slurm", "cluster.time=nan", "cluster.time must be"),
-        ("slurm", "cluster.time=inf", "cluster.time must be"),
-        ("slurm", "cluster.time=soon", "cluster.time must be"),
         ("slurm", "cluster.fill=2", "cluster.fill must be"),
-        ("slurm", "cluster.fill=0", "cluster.fill must be"),
         ("slurm", "cluster.platform=cuda", "unknown cluster.platform 'cuda'.*gpu"),
-        ("slurm", "cluster.platform=[cpu]", "unknown cluster.platform"),
-        ("slurm", "cluster.attempts=0", "cluster.attempts must be a positive integer"),
         ("slurm", "cluster.attempts=x", "cluster.attempts must be a positive integer"),
-        ("slurm", "cluster.at_once=-1", "cluster.at_once must be a positive integer"),
         ("slurm", "cluster.per_node=1.5", "cluster.per_node must be a positive integer"),
-        ("slurm", "cluster.nodes=0", "cluster.nodes must be a positive integer"),
         ("slurm", "cluster.memory=-1", "cluster.memory must be a positive number of GB"),
         ("slurm", "cluster.exclusive=1", "cluster.exclusive must be true or false"),
         ("slurm", "cluster.setup=3", "cluster.setup must be a list of shell lines"),
-        ("slurm", "cluster.srun=[1]", "cluster.srun must be a list of words"),
         ("slurm", "cluster.sbatch=[a]", "cluster.sbatch"),
-        ("slurm", "cluster.sbatch=3", "cluster.sbatch"),
-        ("slurm", "cluster.partition=[1]", "cluster.partition must be a name"),
-        ("slurm", "cluster.partition=''", "cluster.partition must be a name"),
         ("slurm", "cluster.partition=true", "cluster.partition must be a name"),
         ("slurm", "cluster.queue=a", "unknown key of cluster.*queue"),
         ("slurm", "cluster.name=other", "unknown cluster"),
         ("slurm", "cluster.hosts=[a]", "cluster.hosts has no effect with cluster=slurm"),
-        ("local", "cluster.time=-1", "cluster.time must be"),
-        ("local", "cluster.attempts=0", "cluster.attempts must be"),
         ("local", "cluster.partition=a", "cluster.partition has no effect with cluster=local"),
         ("none", "cluster.time=1", "cluster.time has no effect with cluster=none"),
         ("hosts", "cluster.per_node=4", "cluster=hosts.*cluster.hosts"),
         ("hosts", "cluster.hosts=[a]", "cluster=hosts.*cluster.per_node"),
-        ("hosts", "cluster.hosts=a", "cluster.hosts must be a list of words"),
         ("hosts", "cluster.shell=ssh", "cluster.shell must be a list of words"),
     ]
 } | {
     f"tracking=wandb {text}": Input((*RBF, "tracking=wandb", text), pattern)
     for text, pattern in [
         ("tracking.project='a/b'", "tracking.project must be a name .*without .*a/b"),
-        ("tracking.project=''", "tracking.project must be"),
-        ("tracking.project=3", "tracking.project must be"),
-        ("tracking.project=null", "tracking.project must be"),
-        ("tracking.entity=''", "tracking.entity must be a name or null"),
-        ("tracking.entity=[a]", "tracking.entity must be a name or null"),
-        ("tracking.mode=on", "unknown tracking.mode"),
         ("tracking.mode=offlin", "unknown tracking.mode 'offlin'.*did you mean 'offline'"),
-        ("tracking.timeout=0", "tracking.timeout must be a positive number of seconds"),
-        ("tracking.timeout=nan", "tracking.timeout must be a positive number of seconds"),
-        ("tracking.timeout=soon", "tracking.timeout must be a positive number of seconds"),
-        ("tracking.every=-1", "tracking.every must be a positive number of seconds"),
         ("tracking.dashboard=1", "tracking.dashboard must be true or false"),
-        ("tracking.tags=word", "tracking.tags must be a list of words"),
-        ("tracking.tags=[1]", "tracking.tags must be a list of words"),
-        ("tracking.tags=3", "tracking.tags must be a list of words"),
         (f"tracking.tags=[{'x' * 65}]", "tracking.tags must be a list of words"),
         ("+tracking.api_key=secret", "keys come from WANDB_API_KEY"),
-        ("+tracking.colour=red", "unknown key of tracking 'colour'"),
         ("tracking.colour=red", "colour"),
     ]
 }  # fmt: skip
