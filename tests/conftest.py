@@ -5,14 +5,14 @@ import os
 import signal
 import subprocess
 import textwrap
-from collections import Counter
+from collections import Counter, defaultdict
 from importlib import metadata
 
 import pytest
 
 from scaling.core.case import Case
 from scaling.core.record import Record
-from tests.support import loaded, tiers
+from tests.support import loaded, pairs, tiers
 from tests.support.commands import COMMAND, COMMAND_TIMEOUT, QUICK, command_environment
 from tests.support.slurm import cluster  # noqa: F401  # a fixture
 
@@ -155,12 +155,24 @@ def pytest_configure():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def runs_by_default(item):
+    return item.get_closest_marker("default") or not any(map(item.get_closest_marker, tiers.TIERS))
+
+
+def redundant(product):
+    """Return the items of a product of parameters that its marker `covering` leaves out."""
+    rows = {tuple(item.callspec._idlist): item for item in product}
+    default = [row for row, item in rows.items() if runs_by_default(item)]
+    chosen = pairs.covering_rows(list(rows), product[0].get_closest_marker("covering").args[0], default)
+    return [item for row, item in rows.items() if row not in chosen]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Apply the markers `thin` and `sample`, and run the slowest modules first, so that all workers end together."""
+    """Apply the markers `thin`, `sample` and `covering`, and run the slowest modules first, so that all workers end together."""
     order = {name: number for number, name in enumerate(SLOWEST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
-    counts = Counter()
+    counts, products = Counter(), defaultdict(list)
     for item in items:
         function = item.nodeid.partition("[")[0]
         index = counts[function]
@@ -171,6 +183,17 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(tier)
         if (sample := item.get_closest_marker("sample")) and index % sample.args[0] == 0:
             item.add_marker("default")
+        if item.get_closest_marker("covering"):
+            products[function].append(item)
+    left_out = {item for product in products.values() for item in redundant(product)}
+    items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Leave out a module without a test of the tiers that `-m` selects."""
+    if collection_path.match("test_*.py") and not tiers.may_match(collection_path, config.option.markexpr):
+        return True
+    return None
 
 
 def pytest_collection_finish():

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from scaling.analysis.cases import Method, family_key, group_by, method_of, problem_size
 from scaling.analysis.curves import Curve
-from scaling.analysis.ratios import Estimate
+from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, time_ratio
 from scaling.core.case import CEILING, Case, problem
 from scaling.core.environment import OF_THE_CASE

@@ -19,8 +19,8 @@ from scaling.analysis.cases import (
     problem_size,
     size_values,
 )
+from scaling.analysis.estimate import Estimate
 from scaling.analysis.estimate_text import is_ratio_determined
-from scaling.analysis.ratios import Estimate
 from scaling.analysis.timings import Timing, is_empty_call, reasons_for_doubt, time_ratio
 from scaling.core.case import Case, problem
 

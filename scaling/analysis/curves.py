@@ -15,8 +15,8 @@ from scaling.analysis.cases import (
     size_name,
     stem,
 )
+from scaling.analysis.estimate import Estimate
 from scaling.analysis.estimate_text import format_ratio
-from scaling.analysis.ratios import Estimate
 from scaling.analysis.timings import Timing, time_ratio
 from scaling.core.case import Case, label, problem
 

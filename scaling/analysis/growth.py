@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 
 from scaling.analysis.cases import Method, find_sweeps, group_by, method_of, problem_size, size_values
 from scaling.analysis.curves import keep_fastest_meshes
-from scaling.analysis.ratios import Estimate
+from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, near_floor
 from scaling.core.case import Case
 

@@ -23,6 +23,7 @@ import numpy as np
 from scipy.special import bdtr, digamma, ndtri, polygamma, stdtr, stdtrit
 
 from scaling.analysis.cases import group_by
+from scaling.analysis.estimate import Estimate
 from scaling.core.record import Record
 from scaling.core.timing import median_interval
 
@@ -31,14 +32,6 @@ _LEAST_CASES = 20  # the least number of cases for which variances are moderated
 _LEAST_SAMPLES = 6  # with fewer, the range contains the median with a probability below 95 %
 _VISIBLE = 0.02  # largest difference of the logarithms that needs no note
 _SIGNIFICANCE = 1e-3  # probability that independent samples are called dependent
-
-
-class Estimate(NamedTuple):
-    """A number with the limits of its 95 % confidence interval, which are None if the interval is unknown."""
-
-    value: float
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,9 @@ from scipy.optimize import least_squares
 from scipy.special import stdtrit
 
 from scaling.analysis.curves import Curve, CurvePoint
+from scaling.analysis.estimate import Estimate
 from scaling.analysis.estimate_text import is_share_determined
-from scaling.analysis.ratios import LEAST_VARIANCE, Estimate
+from scaling.analysis.ratios import LEAST_VARIANCE
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
 _GRID, _ROUNDS, _BISECTIONS = 33, 5, 24  # grid points, refinements, bisection steps of the interval search

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from scaling.analysis.cases import group_by, method_of, without_memory_setting
-from scaling.analysis.ratios import Estimate
+from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, break_even_calls, reasons_for_doubt, time_ratio
 from scaling.core import memory
 from scaling.core.case import AUTO, Case, defaults, problem

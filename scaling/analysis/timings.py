@@ -8,7 +8,8 @@ from typing import Any
 
 from scaling.analysis import ratios
 from scaling.analysis.cases import MEMORY_FIELDS, group_by
-from scaling.analysis.ratios import Estimate, Ratio
+from scaling.analysis.estimate import Estimate
+from scaling.analysis.ratios import Ratio
 from scaling.core import memory
 from scaling.core.case import Case
 from scaling.core.formatting import count_of, format_duration, format_number

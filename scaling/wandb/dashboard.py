@@ -13,7 +13,7 @@ import wandb_workspaces.workspaces as ws
 from wandb_workspaces.workspaces import internal
 
 from scaling.wandb.process import PublishJob
-from scaling.wandb.runs import Plot, ideal_metric
+from scaling.wandb.tracked_run import Plot, ideal_metric
 
 _MAX_LINES = 100  # lines in a panel
 _MAX_PLOTS = 12  # plots in a section

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from scaling.core.environment import scrub
-from scaling.wandb.runs import Plot, TrackedRun
 from scaling.wandb.settings import TrackingSettings
+from scaling.wandb.tracked_run import Plot, TrackedRun
 from scaling.workers.child_process import ChildProcess, Event
 
 UPLOADS = 3  # finishing a run uploads its files and may take this many times `timeout`

@@ -23,7 +23,7 @@ import wandb
 
 from scaling.core import store
 from scaling.wandb.process import UPLOADS, PublishJob, reason_of
-from scaling.wandb.runs import STEP_METRICS, TrackedRun
+from scaling.wandb.tracked_run import STEP_METRICS, TrackedRun
 
 _LEDGER = Path("wandb.json")  # a dict from destination to the digests of the runs that it contains
 _ARTIFACT, _SUPERSEDED = "records", "superseded"

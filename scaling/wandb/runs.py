@@ -9,52 +9,22 @@ import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from scaling.analysis.cases import Method, describe_call, family_name, group_by, method_of, size_name, stem
 from scaling.analysis.crossover import FastestMethod
 from scaling.analysis.curves import Curve
+from scaling.analysis.estimate import Estimate
 from scaling.analysis.findings import Findings
 from scaling.analysis.growth import SizeSweep
-from scaling.analysis.ratios import Estimate
 from scaling.core.case import Case, label, to_dict
 from scaling.core.formatting import count_of
 from scaling.core.record import Record, to_line
+from scaling.wandb.tracked_run import Fields, Line, Plot, TrackedRun, ideal_metric
 
 _NO_METHOD = Method("jacfwd", "vmap")._asdict() | {"mesh": None}
-
-
-class Line(NamedTuple):
-    """The key of a line in a plot: the environment digest, workload and AD method of a W&B run."""
-
-    environment: str
-    workload: str
-    method: Method
-
-
-@dataclass(frozen=True)
-class Plot:
-    """The data of a W&B line plot.
-
-    The values are logged as `metric`, and the bounds of their 95 % confidence intervals as `metric`_low and
-    `metric`_high.
-    """
-
-    kind: str  # strong, weak or size
-    metric: str
-    title: str
-    x: str  # the metric of the x-axis: devices or size
-    x_title: str
-    y_title: str
-    lines: Mapping[Line, Mapping[int, Estimate]]  # line -> x value -> estimate
-    baselines: tuple[int, ...] = ()  # for a speed-up: the device counts that it is relative to
-
-    @property
-    def width(self) -> int:
-        """Return the number of distinct values on the x-axis."""
-        return len({x for line in self.lines.values() for x in line})
 
 
 def make_plots(found: Findings) -> list[Plot]:
@@ -106,29 +76,8 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
 
 
 METHOD, STUDY = "method", "study"  # job types of runs
-# Prefix of a metric, before the slash -> the metric of its x-axis.
-STEP_METRICS = {"time": "devices", "speedup": "devices", "ideal": "devices", "time_by_size": "size"}
 _DIGITS = 6  # significant digits; the last bits may differ between machines
 _ENVIRONMENT = ("platform", "device_kind", "xla_flags", "commit", "dirty")
-Fields = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """The content of a W&B run."""
-
-    digest: str  # a hash of the entire content
-    series: str  # an identifier that stays the same when results are added
-    name: str
-    group: str
-    job_type: str
-    tags: tuple[str, ...]
-    config: Fields
-    rows: list[Fields]  # the history
-    summary: Fields
-    tables: dict[str, tuple[list[str], list[list[Any]]]] = field(default_factory=dict)  # columns, rows
-    images: dict[str, str] = field(default_factory=dict)  # name -> path relative to the results folder
-    lines: tuple[str, ...] = ()  # lines of the artifact with the records
 
 
 def study_runs(
@@ -231,11 +180,6 @@ def _study_run(folder: Path, found: Findings, plots: Iterable[Plot], records: Se
         }, lines=tuple(map(to_line, records)),
         images={f"figures/{path.stem}": str(path.relative_to(folder)) for path in complete},
     )  # fmt: skip
-
-
-def ideal_metric(baseline: int) -> str:
-    """Return the W&B metric name of the ideal speed-up over a device count, such as 'ideal/from_2'."""
-    return f"ideal/from_{baseline}"
 
 
 def _fastest_row(each: FastestMethod) -> Fields:

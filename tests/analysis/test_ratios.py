@@ -122,6 +122,7 @@ def p_values(estimates, margin=0.0):
     return np.array([ratios.p_value(ratio, margin) for ratio in estimates])
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("shared", [0.0, 0.5])
 @pytest.mark.parametrize("spread", [False, True])
 @pytest.mark.parametrize("noise", NOISES)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from scaling.analysis import curves, scaling_fits
-from scaling.analysis.ratios import Estimate
+from scaling.analysis.estimate import Estimate
 from scaling.analysis.scaling_fits import AMDAHL, GUSTAFSON, UNIVERSAL
 from scaling.analysis.timings import pool_processes
 
 pytestmark = pytest.mark.thin(8, "contract")
 
 DOUBLING, ONE_TO_EIGHT = tuple(2**i for i in range(8)), tuple(range(1, 9))
-TRIALS = 100
+TRIALS = 60
 SAMPLES = 7
 
 

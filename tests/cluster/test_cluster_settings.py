@@ -64,6 +64,21 @@ def test_an_invalid_memory_size_is_rejected_with_the_valid_units(value):
         from_config({"name": "slurm", "memory": value})
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("fill", 0, "cluster.fill must be"), ("platform", ["cpu"], "unknown cluster.platform"),
+        ("attempts", 0, "cluster.attempts must be a positive integer"), ("nodes", 0, "cluster.nodes must be a positive integer"),
+        ("at_once", -1, "cluster.at_once must be a positive integer"), ("srun", [1], "cluster.srun must be a list of words"),
+        ("sbatch", 3, "cluster.sbatch"), ("partition", [1], "cluster.partition must be a name"),
+        ("partition", "", "cluster.partition must be a name"), ("time", float("inf"), "cluster.time must be"),
+    ],
+)  # fmt: skip
+def test_an_invalid_setting_is_rejected_by_name(field, value, message):
+    with pytest.raises(Refusal, match=message):
+        from_config({"name": "slurm", field: value})
+
+
 @pytest.mark.parametrize("time", ["2:00:00", "02:00:00", "120", "2h", "120:00"])
 def test_a_time_in_a_file_needs_no_quotes(time, tmp_path, scaling_command):
     """YAML 1.1 reads 2:00:00 as the number 7200."""

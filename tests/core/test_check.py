@@ -55,6 +55,7 @@ def measure(built, monkeypatch, mode="jacfwd", dtype="float64", batch="vmap"):
     return record
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("constant", [0.0, 1e6, 1e8])
 @pytest.mark.parametrize("factor, reason", [(1.0, None), (1.5, "wrong_answer"), (-7.0, "wrong_answer")])
@@ -122,6 +123,7 @@ SCALAR_FUNCTIONS = {  # whose Hessian, or its product with the point, cancels
 }
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("target", ["hessian", "hvp", "laplacian"])
 @pytest.mark.parametrize("name", SCALAR_FUNCTIONS)
@@ -191,6 +193,7 @@ def problem(name, **fields):
     return case, built, derivative_shape(case, built)
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("name", REDUCED_PROBLEMS)
@@ -659,6 +662,7 @@ def test_nonzeros_of_the_wrong_shape_or_not_finite_are_rejected(defect):
         check_chain(dataclasses.replace(built, nonzeros=defective), chain_pattern())
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
 @pytest.mark.parametrize("reduction", ["outputs", "inputs"])
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])

@@ -65,6 +65,7 @@ def wide_workload(n):
     return Workload(lambda x: jnp.sin(jnp.asarray(weights, x.dtype) @ x), {"x": normal(n)}, wrt="x")
 
 
+@pytest.mark.covering(2)
 @pytest.mark.parametrize("coverage", ["all entries", "a sample"])
 @pytest.mark.parametrize("n", [1, 64, 1024, 16384])
 @pytest.mark.parametrize("make_workload", [gradient_workload, wide_workload])

@@ -40,7 +40,8 @@ def reason_to_skip(**fields):
     return applicability.why_inapplicable(case, built, shape.derivative_shape(case, built))
 
 
-@pytest.mark.thin(4, "contract")
+@pytest.mark.thin(7, "contract")
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("mode", LAPLACIAN_MODES)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_every_mode_and_layout_gives_the_trace_of_the_hessian(layout, mode):

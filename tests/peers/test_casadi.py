@@ -60,12 +60,15 @@ def skip_reason(case):
 
 
 def cases(problems, devices=(1, 2), **fields):
-    """Return the supported cases of these problems as test parameters with readable ids."""
+    """Return the supported cases of these problems as test parameters with readable ids; the device counts take turns."""
     parameters = {}
-    for (name, problem), mode, batch, count in itertools.product(problems.items(), MODES, BATCHES, devices):
-        case = make_case(**problem | {"mode": mode, "batch": batch, "devices": count} | fields)
-        if skip_reason(case) is None:
-            parameters.setdefault(case.key, pytest.param(case, id=f"{name}-{mode}-{batch}-{count}"))
+    turn = itertools.cycle([devices, devices[::-1], devices[::-1], devices])
+    for (name, problem), mode, batch in itertools.product(problems.items(), MODES, BATCHES):
+        for count in next(turn):
+            case = make_case(**problem | {"mode": mode, "batch": batch, "devices": count} | fields)
+            if skip_reason(case) is None:
+                parameters.setdefault(case.key, pytest.param(case, id=f"{name}-{mode}-{batch}-{count}"))
+                break
     return list(parameters.values())
 
 

@@ -43,15 +43,15 @@ def prepare(case, workload, sizes, arrays, threads):
 
 @pytest.fixture
 def run(scaling_command, write_study, tmp_path):
-    """Run JAX and the peer on two sizes of rbf and return the records, those of JAX first, and the process."""
+    """Run JAX and the peer on sizes of rbf and return the records, those of JAX first, and the process."""
 
-    def call(engines="jax, other", options="", status=0):
+    def call(engines="jax, other", options="", status=0, points=(12,)):
         arguments = write_study(f"""
             devices: 1
             dtype: float64
             api: jit
             grids:
-              - {{workload: rbf, points: [12, 20], mode: jacfwd, engine: [{engines}]{options}}}
+              - {{workload: rbf, points: {[*points]}, mode: jacfwd, engine: [{engines}]{options}}}
             """)
         done = scaling_command(arguments, env={"PYTHONPATH": str(tmp_path)})
         assert done.returncode == status, done.stdout + done.stderr
@@ -61,21 +61,18 @@ def run(scaling_command, write_study, tmp_path):
     return call
 
 
-def test_a_user_peer_is_measured_and_compared_to_jax(write_peer, run, scaling_command, tmp_path):
-    write_peer()
-    records, _ = run()
+def test_a_user_peer_is_measured_with_its_versions_and_compared_to_jax(
+    write_peer, run, scaling_command, tmp_path
+):
+    write_peer(head="PACKAGES = ('pytest',)")
+    records, _ = run(points=(12, 20))
     assert [r.status for r in records] == ["ok"] * 4
     assert [r.case.engine for r in records] == ["jax", "jax", "other", "other"]
     assert all(r.error < 1e-13 and r.seconds for r in records)
     assert records[2].passes == 1 and not records[2].case.jit
     assert "other takes" in scaling_command(["report", "results/mine"]).stdout
     assert "Other systems" in (tmp_path / "results" / "mine" / "report" / "table.md").read_text()
-
-
-def test_versions_of_a_peer_change_the_digest_but_not_the_setting(write_peer, run):
-    write_peer(head="PACKAGES = ('pytest',)")
-    records, _ = run()
-    assert len({r.setting for r in records}) == 1
+    assert len({r.setting for r in records}) == 1, "versions do not change it"
     assert len({r.environment["digest"] for r in records}) == 2
     versions = records[-1].environment["engine"]
     assert versions["pytest"] == pytest.__version__ and set(versions) == {
@@ -98,7 +95,7 @@ def test_errors_of_a_peer_affect_only_its_own_records(write_peer, run):
     write_peer()
     for name, (body, *_) in BROKEN.items():
         write_peer(body, name=name)
-    records, _ = run(", ".join(["jax", *BROKEN, "other"]), status=1)
+    records, _ = run(", ".join(["jax", *BROKEN, "other"]), status=1, points=(12, 20))
     by_engine = {
         engine: [r for r in records if r.case.engine == engine] for engine in ("jax", *BROKEN, "other")
     }
@@ -109,31 +106,22 @@ def test_errors_of_a_peer_affect_only_its_own_records(write_peer, run):
         assert second.reason in (reason, "dominated" if reason == "out_of_memory" else reason), engine
 
 
-def test_cases_of_a_peer_with_missing_packages_are_skipped_with_the_reason(write_peer, run):
-    write_peer(head="PACKAGES = ('numpy', 'surely-not-there')")
-    records, done = run()
-    assert [(r.status, r.reason) for r in records[2:]] == [("skipped", "not_installed")] * 2
-    assert records[2].text == "surely-not-there is not installed; pip install 'ad-scaling[peers]'"
+def test_cases_of_a_peer_with_missing_packages_are_skipped_run_once_installed_and_stay(write_peer, run):
+    missing = "PACKAGES = ('numpy', 'surely-not-there')"
+    write_peer(head=missing)
+    (jax, skipped), done = run()
+    assert (jax.status, skipped.status, skipped.reason) == ("ok", "skipped", "not_installed")
+    assert skipped.text == "surely-not-there is not installed; pip install 'ad-scaling[peers]'"
     assert done.stdout.count("not_installed") >= 1
-
-
-def test_skipped_cases_run_once_the_packages_of_a_peer_are_installed(write_peer, run):
-    write_peer(head="PACKAGES = ('surely-not-there',)")
-    assert [r.status for r in run()[0]] == ["ok", "ok", "skipped", "skipped"]
     write_peer()
     records, done = run()
-    assert [r.status for r in records] == ["ok"] * 4
-    assert "2 done before" in done.stdout and "0 skipped, 0 failed" in done.stdout
-
-
-def test_records_of_a_peer_are_kept_while_its_packages_are_missing(write_peer, run):
-    write_peer()
-    assert [r.status for r in run()[0]] == ["ok"] * 4
-    write_peer(head="PACKAGES = ('surely-not-there',)")
+    assert [r.status for r in records] == ["ok"] * 2
+    assert "1 done before" in done.stdout and "0 skipped, 0 failed" in done.stdout
+    write_peer(head=missing)
     run()
     write_peer()
     records, done = run()
-    assert [r.status for r in records] == ["ok"] * 4
+    assert [r.status for r in records] == ["ok"] * 2, "records are kept while the packages are missing"
     assert "0 cases to run" in done.stdout and "0 skipped" in done.stdout
 
 
@@ -145,9 +133,9 @@ def test_unsupported_cases_are_checked_again_in_the_next_run(write_peer, run, tm
         .replace('return None if case.workload == "rbf"', "return None if OFFERED")
     )
     (tmp_path / "other.py").write_text(text)
-    assert [r.reason for r in run()[0][2:]] == ["not_offered"] * 2
+    assert [r.reason for r in run("other")[0]] == ["not_offered"]
     (tmp_path / "compiler").touch()
-    assert [r.status for r in run()[0]] == ["ok"] * 4
+    assert [r.status for r in run("other")[0]] == ["ok"]
 
 
 def test_the_default_formulation_is_the_same_in_jax_and_in_the_peers():
@@ -162,14 +150,9 @@ def test_the_default_formulation_is_the_same_in_jax_and_in_the_peers():
 
 def test_a_peer_that_uses_one_core_is_skipped_on_two_devices(write_peer, run):
     write_peer()
-    records, _ = run(options=", devices: [1, 2], api: [jit]")
-    assert {(r.case.devices, r.status) for r in records if r.case.engine == "other"} == {
-        (1, "ok"),
-        (2, "skipped"),
-    }
-    assert {r.text for r in records if r.case.engine == "other" and r.status == "skipped"} == {
-        "other uses one core"
-    }
+    records, _ = run("other", options=", devices: [1, 2], api: [jit]")
+    assert {(r.case.devices, r.status) for r in records} == {(1, "ok"), (2, "skipped")}
+    assert {r.text for r in records if r.status == "skipped"} == {"other uses one core"}
 
 
 @pytest.mark.parametrize(

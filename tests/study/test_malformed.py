@@ -67,7 +67,7 @@ INVALID_COUNTS = {
     "a list in a list": "[[1,2]]",
     "a numeral in quotes": "'8'",
     "a huge number": "9" * 40,
-}
+}  # fmt: skip
 INVALID_POINTS = {
     "a float": "1e3", "infinity": "inf", "an empty text": "''", "a numeral of another script": "'٣'",
     "a number with a unit": "8kg", "too many digits for Python": "9" * 5000,
@@ -86,34 +86,20 @@ TABLES["counts"] = (
         for description, text in INVALID_POINTS.items()
     }
     | {
-        "a data seed is negative": Input(
-            (*RBF, "data_seed=-1"), "data_seed must be an integer, zero or more, not -1"
-        ),
-        "a data seed is a fraction": Input(
-            (*RBF, "data_seed=0.5"), "data_seed must be an integer, zero or more, not 0.5"
-        ),
+        "a data seed is negative": Input((*RBF, "data_seed=-1"), "data_seed must be an integer, zero or more, not -1" ),
+        "a data seed is a fraction": Input((*RBF, "data_seed=0.5"), "data_seed must be an integer, zero or more, not 0.5" ),
         "a data seed is a word": Input((*RBF, "data_seed=random"), "data_seed must be .*'random'"),
-        "points are a list with null": Input(
-            (*RBF, "points=[1,null]"), "points must be a positive integer, not None"
-        ),
-        "devices are a list with a word": Input(
-            (*RBF, "devices=[1,two]"), "devices must be a positive integer, not 'two'"
-        ),
+        "points are a list with null": Input((*RBF, "points=[1,null]"), "points must be a positive integer, not None" ),
+        "devices are a list with a word": Input((*RBF, "devices=[1,two]"), "devices must be a positive integer, not 'two'" ),
         "sizes are a list": Input((*RBF, "sizes=[1,2]"), "sizes"),
         "sizes are a number": Input((*RBF, "sizes=3"), "sizes"),
-        "a memory limit has an unknown unit": Input(
-            (*RBF, "memory_limit=2XB"), "memory_limit must be bytes.*2XB"
-        ),
-        "a memory limit is zero bytes": Input(
-            (*RBF, "memory_limit=0GB"), "memory_limit must be a positive integer, not 0"
-        ),
+        "a memory limit has an unknown unit": Input((*RBF, "memory_limit=2XB"), "memory_limit must be bytes.*2XB" ),
+        "a memory limit is zero bytes": Input((*RBF, "memory_limit=0GB"), "memory_limit must be a positive integer, not 0" ),
         "a memory limit is negative": Input((*RBF, "memory_limit=-2GB"), "memory_limit must be bytes.*-2GB"),
         "a memory limit is huge": Input((*RBF, f"memory_limit={'9' * 400}GB"), "memory_limit must be "),
-        "a memory limit has digits of another script": Input(
-            (*RBF, "memory_limit='٣GB'"), "memory_limit must be bytes"
-        ),
+        "a memory limit has digits of another script": Input((*RBF, "memory_limit='٣GB'"), "memory_limit must be bytes" ),
     }
-)
+)  # fmt: skip
 
 INVALID_NAMES = {
     "an unknown word": "nosuch", "an empty text": "''", "a number": "3", "a mapping": "{a: 1}", "a list in a list": "[[x]]",
@@ -125,12 +111,13 @@ TABLES["names"] = {
     if j in (0, 1 + i % (len(INVALID_NAMES) - 1))  # an unknown value for each field, and one of the others
 } | {
     f"{name} is {description}": Input((*RBF, f"{name}={INVALID_NAMES[description]}", "where=True"), f"{name} must be a name, not ")
-    for name in ("workload", "target", "variant", "wrt", "engine", "formulation", "forward")
-    for description in ("an empty text", "a number", "a list in a list", "a mapping")
+    for i, name in enumerate(("workload", "target", "variant", "wrt", "engine", "formulation", "forward"))
+    for j, description in enumerate(("an empty text", "a number", "a list in a list", "a mapping"))
+    if (i + j) % 4 == 0
 } | {
     f"{name} is {text}": Input((*RBF, f"{name}={text}"), f"{name} must be true or false, not ")
-    for name in ("jit", "overlap")
-    for text in ("maybe", "1", "[[true]]", "{a: 1}", "'true'")
+    for name, texts in {"jit": ("1", "[[true]]", "{a: 1}", "'true'"), "overlap": ("maybe",)}.items()
+    for text in texts
 } | {
     f"a mesh of {text}": Input((*BOTH, f"mesh={text}"), "mesh.*such as 2x4|mesh=.*choose from 1x1")
     for text in (
@@ -141,7 +128,6 @@ TABLES["names"] = {
     "a mode that is true": Input((*RBF, "mode=true"), "unknown mode True"),
     "a mode in another script": Input((*RBF, "mode='ячейка'"), "unknown mode 'ячейка'"),
     "a list of modes with an unknown one": Input((*RBF, "mode=[jacfwd,nosuch]"), "unknown mode 'nosuch'"),
-    "an unknown scaling": Input((*RBF, "scaling=week"), "unknown scaling 'week'.*did you mean 'weak'"),
     "a scaling that is a list in a list": Input((*RBF, "scaling=[[weak]]"), "unknown scaling"),
     "an unknown target": Input((*CONCRETE, "target=jacobean"), "unknown target of linear 'jacobean'.*did you mean 'jacobian'"),
     "an unknown variant": Input((*CONCRETE, "variant=odd"), "unknown variant of linear 'odd'"),
@@ -166,75 +152,30 @@ TABLES["fields without effect"] = {
     for description, (arguments, pattern) in {
         "a mesh without split=both": ((*FORWARD, "mesh=1x1"), "mesh=1x1 has no effect.*split=both"),
         "an impossible mesh without split=both": ((*FORWARD, "mesh=7x9"), "mesh=7x9.*split=both"),
-        "forward with a mode that is not mixed": (
-            (*FORWARD, "forward=W"),
-            "forward=W has no effect.*mode=mixed",
-        ),
-        "an unknown input forward with a mode that is not mixed": (
-            (*FORWARD, "forward=nope"),
-            "forward.*nope",
-        ),
-        "an overlap without split=data": (
-            (*FORWARD, "overlap=true"),
-            "overlap=true has no effect.*split=data",
-        ),
+        "forward with a mode that is not mixed": ((*FORWARD, "forward=W"), "forward=W has no effect.*mode=mixed"),
+        "an unknown input forward with a mode that is not mixed": ((*FORWARD, "forward=nope"), "forward.*nope"),
+        "an overlap without split=data": ((*FORWARD, "overlap=true"), "overlap=true has no effect.*split=data"),
         "an overlap on one device": (
             (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "overlap=true"),
             "overlap=true has no effect.*devices",
         ),
         "a split with api=jit": ((*FORWARD, "split=seeds"), "split=seeds has no effect with api=jit"),
-        "chunks in a mode without seeds": (
-            (*LINEAR, "mode=analytic", "chunk=4"),
-            "chunk=4 has no effect with mode=analytic",
-        ),
-        "chunks of one seed": (
-            (*LINEAR, "mode=grad_of_sum", "chunk=4"),
-            "chunk=4 has no effect with mode=grad_of_sum",
-        ),
-        "automatic chunks without seeds": (
-            (*LINEAR, "mode=value", "chunk=auto"),
-            "chunk=auto has no effect with mode=value",
-        ),
-        "blocks in a mode without seeds": (
-            (*LINEAR, "mode=analytic", "block=4"),
-            "block=4 has no effect with mode=analytic",
-        ),
-        "blocks with batch=whole": (
-            (*FORWARD, "batch=whole", "block=4"),
-            "block=4 has no effect with batch=whole",
-        ),
-        "blocks with automatic chunks": (
-            (*FORWARD, "chunk=auto", "block=4"),
-            "block=4 has no effect with chunk=auto",
-        ),
-        "a batch with mode=analytic": (
-            (*LINEAR, "mode=analytic", "batch=whole"),
-            "batch=whole has no effect with mode=analytic",
-        ),
-        "coloured seeds with mode=value": (
-            (*LINEAR, "mode=value", "seeds=colored"),
-            "seeds=colored has no effect with mode=value",
-        ),
-        "storage in a mode without seeds": (
-            (*LINEAR, "mode=analytic", "storage=host"),
-            "storage=host has no effect with mode=ana",
-        ),
-        "a remat policy in forward mode": (
-            (*FORWARD, "remat=dots_saveable"),
-            "remat=dots_saveable has no effect with mode=jacfwd",
-        ),
+        "chunks in a mode without seeds": ((*LINEAR, "mode=analytic", "chunk=4"), "chunk=4 has no effect with mode=analytic"),
+        "chunks of one seed": ((*LINEAR, "mode=grad_of_sum", "chunk=4"), "chunk=4 has no effect with mode=grad_of_sum"),
+        "automatic chunks without seeds": ((*LINEAR, "mode=value", "chunk=auto"), "chunk=auto has no effect with mode=value"),
+        "blocks in a mode without seeds": ((*LINEAR, "mode=analytic", "block=4"), "block=4 has no effect with mode=analytic"),
+        "blocks with batch=whole": ((*FORWARD, "batch=whole", "block=4"), "block=4 has no effect with batch=whole"),
+        "blocks with automatic chunks": ((*FORWARD, "chunk=auto", "block=4"), "block=4 has no effect with chunk=auto"),
+        "a batch with mode=analytic": ((*LINEAR, "mode=analytic", "batch=whole"), "batch=whole has no effect with mode=analytic"),
+        "coloured seeds with mode=value": ((*LINEAR, "mode=value", "seeds=colored"), "seeds=colored has no effect with mode=value"),
+        "storage in a mode without seeds": ((*LINEAR, "mode=analytic", "storage=host"), "storage=host has no effect with mode=ana"),
+        "a remat policy in forward mode": ((*FORWARD, "remat=dots_saveable"), "remat=dots_saveable has no effect with mode=jacfwd"),
         "a remat policy in forward over forward": (
             (*LINEAR, "mode=fwd_over_fwd", "target=hvp", "remat=dots_saveable"),
             "remat=dots_saveable has no effect",
         ),
-        "a reduction of a Hessian": (
-            (*LINEAR, "mode=fwd_over_rev", "reduce=gram"),
-            "reduce=gram has no effect.*hessian",
-        ),
-        "a reduction with mode=value": (
-            (*LINEAR, "mode=value", "reduce=gram"),
-            "reduce=gram has no effect with mode=value",
-        ),
+        "a reduction of a Hessian": ((*LINEAR, "mode=fwd_over_rev", "reduce=gram"), "reduce=gram has no effect.*hessian"),
+        "a reduction with mode=value": ((*LINEAR, "mode=value", "reduce=gram"), "reduce=gram has no effect with mode=value"),
         "a reduction with split=data": (
             (*LINEAR, "mode=jacrev", "api=shard_map", "split=data", "reduce=gram"),
             "reduce=gram has no effect with split=data",
@@ -311,7 +252,7 @@ TABLES["fields without effect"] = {
         "{parts: {one: {workload: linear, mode: analytic, chunk: 4}}}",
         "chunk=4 has no effect with mode=analytic",
     ),
-}
+}  # fmt: skip
 
 # ---- where
 
@@ -348,7 +289,6 @@ TABLES["where"] = {
     "where on the command line is a list": Input((*RBF, "where=[devices==1]"), "where|quote"),
     "where on the command line is a number": Input((*RBF, "where=7"), "where must be"),
     "where on the command line is a mapping": Input((*RBF, "where={devices: 1}"), "where must be"),
-    "where excludes everything": Input((*RBF, "where=False"), "no cases"),
 }  # fmt: skip
 
 # ---- Study files.
@@ -364,13 +304,9 @@ TABLES["study files"] = {
     f"a study that is {description}": user_study(content, pattern)
     for description, (content, pattern) in {
         "an integer": ("3", "mine.*mapping"),
-        "a float": ("2.5", "mine.*mapping"),
         "a word": ("word", "mine.*mapping"),
-        "true": ("true", "mine.*mapping"),
-        "a list": ("[1, 2]", "mine.*mapping"),
         "a list of grids": ("- {workload: linear}\n", "mine.*mapping"),
         "null": ("null", "mine|workload"),
-        "empty": ("", "workload"),
         "only comments": ("# nothing\n", "workload"),
         "two documents": ("workload: linear\n---\nworkload: rbf\n", "mine.yaml.*document"),
         "binary": (bytes(range(256)), "mine.yaml"),
@@ -378,7 +314,6 @@ TABLES["study files"] = {
         "not UTF-8": ("workload: linear # é".encode("latin-1"), "mine.yaml.*UTF-8"),
         "UTF-16": ("workload: linear\n".encode("utf-16"), "mine.yaml"),
         "indented by tabs": ("grids:\n\t- workload: linear\n", "mine.yaml.*tab|mine.yaml.*\\\\t|mine.yaml"),
-        "an incomplete list": ("points: [1, 2\nmode: {", "mine.yaml"),
         "an unterminated text": ("workload: 'linear\n", "mine.yaml"),
         "an anchor bomb": ("workload: linear\n" + BOMB, "mine.yaml.*alias"),
         "an anchor bomb of mappings": ("workload: linear\n" + MAPS, "mine.yaml.*alias"),
@@ -402,10 +337,6 @@ TABLES["study files"] = {
         "keys that are numbers": ("workload: linear\n3: 4\n", "unknown study key '?3"),
         "a key that is a list": ("workload: linear\n? [1, 2]\n: 3\n", "mine.yaml"),
         "a key that is null": ("workload: linear\nnull: 3\n", "key type 'NoneType'"),
-        "an unknown key": ("{workload: linear, devises: 2}", "unknown study key 'devises'.*did you mean 'devices'"),
-        "an unknown key in a grid": ("{grids: [{workload: rbf, pints: 6}]}", "unknown study key 'pints'.*did you mean 'points'"),
-        "no workload": ("{points: 6}", "names no workload"),
-        "grids in a mapping": ("{workload: rbf, grids: {points: 6}}", "grids must be a list"),
         "grids as text": ("{workload: rbf, grids: all}", "grids must be a list"),
         "a grid that is a number": ("{workload: rbf, grids: [3]}", "grids must be a list of mappings"),
         "parts in a list": ("{parts: [rbf]}", "parts must be a mapping"),
@@ -429,12 +360,10 @@ TABLES["study files"] = {
         "a numeral in quotes for points": ("{workload: linear, points: '8'}", "points must be a positive integer, not '8'"),
         "an invalid octal number": ("{workload: linear, points: 0o1x}", "points must be a positive integer, not '0o1x'"),
         "yes for a jit": ("{workload: linear, jit: 'yes'}", "jit must be true or false, not 'yes'"),
-        "a size of the wrong kind": ("{workload: linear, sizes: {p: '8'}}", "sizes.p must be a positive integer, not '8'"),
         "a size that is a mapping": ("{workload: linear, sizes: {p: {q: 1}}}", "sizes.p must be a positive integer"),
         "sizes with a key that is a number": ("{workload: linear, sizes: {3: 1}}", "unknown size of linear '?3"),
         "a size by another name": ("{workload: linear, sizes: {points: 8}}", "unknown size of linear 'points'"),
         "all devices": ("{workload: linear, devices: all}", "devices=all works with `scaling plan` only"),
-        "a list in a list": ("{workload: rbf, points: [[6, 8]]}", "points must be a positive integer"),
     }.items()
 } | {
     "a tracking file without a name": Input(
@@ -472,13 +401,11 @@ TABLES["words"] = {
         ((*RBF, "--cfg"), "--cfg"),
         ((*RBF, "--info", "nonsense"), "--info.*nonsense"),
         ((*RBF, "--package"), "--package"),
-        ((*RBF, "devices"), "devices"),
         ((*RBF, "rbf"), "rbf"),
         ((*RBF, "devices", "2"), "devices"),
         ((*RBF, ""), "''|empty"),
         ((*RBF, "="), "="),
         ((*RBF, "=3"), "=3.*one name"),
-        ((*RBF, "devices=[1"), r"\[1.*quote"),
         ((*RBF, "devices={1"), "devices.*quote"),
         ((*RBF, "results=a(b)"), r"a\(b\).*quote"),
         ((*RBF, "results=a=b"), "a=b.*quote"),
@@ -491,7 +418,6 @@ TABLES["words"] = {
         ((*RBF, "workload=my module"), "my module"),
         ((*RBF, "workload=a(b)"), r"a\(b\).*quote"),
         ((*RBF, "tracking.project=a=b"), "project|quote"),
-        ((*RBF, "devises=[1]"), "unknown key 'devises'.*did you mean 'devices'"),
         ((*RBF, "+devises=1"), "unknown key 'devises'.*did you mean 'devices'"),
         ((*RBF, "++devises=1"), "unknown key 'devises'.*did you mean 'devices'"),
         ((*RBF, "~devices"), "~devices removes a key.*devices=VALUE"),
@@ -504,14 +430,10 @@ TABLES["words"] = {
         ((*RBF, "~cluster"), "cluster"),
         ((*RBF, "~tracking"), "tracking"),
         ((*RBF, "+sampling.secs=1"), "secs"),
-        ((*RBF, "sampling.secs=1"), "secs"),
         ((*RBF, "sampling.seconds.x=1"), "sampling.seconds.x"),
         ((*RBF, "devices.x=1"), "devices"),
         ((*RBF, "hydra/launcher=nowhere"), "nowhere|launcher"),
-        (("run", "study=rbff"), "unknown study 'rbff'.*did you mean 'rbf'"),
         (("run", "study="), "study"),
-        (("run", "study=null"), "study"),
-        (("run", "study=[rbf,linear]"), "study.*multirun"),
         (("run", "study=rbf,linear"), "study.*multirun|multirun"),
         (("run", "study=../../etc/passwd"), "study|passwd"),
         (("run", "study=/etc/passwd"), "study|passwd"),
@@ -524,7 +446,6 @@ TABLES["words"] = {
         (("run", "tracking=null"), "tracking"),
         (("run", "--multirun", "study=rbf,rbff", "dry_run=true"), "unknown study 'rbff'"),
         (("run", "--multirun", "study="), "study"),
-        (("rnu",), "unknown verb 'rnu'.*did you mean 'run'"),
         (("Run",), "unknown verb 'Run'.*did you mean 'run'"),
         (("",), "unknown verb ''"),
         (("--verion",), "verion.*--version|verion.*version"),
@@ -545,49 +466,39 @@ TABLES["words"] = {
 TABLES["settings"] = {
     f"{name}={text}": Input((*RBF, f"{name}={text}"), f"{re.escape(name)} must be ")
     for name, texts in {
-        "sampling.least": ("0", "1.5", "many", "null", "[7]", "1e9", "true", "{a: 1}"),
+        "sampling.least": ("1.5", "many", "null", "[7]", "1e9", "true", "{a: 1}"),
         "sampling.most": ("0", "3", "nan", "'200'", "1000000000000"),
-        "sampling.seconds": ("-1", "nan", "inf", "soon", "null", "[1]"),
-        "sampling.width": ("-0.1", "nan", "thin"),
-        "sampling.warm_up": ("-1", "long"),
-        "sampling.turns": ("0", "x", "2.5"),
-        "sampling.compilations": ("0", "x"),
-        "case_seconds": ("0", "-5", "nan", "inf", "null", "soon", "[1,2]", "1e300", "true"),
-        "order_seed": ("-1", "1.5", "null", "x", "9" * 30),
-        "replicates": ("0", "-3", "1.5", "x", "[1]", "9" * 30),
-        "processes": ("0", "-1", "two", "1.5", "[1]"),
-        "bind": ("1", "perhaps", "null", "[true]"),
-        "oversubscribe": ("1", "perhaps", "null"),
-        "dry_run": ("1", "perhaps", "null"),
-        "nested": ("1", "perhaps", "null"),
+        "sampling.seconds": ("nan", "inf", "soon", "null", "[1]"),
+        "sampling.width": ("-0.1", "thin"),
+        "sampling.warm_up": ("-1",),
+        "sampling.turns": ("2.5",),
+        "sampling.compilations": ("0",),
+        "case_seconds": ("-5", "null", "[1,2]", "1e300"),
+        "order_seed": ("-1", "null", "9" * 30),
+        "replicates": ("-3", "[1]", "9" * 30),
+        "processes": ("0", "1.5"),
+        "bind": ("null", "[true]"),
+        "oversubscribe": ("1", "perhaps"),
+        "dry_run": ("null",),
+        "nested": ("perhaps", "null"),
         "wait": ("1", "perhaps"),
     }.items()
     for text in texts
 } | {
-    "sampling=5": Input((*RBF, "sampling=5"), "sampling"),
     "sampling=null": Input((*RBF, "sampling=null"), "sampling"),
     "sampling={seconds: 1}": Input((*RBF, "sampling={second: 1}"), "second"),
     "too few replicates for nested": Input((*RBF, "nested=true", "replicates=2"), "but replicates=2"),
     "a deadline of a run": Input((*RBF, "deadline=1"), "deadline"),
     "versus nothing": Input((*RBF, "versus="), "versus"),
-    "versus a word": Input((*RBF, "versus=main"), "unknown versus='main'"),
     "versus a list": Input((*RBF, "versus=[self]"), "versus"),
     "versus a number": Input((*RBF, "versus=3"), "unknown versus='3'"),
     "versus self with a tail": Input((*RBF, "versus=self:x"), "unknown versus='self:x'"),
-    "versus a commit without a name": Input((*RBF, "versus=commit:"), "unknown versus='commit:'"),
-    "versus a commit without a repository": Input((*RBF, "versus=commit:HEAD~3"), "versus=commit:HEAD~3 needs a git repository"),
-    "versus a missing interpreter": Input((*RBF, "versus=python:/nowhere/python"), "python:/nowhere/python: python: No"),
     "versus an interpreter that is a folder": Input((*RBF, "versus=python:/tmp"), "versus=python:/tmp"),
-    "versus an interpreter without JAX": Input((*RBF, "versus=python:/bin/false"), "versus=python:/bin/false cannot run a worker"),
     "versus unknown flags of XLA": Input((*CONCRETE, "versus=xla:--xla_nonsense=1"), "versus=xla:--xla_nonsense=1"),
     "versus an invalid version": Input((*CONCRETE, "versus=jax:../../x"), "versus=jax:"),
     "versus in a study on a cluster": Input((*RBF, "versus=self", "cluster=local"), "versus=self runs on this machine only"),
-    "more devices than cores": Input((*RBF, "devices=64", "points=6400", "api=pmap"), r"devices=64 exceed the \d+ cores?"),
     "points that do not divide": Input(
         ("run", "study=smoke", "points=7", "devices=2", "split=points", "oversubscribe=true"), "points=7 of .* do not divide over"
-    ),
-    "devices that do not divide evenly over processes": Input(
-        (*RBF, "devices=3", "processes=2", "oversubscribe=true"), "devices=3 do not divide evenly over processes=2"
     ),
 }  # fmt: skip
 
@@ -597,19 +508,13 @@ FILE = {"a_file": ""}
 TABLES["results"] = {
     f"results={text}": Input((*RBF, f"results={text}", *options), pattern, FILE)
     for text, options, pattern in [
-        ("a_file", (), "results=a_file.*results=PATH"),
-        ("a_file/below", (), "results=a_file/below.*results=PATH"),
         ("a_file", ("dry_run=true",), "results=a_file.*results=PATH"),
-        ("/proc/nowhere/x", (), "results=/proc/nowhere/x.*results=PATH"),
         ("/dev/null", (), "results=/dev/null.*results=PATH"),
         ("/dev/null/x", (), "results=/dev/null/x.*results=PATH"),
-        ("null", ("dry_run=true",), "results must be a folder"),
-        ("", ("dry_run=true",), "results must be a folder"),
         ("true", ("dry_run=true",), "results must be a folder.*True"),
         ("[a,b]", ("dry_run=true",), "results must be a folder"),
         ("{a: 1}", ("dry_run=true",), "results must be a folder"),
         ("x" * 300, (), "results=x.*results=PATH"),
-        ("${nowhere}", (), "nowhere"),
         ("${oc.env:NOWHERE_AT_ALL}", (), "NOWHERE_AT_ALL"),
         ("a_fifo", (), "results=a_fifo.*results=PATH"),
         ("a_fifo", ("dry_run=true",), "results=a_fifo.*results=PATH"),
@@ -637,32 +542,9 @@ def returning(expression, head=""):
 TABLES["workloads"] = {
     f"a module that {description}": user_module(content, pattern)
     for description, (content, pattern) in {
-        "is empty": ("", r"no function workload\(case\)"),
-        "has a syntax error": ("def workload(case:\n", "mine.*SyntaxError"),
         "is not UTF-8": ("x = 'é'".encode("latin-1"), "mine.*(SyntaxError|utf-8)"),
         "contains NUL bytes": (b"x = 1\0", "mine.*(SyntaxError|ValueError|null)"),
-        "raises at import": ("raise RuntimeError('first\\nsecond')", "mine.*RuntimeError: first"),
-        "imports a missing module": ("import not_there_at_all", "mine.*not_there_at_all"),
         "imports itself": ("from mine import workload", "mine.*ImportError"),
-        "ends the process at import": ("raise SystemExit(3)", "mine"),
-        "has a workload that is not a function": ("workload = 3", r"no function workload\(case\)"),
-        "has a workload without a parameter": (returning("3").replace("(case)", "()"), "mine.*argument"),
-        "returns a number": (returning("3"), "mine.*Workload, not int"),
-        "returns nothing": (returning("None"), "mine.*Workload, not NoneType"),
-        "returns the class": (returning("Workload"), "mine.*Workload, not type"),
-        "raises a KeyError": (returning("case.sizes['q']"), "mine.*KeyError.*q"),
-        "has no inputs": (returning("Workload(function=lambda: 1.0, points={})"), "mine.*input"),
-        "has no function": (returning("Workload(function=None, points={'x': uniform(3)})"), "mine"),
-        "takes another input": (returning("Workload(function=lambda y: y, points={'x': uniform(3)})"), "mine.*TypeError"),
-        "returns a tuple of numbers": (returning("Workload(function=lambda x: 'x', points={'x': uniform(3)})"), "mine"),
-        "returns integers": (returning("Workload(function=lambda x: jnp.arange(3), points={'x': uniform(3)})"), "mine"),
-        "returns complex numbers": (returning("Workload(function=lambda x: x + 1j, points={'x': uniform(3)})"), "mine"),
-        "has incompatible shapes": (returning("Workload(lambda x: x @ jnp.ones((4, 2)), {'x': uniform(3)})"), "mine"),
-        "reduces rows": (returning("Workload(function=lambda x: x, points={'x': uniform(3)}, reduce='rows')"), "reduce.*'rows'"),
-        "differentiates by an unknown input": (returning("Workload(lambda x: x, {'x': uniform(3)}, wrt='z')"), "mine.*'z'"),
-        "shares an input that each point has": (
-            returning("Workload(function=lambda x: x, points={'x': uniform(3)}, shared={'x': uniform(3)})"), "mine.*both",
-        ),
         "has sizes that are not numbers": (GOOD + "SIZES = {'p': 'many'}\n", "sizes.p must be a positive integer, not 'many'"),
         "has sizes in a list": (GOOD + "SIZES = ['p']\n", "mine"),
         "has targets that are not names": (GOOD + "TARGETS = (3,)\n", "mine|target"),
@@ -671,20 +553,10 @@ TABLES["workloads"] = {
 } | {
     f"a workload with the name {text}": Input(("run", "study=function", f"workload={text}", *options), pattern, {"mine.py": GOOD})
     for text, options, pattern in [
-        ("nowhere", (), "unknown workload 'nowhere'.*linear.*import path"),
-        ("linar", (), "unknown workload 'linar'.*did you mean 'linear'"),
-        ("mine.py", (), "mine.py"),
-        ("./mine.py", (), "mine.py"),
         ("mine.nowhere", (), "mine.nowhere"),
         (".mine", (), "mine"),
-        ("mine.", (), "mine"),
-        ("..", (), r"\.\."),
         ("a..b", (), r"a\.\.b"),
-        ("os", (), r"'os' has no function workload\(case\)"),
-        ("'my module'", (), "my module"),
-        ("'a/b'", (), "a/b"),
         ("'mine\0'", (), "mine"),
-        ("[mine,nowhere]", (), "unknown workload 'nowhere'"),
     ]
 } | {
     f"a user module with the name {name}": Input(
@@ -702,62 +574,33 @@ TABLES["workloads"] = {
 TABLES["clusters"] = {
     f"cluster={cluster} {text}": Input(("run", "study=rbf", f"cluster={cluster}", text), pattern)
     for cluster, text, pattern in [
-        ("slurm", "cluster.time=0", "cluster.time must be a positive number of minutes, not 0"),
         ("slurm", "cluster.time=nan", "cluster.time must be"),
-        ("slurm", "cluster.time=inf", "cluster.time must be"),
-        ("slurm", "cluster.time=soon", "cluster.time must be"),
         ("slurm", "cluster.fill=2", "cluster.fill must be"),
-        ("slurm", "cluster.fill=0", "cluster.fill must be"),
         ("slurm", "cluster.platform=cuda", "unknown cluster.platform 'cuda'.*gpu"),
-        ("slurm", "cluster.platform=[cpu]", "unknown cluster.platform"),
-        ("slurm", "cluster.attempts=0", "cluster.attempts must be a positive integer"),
         ("slurm", "cluster.attempts=x", "cluster.attempts must be a positive integer"),
-        ("slurm", "cluster.at_once=-1", "cluster.at_once must be a positive integer"),
         ("slurm", "cluster.per_node=1.5", "cluster.per_node must be a positive integer"),
-        ("slurm", "cluster.nodes=0", "cluster.nodes must be a positive integer"),
         ("slurm", "cluster.memory=-1", "cluster.memory must be a positive number of GB"),
         ("slurm", "cluster.exclusive=1", "cluster.exclusive must be true or false"),
         ("slurm", "cluster.setup=3", "cluster.setup must be a list of shell lines"),
-        ("slurm", "cluster.srun=[1]", "cluster.srun must be a list of words"),
         ("slurm", "cluster.sbatch=[a]", "cluster.sbatch"),
-        ("slurm", "cluster.sbatch=3", "cluster.sbatch"),
-        ("slurm", "cluster.partition=[1]", "cluster.partition must be a name"),
-        ("slurm", "cluster.partition=''", "cluster.partition must be a name"),
         ("slurm", "cluster.partition=true", "cluster.partition must be a name"),
         ("slurm", "cluster.queue=a", "unknown key of cluster.*queue"),
         ("slurm", "cluster.name=other", "unknown cluster"),
         ("slurm", "cluster.hosts=[a]", "cluster.hosts has no effect with cluster=slurm"),
-        ("local", "cluster.time=-1", "cluster.time must be"),
-        ("local", "cluster.attempts=0", "cluster.attempts must be"),
         ("local", "cluster.partition=a", "cluster.partition has no effect with cluster=local"),
         ("none", "cluster.time=1", "cluster.time has no effect with cluster=none"),
         ("hosts", "cluster.per_node=4", "cluster=hosts.*cluster.hosts"),
         ("hosts", "cluster.hosts=[a]", "cluster=hosts.*cluster.per_node"),
-        ("hosts", "cluster.hosts=a", "cluster.hosts must be a list of words"),
         ("hosts", "cluster.shell=ssh", "cluster.shell must be a list of words"),
     ]
 } | {
     f"tracking=wandb {text}": Input((*RBF, "tracking=wandb", text), pattern)
     for text, pattern in [
         ("tracking.project='a/b'", "tracking.project must be a name .*without .*a/b"),
-        ("tracking.project=''", "tracking.project must be"),
-        ("tracking.project=3", "tracking.project must be"),
-        ("tracking.project=null", "tracking.project must be"),
-        ("tracking.entity=''", "tracking.entity must be a name or null"),
-        ("tracking.entity=[a]", "tracking.entity must be a name or null"),
-        ("tracking.mode=on", "unknown tracking.mode"),
         ("tracking.mode=offlin", "unknown tracking.mode 'offlin'.*did you mean 'offline'"),
-        ("tracking.timeout=0", "tracking.timeout must be a positive number of seconds"),
-        ("tracking.timeout=nan", "tracking.timeout must be a positive number of seconds"),
-        ("tracking.timeout=soon", "tracking.timeout must be a positive number of seconds"),
-        ("tracking.every=-1", "tracking.every must be a positive number of seconds"),
         ("tracking.dashboard=1", "tracking.dashboard must be true or false"),
-        ("tracking.tags=word", "tracking.tags must be a list of words"),
-        ("tracking.tags=[1]", "tracking.tags must be a list of words"),
-        ("tracking.tags=3", "tracking.tags must be a list of words"),
         (f"tracking.tags=[{'x' * 65}]", "tracking.tags must be a list of words"),
         ("+tracking.api_key=secret", "keys come from WANDB_API_KEY"),
-        ("+tracking.colour=red", "unknown key of tracking 'colour'"),
         ("tracking.colour=red", "colour"),
     ]
 }  # fmt: skip
@@ -767,19 +610,12 @@ TABLES["clusters"] = {
 TABLES["plans"] = {
     " ".join(arguments): Input(("plan", *arguments), pattern)
     for arguments, pattern in [
-        (("study=plan",), "specify the hardware to plan for"),
-        (("study=plan", "hardware=v6"), "unknown hardware 'v6'.*v5p"),
         (("study=plan", "hardware=[v5p,h100]"), "one hardware"),
-        (("study=plan", "hardware=v5p", "devices=7"), "devices=7 are not available on v5p"),
         (("study=plan", "hardware=v5p", "devices=0"), "devices must be a positive integer"),
-        (("study=plan", "hardware=v5p", "devices=1000001"), "maximum of a plan: 1000000 devices"),
         (("study=plan", "hardware=v5p", "devices=some"), "devices must be"),
-        (("study=plan", "hardware=v5p", "deadline=0"), "deadline must be a positive number of seconds"),
         (("study=plan", "hardware=v5p", "deadline=nan"), "deadline must be a positive number of seconds"),
         (("study=plan", "hardware=v5p", "deadline=soon"), "deadline must be a positive number of seconds"),
         (("study=plan", "hardware=v5p", "deadline=[1]"), "deadline must be a positive number of seconds"),
-        (("study=plan", "hardware=v5p", "hardware.hue=1"), "unknown key of hardware 'hue'"),
-        (("study=plan", "hardware=v5p", "hardware.memory=big"), "hardware.memory must be a positive number"),
         (("study=plan", "hardware=v5p", "hardware.memory=-1"), "hardware.memory must be a positive number"),
         (("study=plan", "hardware=v5p", "hardware.memory=nan"), "hardware.memory must be a positive number"),
         (("study=plan", "hardware=v5p", "hardware.price=free"), "hardware.price"),
@@ -796,7 +632,6 @@ TABLES["plans"] = {
         (("study=plan", "hardware=v5p", "mode=jacfw"), "unknown mode 'jacfw'"),
         (("study=plan", "hardware=v5p", "--dry-run"), "--dry-run"),
         (("study=plan", "hardware=v5p", "dry_run=true"), "dry_run"),
-        (("study=plan", "hardware=cpu", "results=none"), "ceilings.*scaling run"),
         (("hardware",), "hardware"),
         (("study=plan", "hardware=v5p", "where=[1]"), "where"),
     ]
@@ -807,16 +642,13 @@ TABLES["plans"] = {
 TABLES["verbs"] = {
     " ".join(arguments): Input(tuple(arguments), pattern, FILE)
     for arguments, pattern in [
-        *(((verb,), "DIR|A") for verb in ("status", "report", "lint", "export", "publish", "cancel", "logs", "compare", "merge")),
+        *(((verb,), "DIR|A") for verb in ("status", "logs", "compare", "merge")),
         *(((verb, "nowhere", *options), "no results in 'nowhere'")
-          for verb, options in [("status", ()), ("report", ()), ("lint", ()), ("export", ()), ("publish", ()), ("cancel", ()),
-                             ("logs", ("3f",)), ("compare", ("nowhere",)), ("merge", ("nowhere", "--output", "both"))]),
+          for verb, options in [("cancel", ()), ("logs", ("3f",)), ("merge", ("nowhere", "--output", "both"))]),
         *(((verb, "a_file", *options), "no results in 'a_file'")
-          for verb, options in [("status", ()), ("report", ()), ("lint", ()), ("export", ()), ("publish", ()), ("cancel", ()),
-                             ("logs", ("3f",)), ("compare", ("a_file",)), ("merge", ("a_file", "--output", "both"))]),
-        *(((verb, ".", *options), r"no results in '\.'") for verb, options in [("status", ()), ("report", ()), ("export", ())]),
-        *(((verb, "good", "--nothing"), "--nothing|required: (KEY|--output)")
-          for verb in ("status", "report", "lint", "export", "publish", "cancel", "logs", "compare", "merge")),
+          for verb, options in [("report", ()), ("compare", ("a_file",)), ("merge", ("a_file", "--output", "both"))]),
+        (("status", "."), r"no results in '\.'"),
+        *(((verb, "good", "--nothing"), "--nothing|required: (KEY|--output)") for verb in ("status", "logs", "export", "merge")),
         (("status", ""), "no results in ''"),
         (("status", "nul\0byte"), "no results in"),
         (("status", "x" * 5000), "no results in"),

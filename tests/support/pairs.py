@@ -1,4 +1,4 @@
-"""The rows of the contract that run by default: together they contain every pair of values that can run.
+"""The rows of the contract that contain every pair of values that can run, and subsets of other products of parameters.
 
 `python -m tests.support.pairs` repeats the search and writes tests/contract/pairs.json.
 """
@@ -50,6 +50,18 @@ def find_cover(rows: list[Row], cost: Callable[[Row], int]) -> list[Row]:
             missing -= pairs[rows[i]]
         elif new:
             heapq.heappush(heap, (-new, i))
+    return chosen
+
+
+def covering_rows(rows: list[Row], strength: int, given: list[Row]) -> set[Row]:
+    """Return the given rows and others, so that every combination of `strength` values in a row is in one of them."""
+    combinations = {row: set(itertools.combinations(enumerate(row), min(strength, len(row)))) for row in rows}
+    missing = set().union(*combinations.values()).difference(*(combinations[row] for row in given))
+    chosen = set(given)
+    while missing:
+        best = max(rows, key=lambda row: len(combinations[row] & missing))
+        chosen.add(best)
+        missing -= combinations[best]
     return chosen
 
 

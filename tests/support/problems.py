@@ -12,18 +12,8 @@ PROBLEMS = {
     "rbf with 8 support points": {"workload": "rbf", "points": 12, "sizes": {"m": 8}},
     "rbf rowwise": {"workload": "rbf", "points": 8, "formulation": "rowwise"},
     "rbf squared": {"workload": "rbf", "points": 12, "variant": "squared"},
-    "rbf squared with product": {
-        "workload": "rbf",
-        "points": 12,
-        "variant": "squared",
-        "formulation": "product",
-    },
-    "rbf in three dimensions": {
-        "workload": "rbf",
-        "points": 8,
-        "variant": "squared",
-        "sizes": {"d": 3, "m": 20},
-    },
+    "rbf squared with product": {"workload": "rbf", "points": 12, "variant": "squared", "formulation": "product"},
+    "rbf in three dimensions": {"workload": "rbf", "points": 8, "variant": "squared", "sizes": {"d": 3, "m": 20}},
     "rbf grad": {"workload": "rbf", "target": "grad", "sizes": {"m": 16}},
     "linear by W": {"workload": "linear", "points": 4, "sizes": {"p": 6, "o": 8}},
     "linear by X": {"workload": "linear", "points": 8, "sizes": {"p": 4, "o": 2}, "wrt": "X"},
@@ -35,28 +25,10 @@ PROBLEMS = {
     "residual scalar": {"workload": "residual", "points": 1024, "wrt": "d+m", "variant": "scalar"},
     "poisson": {"workload": "poisson", "points": 1200},
     "poisson Hessian": {"workload": "poisson", "points": 8, "target": "hessian"},
-    "residual Hessian": {
-        "workload": "residual",
-        "points": 12,
-        "wrt": "d+m",
-        "variant": "scalar",
-        "target": "hessian",
-    },
-    "residual Hessian-vector product": {
-        "workload": "residual",
-        "points": 8,
-        "wrt": "m+d",
-        "variant": "scalar",
-        "target": "hvp",
-    },
-    "residual Laplacian": {
-        "workload": "residual",
-        "points": 8,
-        "wrt": "d+m",
-        "variant": "scalar",
-        "target": "laplacian",
-    },
-}
+    "residual Hessian": {"workload": "residual", "points": 12, "wrt": "d+m", "variant": "scalar", "target": "hessian"},
+    "residual Hessian-vector product": {"workload": "residual", "points": 8, "wrt": "m+d", "variant": "scalar", "target": "hvp"},
+    "residual Laplacian": {"workload": "residual", "points": 8, "wrt": "d+m", "variant": "scalar", "target": "laplacian"},
+}  # fmt: skip
 AXES = {
     "problem": list(PROBLEMS), "mode": list(MODES), "batch": list(BATCHES), "split": ["points", "seeds", "data"],
     "api": list(APIS), "devices": [1, 2, 4], "dtype": ["float64", "float32", "bfloat16"], "jit": [True, False],

@@ -11,6 +11,7 @@ RUN = [
     "devices=1",
     "mode=jacfwd",
     "dtype=float32",
+    "study.ceilings=false",
 ]
 VERBS = {
     "run": [*RUN, "results=DIR", *QUICK],

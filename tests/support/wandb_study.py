@@ -11,7 +11,8 @@ from scaling.analysis import findings
 from scaling.core import store
 from scaling.core.case import Case
 from scaling.core.record import Record
-from scaling.wandb.runs import TrackedRun, make_plots, study_runs
+from scaling.wandb.runs import make_plots, study_runs
+from scaling.wandb.tracked_run import TrackedRun
 
 SECONDS = {1: 0.040, 2: 0.022, 4: 0.013}
 

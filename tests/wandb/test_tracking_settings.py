@@ -1,6 +1,7 @@
 """Tests of the tracking settings: invalid values are rejected, and the config file states the defaults."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from tests.support.wandb_server import KEY
 ROOT = Path(scaling.__file__).parents[1]
 INVALID_CONFIGS = [
     {"projekt": "x"}, {"project": "a/b"}, {"project": None}, {"entity": ""}, {"timeout": 0}, {"timeout": "20"},
-    {"every": -1}, {"every": True}, {"dashboard": "yes"}, {"tags": "one"}, {"mode": "onlin"}, {"mode": None},
+    {"every": -1}, {"every": True}, {"dashboard": "yes"}, {"tags": "one"}, {"mode": "onlin"}, {"mode": None}, {"project": ""},
+    {"project": 3}, {"entity": ["a"]}, {"timeout": math.nan}, {"tags": [1]}, {"tags": 3}, {"mode": "on"},
 ]  # fmt: skip
 
 

@@ -1,0 +1,69 @@
+"""The content of a W&B run and of a plot, which the process of wandb receives.
+
+That process imports neither SciPy nor the analysis that fills them.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from scaling.analysis.cases import Method
+from scaling.analysis.estimate import Estimate
+
+# Prefix of a metric, before the slash -> the metric of its x-axis.
+STEP_METRICS = {"time": "devices", "speedup": "devices", "ideal": "devices", "time_by_size": "size"}
+Fields = dict[str, Any]
+
+
+class Line(NamedTuple):
+    """The key of a line in a plot: the environment digest, workload and AD method of a W&B run."""
+
+    environment: str
+    workload: str
+    method: Method
+
+
+@dataclass(frozen=True)
+class Plot:
+    """The data of a W&B line plot.
+
+    The values are logged as `metric`, and the bounds of their 95 % confidence intervals as `metric`_low and
+    `metric`_high.
+    """
+
+    kind: str  # strong, weak or size
+    metric: str
+    title: str
+    x: str  # the metric of the x-axis: devices or size
+    x_title: str
+    y_title: str
+    lines: Mapping[Line, Mapping[int, Estimate]]  # line -> x value -> estimate
+    baselines: tuple[int, ...] = ()  # for a speed-up: the device counts that it is relative to
+
+    @property
+    def width(self) -> int:
+        """Return the number of distinct values on the x-axis."""
+        return len({x for line in self.lines.values() for x in line})
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """The content of a W&B run."""
+
+    digest: str  # a hash of the entire content
+    series: str  # an identifier that stays the same when results are added
+    name: str
+    group: str
+    job_type: str
+    tags: tuple[str, ...]
+    config: Fields
+    rows: list[Fields]  # the history
+    summary: Fields
+    tables: dict[str, tuple[list[str], list[list[Any]]]] = field(default_factory=dict)  # columns, rows
+    images: dict[str, str] = field(default_factory=dict)  # name -> path relative to the results folder
+    lines: tuple[str, ...] = ()  # lines of the artifact with the records
+
+
+def ideal_metric(baseline: int) -> str:
+    """Return the W&B metric name of the ideal speed-up over a device count, such as 'ideal/from_2'."""
+    return f"ideal/from_{baseline}"
