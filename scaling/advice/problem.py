@@ -271,8 +271,8 @@ def _make_specs(name: str, arrays: Any, skipped: int) -> Any:
     """Return the `InputSpec` of each array of an input, with its values or with generated values.
 
     For a `jax.ShapeDtypeStruct`, the values are random numbers that depend on the name of the input, or zeros
-    for integers. Integers are int32, and unsigned ones of 32 bits are taken modulo 2**32. `skipped` is 1 if the arrays have
-    a leading axis of points, otherwise 0.
+    for integers. Integers are int32, and unsigned ones of 32 bits are taken modulo 2**32. `skipped` is 1 if
+    the arrays have a leading axis of points, otherwise 0.
     """
 
     def make(path: Any, array: Any) -> InputSpec:
