@@ -6,8 +6,8 @@ divided by the size of a large output, and the error of a sum that cancels is di
 terms. If the devices return several copies of a sum over points, all are checked. Entries outside of the
 pattern of colored seeds are compared as zeros, so that a pattern that lacks an entry is a wrong answer.
 
-An entry whose error exceeds the tolerance is a suspect: options/reference/reevaluate.py evaluates it again at
-inputs that are perturbed by rounding errors, and decides whether rounding explains the error.
+An entry whose error exceeds the tolerance is a suspect: options/reference/reevaluate.py evaluates it again
+with random rounding errors, and decides whether rounding explains the error.
 """
 
 import contextlib

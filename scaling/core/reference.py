@@ -117,7 +117,7 @@ class ReferenceSpec:
 
     @property
     def repeatable(self) -> bool:
-        """Whether entries can be evaluated at perturbed inputs, to find out if rounding explains an error."""
+        """Whether entries can be evaluated again, to find out if rounding explains an error."""
         sum_of_values = self.case.ad_mode.is_value and self.reduction.sums_points
         return self.nonzeros_pattern is None and not self.case.ad_mode.finite_step and not sum_of_values
 

@@ -29,7 +29,7 @@ _POINTS = 16  # the most points at which the function is examined, and the most 
 _SCREENED_TOGETHER = 2**22  # elements of the intermediate results of all points of a call
 _MOST_SCREENED = 2**26  # of these elements in all; further points are not screened
 _LEAST_CONFIRMED_SHARE = 0.1  # of the outputs; the others may have a derivative too small for a difference
-_PERTURBATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
+_EVALUATIONS = 2  # from which the rounding error of values is estimated
 _MOST_RELATIVE_TO_ROUNDING = 2.0  # a larger difference between dtypes is not explained by rounding
 
 
@@ -117,7 +117,7 @@ def _values_and_noise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the values, (points, outputs), and their change by random rounding errors."""
     center, generator = evaluations.values(evaluation, arrays), np.random.default_rng(0)
-    pairs = fd_check.with_rounding(evaluation, arrays, 4 * roundoff, generator, _PERTURBATIONS)
+    pairs = evaluations.with_rounding(evaluation, arrays, 4 * roundoff, generator, _EVALUATIONS)
     perturbed = [evaluations.values(*pair) for pair in pairs]
     return center, np.max(np.abs(np.array(perturbed) - center), axis=0)
 

@@ -141,6 +141,21 @@ def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | Non
     return None
 
 
+def with_rounding(
+    evaluation: Evaluation, arrays: Arrays, relative: float, generator: np.random.Generator, count: int
+) -> Iterator[tuple[Evaluation, Arrays]]:
+    """Yield evaluations with random rounding errors of all intermediate results, each with other inputs.
+
+    Each floating-point element of the inputs is multiplied by 1 + relative or 1 - relative.
+    """
+    for seed in range(1, count + 1):
+        perturbed = dict(arrays)
+        for name, x in arrays.items():
+            if name not in evaluation.integers:
+                perturbed[name] = x * (1 + relative * generator.choice([-1.0, 1.0], x.shape))
+        yield dataclasses.replace(evaluation, rounding_seed=seed), perturbed
+
+
 def _evaluate_in_blocks(
     evaluation: Evaluation, arrays: Arrays, indices: np.ndarray, kernel: str, axis: int
 ) -> np.ndarray:

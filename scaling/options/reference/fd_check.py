@@ -4,16 +4,21 @@ A wrong derivative rule of the function (`jax.custom_jvp`, `jax.custom_vjp`, `st
 wrong derivative in every dtype and AD mode. It can be detected only from the values of the function.
 """
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from scaling.options.reference.evaluation import Arrays, Evaluation, directional_derivative, values
+from scaling.options.reference.evaluation import (
+    Arrays,
+    Evaluation,
+    directional_derivative,
+    values,
+    with_rounding,
+)
 
 _DIRECTIONS = 4
-_PERTURBATIONS = 3  # of the inputs; after a single one, the derivative may be unchanged by chance
+_EVALUATIONS = 3  # with random rounding errors; a single one may change nothing by chance
 _STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # relative to the size of an input
 _AGREEING_STEPS = 2  # consecutive steps whose differences confirm a derivative, see _agrees_at_several_steps
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
@@ -55,14 +60,14 @@ def confirm(
         evaluation: the function and how to differentiate it.
         arrays: the inputs at the points.
         roundoff: the unit roundoff of the narrowest dtype inside the function.
-        generator: generates the random directions and perturbations.
+        generator: generates the random directions, and the perturbations of the inputs.
     """
     directions = [random_direction(evaluation, arrays, generator) for _ in range(_DIRECTIONS)]
     derivatives = _derivatives(evaluation, arrays, directions)
     norm = np.sqrt(np.mean(derivatives**2, axis=0))
     perturbed = [
         _derivatives(*pair, directions)
-        for pair in with_rounding(evaluation, arrays, 4 * roundoff, generator, _PERTURBATIONS)
+        for pair in with_rounding(evaluation, arrays, 4 * roundoff, generator, _EVALUATIONS)
     ]
     rounding = np.max(np.abs(np.array(perturbed) - derivatives), axis=(0, 1))
     is_nonzero = norm > 8 * rounding
@@ -127,26 +132,6 @@ def random_direction(
     return direction
 
 
-def with_rounding(
-    evaluation: Evaluation, arrays: Arrays, relative: float, generator: np.random.Generator, count: int
-) -> Iterator[tuple[Evaluation, Arrays]]:
-    """Yield evaluations with random rounding errors, each with inputs that `perturb` returns."""
-    for seed in range(1, count + 1):
-        rounded = dataclasses.replace(evaluation, rounding_seed=seed)
-        yield rounded, perturb(evaluation, arrays, relative, generator)
-
-
-def perturb(
-    evaluation: Evaluation, arrays: Arrays, relative: float, generator: np.random.Generator
-) -> dict[str, np.ndarray]:
-    """Return the inputs with each floating-point element multiplied by 1 + relative or 1 - relative."""
-    perturbed = dict(arrays)
-    for name, x in arrays.items():
-        if name not in evaluation.integers:
-            perturbed[name] = x * (1 + relative * generator.choice([-1.0, 1.0], x.shape))
-    return perturbed
-
-
 def _derivatives(evaluation: Evaluation, arrays: Arrays, directions: Sequence[Arrays]) -> np.ndarray:
     return np.array([directional_derivative(evaluation, arrays, direction) for direction in directions])
 
@@ -156,12 +141,14 @@ def _value_noise(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return two estimates of the rounding error of the values: (points, outputs) each.
 
-    The first is the unit roundoff of the values plus their change if the inputs are perturbed. It can be too
-    small: if a function adds 1 to a small element, perturbing the element has no effect. The second is the
-    larger of the first and the fourth differences at short steps, which consist of rounding errors only.
+    The first is the unit roundoff of the values plus their change by random rounding errors. The second
+    is the larger of the first and the fourth differences at short steps, which consist of rounding errors
+    only.
     """
     center = values(evaluation, arrays)
-    perturbed = [values(*pair) for pair in with_rounding(evaluation, arrays, 2 * roundoff, generator, 3)]
+    perturbed = [
+        values(*pair) for pair in with_rounding(evaluation, arrays, 2 * roundoff, generator, _EVALUATIONS)
+    ]
     least = roundoff * np.abs(center) + np.max(np.abs(np.array(perturbed) - center), axis=0)
     direction = random_direction(evaluation, arrays, generator)
     largest, nonzero_steps = np.zeros(center.shape), np.zeros(center.shape, int)

@@ -58,7 +58,7 @@ class _Interpreter:
     def _evaluate_equation(self, equation: Any, operands: list[Any]) -> list[Any]:
         name = equation.primitive.name
         if name in _CONTROL_FLOW:
-            return list(_CONTROL_FLOW[name](self, equation.params, operands))
+            return _CONTROL_FLOW[name](self, equation.params, operands)
         if (called := _called_jaxpr(equation)) is not None:
             return self.evaluate(called, operands)
         results = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
@@ -134,12 +134,16 @@ def _while(interpreter: _Interpreter, params: dict[str, Any], operands: list[Any
         lambda carry: (body(*of_body, *carry[0]), rounded_body(*of_body, *carry[1])),
         (start, start),
     )
-    return list(rounded)
+    return rounded
 
 
 def _cond(interpreter: _Interpreter, params: dict[str, Any], operands: list[Any]) -> list[Any]:
     branches = [interpreter.as_function(branch) for branch in params["branches"]]
-    return list(jax.lax.switch(operands[0], branches, *operands[1:]))
+    return jax.lax.switch(operands[0], branches, *operands[1:])
 
 
-_CONTROL_FLOW = {"scan": _scan, "while": _while, "cond": _cond}
+_CONTROL_FLOW: dict[str, Callable[[_Interpreter, dict[str, Any], list[Any]], list[Any]]] = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+}

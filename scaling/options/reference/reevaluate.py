@@ -15,7 +15,6 @@ from scaling.core.check import CheckProgress, EntryComparison, PointsComparison
 from scaling.core.reference import Arrays, ReferenceSpec, reduce_reference
 from scaling.core.tolerances import Jacobians, relative_error
 from scaling.options.reference import evaluation as evaluations
-from scaling.options.reference import fd_check
 from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluation import Evaluation
 
@@ -165,7 +164,7 @@ def _estimate_rounding_errors(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * retry.spec.roundoff
     try:
         with evaluations.evaluation_context(native.dtype):
-            pairs = fd_check.with_rounding(native, retry.arrays, relative, generator, _EVALUATIONS)
+            pairs = evaluations.with_rounding(native, retry.arrays, relative, generator, _EVALUATIONS)
             rounded = np.array([retry.measure(*pair) for pair in pairs])
             value = np.abs(evaluations.values(native, retry.arrays))
     except Exception:
