@@ -163,7 +163,7 @@ def redundant(product):
     """Return the items of a product of parameters that its marker `covering` leaves out."""
     rows = {tuple(item.callspec._idlist): item for item in product}
     default = [row for row, item in rows.items() if runs_by_default(item)]
-    chosen = pairs.covering_rows(list(rows), product[0].get_closest_marker("covering").args[0], default)
+    chosen = pairs.find_cover(list(rows), product[0].get_closest_marker("covering").args[0], default)
     return [item for row, item in rows.items() if row not in chosen]
 
 

@@ -13,7 +13,7 @@ from scaling.analysis.timings import pool_processes
 pytestmark = pytest.mark.thin(8, "contract")
 
 DOUBLING, ONE_TO_EIGHT = tuple(2**i for i in range(8)), tuple(range(1, 9))
-TRIALS = 60
+TRIALS = 100
 SAMPLES = 7
 
 

@@ -336,6 +336,20 @@ def test_evaluating_a_reference_leaves_no_other_dtype_in_the_caches_of_jax():
 
 
 @pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jnp.tanh(10 * x),
+        lambda x: jax.nn.gelu(5 * x),
+        lambda x: jnp.sinc(x),
+        lambda x: 1 - jnp.cos(x / 100),
+    ],
+)
+@pytest.mark.default
+def test_a_correct_derivative_that_cancels_at_many_points_passes(function, monkeypatch):
+    assert measure(Workload(function, {"x": normal(6)}, wrt="x"), monkeypatch, points=100).status == "ok"
+
+
+@pytest.mark.parametrize(
     ("function", "x"),
     [
         (lambda x: jnp.exp(x) - 1, normal(6, deviation=1e-3)),

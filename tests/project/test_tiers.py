@@ -34,8 +34,8 @@ def test_a_module_is_collected_if_the_tiers_that_it_names_may_match(tmp_path, te
 def test_a_covering_of_a_product_has_the_given_rows_and_every_combination_of_its_values(strength):
     product = list(itertools.product("abcd", "xyz", "01"))
     given = [("a", "x", "0"), ("b", "x", "0")]
-    chosen = pairs.covering_rows(product, strength, given)
-    assert chosen >= {*given} and len(chosen) < len(product)
+    chosen = pairs.find_cover(product, strength, given)
+    assert {*chosen} >= {*given} and len(chosen) < len(product)
     for axes in itertools.combinations(range(3), strength):
         assert {tuple(row[i] for i in axes) for row in chosen} == {
             tuple(row[i] for i in axes) for row in product

@@ -36,32 +36,27 @@ def read_rows() -> tuple[list[Row], set[tuple[int, Any, int, Any]]]:
     return [tuple(row) for row in stored["rows"]], {tuple(pair) for pair in stored["impossible"]}
 
 
-def find_cover(rows: list[Row], cost: Callable[[Row], int]) -> list[Row]:
-    """Return a subset of the rows with all their pairs, chosen greedily by new pairs per cost."""
-    pairs = {row: pairs_of(row) for row in rows}
-    missing: set = set().union(*pairs.values())
-    chosen = []
-    heap = sorted((-len(pairs[row]) / cost(row), i) for i, row in enumerate(rows))
+def contents_of(row: Row, strength: int) -> set:
+    """Return the combinations of `strength` values in a row, 1 or 2, each with the indices of their axes."""
+    return set(enumerate(row)) if strength == 1 else pairs_of(row)
+
+
+def find_cover(
+    rows: list[Row], strength: int = 2, given: list[Row] = (), cost: Callable[[Row], int] = lambda row: 1
+) -> list[Row]:
+    """Return the given rows and others with all combinations of `strength` values, chosen greedily by new ones per cost."""
+    contents = {row: contents_of(row, strength) for row in rows}
+    missing: set = set().union(*contents.values()).difference(*(contents[row] for row in given))
+    chosen = [*given]
+    heap = sorted((-len(contents[row]) / cost(row), i) for i, row in enumerate(rows))
     while missing:
         _, i = heapq.heappop(heap)
-        new = len(pairs[rows[i]] & missing) / cost(rows[i])
+        new = len(contents[rows[i]] & missing) / cost(rows[i])
         if new and (not heap or new >= -heap[0][0]):
             chosen.append(rows[i])
-            missing -= pairs[rows[i]]
+            missing -= contents[rows[i]]
         elif new:
             heapq.heappush(heap, (-new, i))
-    return chosen
-
-
-def covering_rows(rows: list[Row], strength: int, given: list[Row]) -> set[Row]:
-    """Return the given rows and others, so that every combination of `strength` values in a row is in one of them."""
-    combinations = {row: set(itertools.combinations(enumerate(row), min(strength, len(row)))) for row in rows}
-    missing = set().union(*combinations.values()).difference(*(combinations[row] for row in given))
-    chosen = set(given)
-    while missing:
-        best = max(rows, key=lambda row: len(combinations[row] & missing))
-        chosen.add(best)
-        missing -= combinations[best]
     return chosen
 
 
@@ -72,7 +67,7 @@ def main() -> None:
     rows = find_rows()
     possible = set().union(*map(pairs_of, rows))
     product = all_pairs(AXES)
-    lines = [json.dumps(row) for row in find_cover(rows, lambda row: 1 if row[-1] else EAGER)]
+    lines = [json.dumps(row) for row in find_cover(rows, cost=lambda row: 1 if row[-1] else EAGER)]
     impossible = [json.dumps(pair) for pair in sorted(product - possible, key=str)]
     text = '{{"rows": [\n{}\n], "impossible": [\n{}\n]}}\n'.format(",\n".join(lines), ",\n".join(impossible))
     FILE.write_text(text)

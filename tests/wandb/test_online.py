@@ -112,7 +112,7 @@ def fail_periodically(fault):
     return lambda _path: fault if next(count) % 7 == 0 else None
 
 
-@pytest.mark.parametrize("fault", [500, "close"])
+@pytest.mark.parametrize("fault", [500, "close", 0.5])
 def test_intermittent_server_errors_do_not_change_what_arrives(server, folder, fault):
     server.fault = fail_periodically(fault)
     assert publish(folder, dataclasses.replace(SETTINGS, timeout=20)).succeeded

@@ -43,17 +43,17 @@ def results(tmp_path, *options):
 def test_each_replicate_runs_in_a_new_process_and_more_can_be_added_later(command, scaling_command, tmp_path):
     arguments = command()
     assert scaling_command(arguments).returncode == 0
-    done = scaling_command([*arguments, "replicates=2"])
-    assert done.returncode == 0 and "2 cases to run, 2 done before" in done.stdout, done.stderr
+    done = scaling_command([*arguments, "replicates=3"])
+    assert done.returncode == 0 and "4 cases to run, 2 done before" in done.stdout, done.stderr
     records = load(results(tmp_path)).records
-    assert Counter(r.key for r in records).most_common()[-1][1] == 2
-    assert sorted(r.replicate for r in records) == [0, 0, 1, 1]
-    assert len(list(results(tmp_path).glob("*.jsonl"))) == 2, "one file per process"
+    assert Counter(r.key for r in records).most_common()[-1][1] == 3
+    assert sorted(r.replicate for r in records) == [0, 0, 1, 1, 2, 2]
+    assert len(list(results(tmp_path).glob("*.jsonl"))) == 3, "one file per process"
     blocks = {r.block for r in records}
-    assert len(blocks) == 2 and all(
+    assert len(blocks) == 3 and all(
         len({r.key for r in records if r.block == block}) == 2 for block in blocks
     )
-    assert "0 cases to run, 4 done before" in scaling_command([*arguments, "replicates=2"]).stdout
+    assert "0 cases to run, 6 done before" in scaling_command([*arguments, "replicates=3"]).stdout
 
 
 def test_the_time_of_a_case_with_several_processes_is_that_of_the_slowest(command, scaling_command, tmp_path):
@@ -148,7 +148,8 @@ def test_a_revision_is_measured_in_pairs_with_the_working_tree(command, scaling_
 
 def test_a_comparison_has_five_pairs_by_default(command, scaling_command):
     arguments = [*command(mode="jacfwd"), "versus=self", "dry_run=true"]
-    assert "\n5 to run" in scaling_command(arguments).stdout
+    for options, pairs in (([], 5), (["replicates=2"], 2)):
+        assert f"\n{pairs} to run" in scaling_command([*arguments, *options]).stdout
 
 
 def test_a_module_in_a_folder_on_the_python_path_comes_from_the_revision(command, scaling_command, tmp_path):
