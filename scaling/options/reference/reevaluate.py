@@ -73,9 +73,10 @@ def _reevaluate_block(
     axes = (0, 1) if len(sizes) == 1 and sizes.ndim > 1 else 0
     typical = np.sqrt(np.mean(sizes**2, axis=axes, keepdims=True))[0][..., columns]
     noise, natural_size = _estimate_rounding_errors(retry)
-    # The function's values may contain this rounding error, whatever the mode.
+    # The function's values may contain this rounding error, whatever the mode. Alone it excludes no entry.
     value_rounding = _ROUNDINGS_OF_VALUE * spec.roundoff * np.sqrt(spec.workload.terms) * natural_size
-    noise = np.maximum(noise, np.minimum(spec.tolerance * typical, value_rounding))
+    most = min(spec.tolerance, spec.max_tolerance - spec.tolerance) * typical
+    noise = np.maximum(noise, np.minimum(most, value_rounding))
     error, limit = np.abs(retry.got - retry.want), spec.tolerance * retry.size
     is_hidden = noise > spec.max_tolerance * retry.size
     size = np.where(is_hidden, np.maximum(np.maximum(retry.size, typical), natural_size), retry.size)
