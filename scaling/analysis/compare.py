@@ -26,7 +26,8 @@ from scaling.core.record import Record
 # Verdicts in the order of the output.
 SLOWER, FASTER, SAME, UNDECIDED = "slower", "faster", "no difference shown", "undecided"
 BAD = (SLOWER, "failed in B", "failed in both")
-VERDICTS = (*BAD, FASTER, "failed in A", "only in A", "only in B", "oversubscribed", UNDECIDED, SAME)
+UNCHANGED = (UNDECIDED, SAME)
+VERDICTS = (*BAD, FASTER, "failed in A", "only in A", "only in B", "oversubscribed", *UNCHANGED)
 COLUMNS = ("verdict", "case", "A", "B", "B over A", "p", "remarks")
 MARGIN = 0.01  # relative change that memory layout alone can cause
 FALSE_DISCOVERIES = 0.05  # false discovery rate among the cases called slower or faster
@@ -232,7 +233,13 @@ def _describe_sampling_order(unpaired: int, measured: int) -> list[str]:
     ]
 
 
-def comparison_rows(comparison: FolderComparison, most: int = _MOST_ROWS) -> list[tuple[str, ...]]:
+def changed_rows(comparison: FolderComparison) -> list[tuple[str, ...]]:
+    """Return the rows of the cases whose time or status changed, and a row that counts the others."""
+    changed = sum(row.verdict not in UNCHANGED for row in comparison.rows)
+    return comparison_rows(comparison, min(changed, _MOST_ROWS))
+
+
+def comparison_rows(comparison: FolderComparison, most: int) -> list[tuple[str, ...]]:
     """Return a table row for each compared case, in the order of VERDICTS.
 
     Each row is a tuple of the cells of COLUMNS. If there are more than `most` cases, the last row counts the
@@ -264,7 +271,7 @@ def _describe_blocks(row: ComparedCase) -> str:
 def format_markdown(comparison: FolderComparison) -> str:
     """Return the comparison as Markdown for a pull request: the summary, the table and the remarks."""
     *remarks, summary = map(_escape_cell, comparison_lines(comparison))
-    cells = ([_escape_cell(text) for text in row] for row in comparison_rows(comparison))
+    cells = ([_escape_cell(text) for text in row] for row in changed_rows(comparison))
     table = "\n".join(f"| {' | '.join(line)} |" for line in (COLUMNS, ["---"] * len(COLUMNS), *cells))
     return "\n\n".join([f"**{summary}**", table, "\n".join(f"- {remark}" for remark in remarks)]) + "\n"
 

@@ -48,7 +48,7 @@ def print_comparison(
         if markdown:
             Path(markdown).write_text(comparing.format_markdown(result), encoding="utf-8")
         table = Table(*comparing.COLUMNS)
-        for row in comparing.comparison_rows(result):
+        for row in comparing.changed_rows(result):
             table.add_row(*map(escape, row))
         console.print(table)
         from scaling.report.page import write_comparison

@@ -17,8 +17,7 @@ from scaling.analysis import trends
 from scaling.analysis.answer import describe_plan, describe_score, summarize
 from scaling.analysis.compare import (
     COLUMNS,
-    SAME,
-    UNDECIDED,
+    UNCHANGED,
     ComparedCase,
     FolderComparison,
     comparison_lines,
@@ -173,9 +172,6 @@ def render(page: Page) -> str:
     return clean_text(text)
 
 
-_UNCHANGED = (SAME, UNDECIDED)
-
-
 NOTE = (
     "A is the old folder, B the new one. The link of a case opens its samples, in the order they were taken."
 )
@@ -197,8 +193,8 @@ def comparison_page(comparison: FolderComparison) -> Page:
     *remarks, summary = comparison_lines(comparison)
     rows = comparison_rows(comparison, len(comparison.rows))
     pairs = list(zip(comparison.rows, rows, strict=True))
-    changed = [pair for pair in pairs if pair[0].verdict not in _UNCHANGED]
-    rest = [pair for pair in pairs if pair[0].verdict in _UNCHANGED]
+    changed = [pair for pair in pairs if pair[0].verdict not in UNCHANGED]
+    rest = [pair for pair in pairs if pair[0].verdict in UNCHANGED]
     counts = Counter(row.verdict for row in comparison.rows)
     panels = case_panels((_anchor(row), _name_processes(row)) for row in comparison.rows)
     sections = [

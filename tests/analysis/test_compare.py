@@ -7,6 +7,7 @@ from scaling.analysis.compare import (
     SAME,
     SLOWER,
     UNDECIDED,
+    changed_rows,
     compare,
     comparison_lines,
     comparison_rows,
@@ -145,10 +146,10 @@ def test_every_verdict_has_a_row_and_changes_come_first(make_record, tmp_path):
         (6, "only in A"), (9, "only in B"), (12, "oversubscribed"), (11, "undecided"), (1, "no difference shown"),
     ]  # fmt: skip
     assert result.bad and result.rows[0].ratio.value == pytest.approx(2)
-    assert "too_large: needs 9 GB" in comparison_rows(result)[6][-1]
-    assert comparison_rows(result)[0][-1] == "3 + 3 processes, 3 in turns"
-    assert comparison_rows(result, 9)[-1][1] == "and 1 undecided, 1 no difference shown"
-    assert len(comparison_rows(result, 9)) == 10
+    assert "too_large: needs 9 GB" in changed_rows(result)[6][-1]
+    assert changed_rows(result)[0][-1] == "3 + 3 processes, 3 in turns"
+    assert len(changed_rows(result)) == 10
+    assert changed_rows(result)[-1][1] == "and 1 undecided, 1 no difference shown"
 
 
 def test_significant_difference_within_the_margin_is_no_difference(make_record, tmp_path):
@@ -198,11 +199,11 @@ def test_different_automatic_blocks_are_reported(make_record, tmp_path):
             make_record, 1.0, chunk="auto", blocks={"block": None, "chunk": chunk, "storage": "device"}
         )
 
-    (row,) = comparison_rows(compare_pair(tmp_path, auto(8), auto(4)))
+    (row,) = comparison_rows(compare_pair(tmp_path, auto(8), auto(4)), 1)
     assert row[-1] == (
         "3 + 3 processes, 3 in turns; chunk=auto: 8 seeds and all points at a time, then 4 seeds and all points at a time"
     )
-    (row,) = comparison_rows(compare_pair(tmp_path / "same", auto(8), auto(8)))
+    (row,) = comparison_rows(compare_pair(tmp_path / "same", auto(8), auto(8)), 1)
     assert row[-1] == "3 + 3 processes, 3 in turns"
 
 
