@@ -222,7 +222,7 @@ def _explain_hydra_error(error: Exception, known: list[str], words: list[str]) -
         return _explain_override(error.override)
     if refusal := _explain_key(text, known, words):
         return refusal
-    selected = " ".join(word for word in words if word.partition("=")[0] in (*_GROUPS, ""))
+    selected = " ".join(word for word in words if word.lstrip("+").partition("=")[0] in (*_GROUPS, ""))
     endless = next((word for word in words if re.search("[0-9]{4301}", word)), "")
     ambiguous = re.search(r"Ambiguous value for argument '\+*([^=']+)=([^']*)'", text)
     name, values = ambiguous.groups() if ambiguous else ("", "")
@@ -233,6 +233,8 @@ def _explain_hydra_error(error: Exception, known: list[str], words: list[str]) -
          "--shell-completion takes install=SHELL or uninstall=SHELL, where SHELL is bash, zsh or fish"),
         ("onfig group override" in text,
          f"{selected!r} names no file: study, cluster and tracking each need one name, such as study=smoke"),
+        ("more than once in the final defaults" in text or "Multiple values for" in text,
+         f"{selected!r} adds a second file: write it without the +"),
         (endless != "",
          f"{endless[:40]}... has a number of {len(endless)} characters: write one of at most 15 digits"),
         (name in _GROUPS, f"{name}={values} names several files: add --multirun to run one after another"),

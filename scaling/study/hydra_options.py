@@ -12,6 +12,7 @@ from typing import NoReturn
 from scaling.core.case import Refusal
 
 _KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # values of --info
+_HYDRA_KEYS = ("searchpath", "sweeper", "launcher", "verbose")  # keys of `hydra` that have an effect
 FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")
 
 
@@ -54,6 +55,11 @@ def check(words: Sequence[str], fields: Sequence[str]) -> None:
         if word.startswith("~") and not word.startswith(("~study.", "~hydra")):
             name = word[1:].partition("=")[0]
             raise Refusal(f"{word} removes a key that every study needs: omit it, or write {name}=VALUE")
+        name = word.lstrip("+~").partition("=")[0]
+        if name.startswith("hydra.") and name.split(".")[1] not in _HYDRA_KEYS:
+            raise Refusal(
+                f"{name} has no effect: results=PATH names the folder of results, and --multirun runs several studies"
+            )
         if "=" not in word and not word.startswith("~"):
             raise Refusal(f"{word!r} is not an override: write FIELD=VALUE, such as {_example(word, fields)}")
     if given.config_dir is not None and (not given.config_dir or "=" in given.config_dir):

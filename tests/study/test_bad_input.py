@@ -53,6 +53,8 @@ BAD_INPUTS = {
     "size a fraction": (["run", "study=linear", "sizes.p=8.5"], "sizes.p must be a positive integer, not 8.5"),
     "size as text": (["run", "study=linear", "sizes.p=eight"], "sizes.p must be a positive integer, not 'eight'"),
     "sizes not a mapping": (["run", "study=linear", "sizes=8"], "sizes|cannot compose"),
+    "folder of Hydra": ([*RBF, "hydra.run.dir=out"], "hydra.run.dir has no effect: results=PATH"),
+    "a second study": ([*RBF, "+study=smoke"], r"'.*\+study=smoke' adds a second file: write it without the \+"),
     "points zero": ([*RBF, "points=0"], "points must be a positive integer, not 0"),
     "points true": ([*RBF, "points=true"], "points must be a positive integer, not True"),
     "devices zero": ([*RBF, "devices=0"], "devices must be a positive integer, not 0"),
