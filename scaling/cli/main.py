@@ -75,6 +75,10 @@ def _run_subcommand(words: list[str], console: Console) -> int:
         return complete(rest, list(VERBS))
     if name not in VERBS:
         raise _unknown_verb(name)
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise Refusal("the working directory was deleted: change to a folder that exists") from None
     arguments = rest if VERBS[name].arguments is None else parse(name, rest)
     status: int = importlib.import_module(f"scaling.cli.{VERBS[name].module}").execute(arguments, console)
     return status
