@@ -176,7 +176,7 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
                 return future.result()
             except KeyboardInterrupt:  # the process gets it too, and prints the advice so far
                 if future.done():
-                    raise
+                    raise KeyboardInterrupt("stopped before there was any advice") from None
             except BrokenProcessPool:
                 text = "the process that compiles and measures the function died, perhaps for lack of memory"
                 raise Refusal(f"{text}: try fewer points, or hardware=NAME") from None

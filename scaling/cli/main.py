@@ -53,8 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except AllocationLost as lost:
         what = f"no worker can be started: {lost}; finished records are kept"
         return _print_error(f"{what}, {_CONTINUES}", FAILED)
-    except KeyboardInterrupt:
-        return _print_error(f"stopped; every finished record is kept, {_CONTINUES}", INTERRUPTED)
+    except KeyboardInterrupt as stop:
+        text = str(stop) or f"stopped; every finished record is kept, {_CONTINUES}"
+        return _print_error(text, INTERRUPTED)
 
 
 def _run_subcommand(words: list[str], console: Console) -> int:
