@@ -170,6 +170,8 @@ def folder_of(path: str) -> Path:
     if path and has_results:
         check_schemas(folder)
         return folder
+    if path and os.path.isdir(path) and not os.access(folder, os.R_OK | os.X_OK):
+        raise Refusal(f"{path!r} cannot be read: {os.strerror(errno.EACCES)}")
     known = ", ".join(sorted(str(p.parent) for p in Path("results").glob("*/study.json")))
     hint = f"there are {known}" if known else "`scaling run` makes some"
     raise Refusal(f"no results in {path!r}; {hint}")
@@ -238,6 +240,10 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename2 is None and error.filename is not None:
+            error.filename = str(path)  # not the name of the temporary file
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -29,7 +29,7 @@ def parse_results(value: Any) -> Path:
 
 
 def create_results(folder: Path) -> None:
-    """Create the results folder, or raise `Refusal` if it cannot be created or written to."""
+    """Create the results folder. Raise `Refusal` if it cannot be written to, or a file of records not read."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{uuid.uuid4().hex[:8]}"
@@ -37,6 +37,10 @@ def create_results(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise _not_writable(folder, error.strerror) from None
+    for path in (folder / "study.json", *folder.glob("*.jsonl")):  # their cases would run a second time
+        if path.is_file() and not os.access(path, os.R_OK):
+            reason = f"{path} cannot be read: {os.strerror(errno.EACCES)}"
+            raise Refusal(f"{reason}; make it readable, or give another folder with results=PATH")
 
 
 def _not_writable(folder: Path, reason: str | None) -> Refusal:

@@ -348,6 +348,39 @@ def test_a_results_folder_that_cannot_be_written_is_rejected(tmp_path):
     assert list((tmp_path / "a" / "b").iterdir()) == []
 
 
+def run_without_privileges(code, folder):
+    """Run Python code in a process to which file permissions apply, also if the user is root."""
+    drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+    return subprocess.run(
+        [*drop, sys.executable, "-c", textwrap.dedent(code)], cwd=folder, text=True, capture_output=True
+    )
+
+
+def test_a_file_of_records_without_read_permission_is_rejected_before_its_cases_run_again(
+    tmp_path, make_record
+):
+    write(tmp_path / "a.jsonl", make_record())
+    (tmp_path / "a.jsonl").chmod(0)
+    done = run_without_privileges(
+        "from pathlib import Path; from scaling.study.results_folder import create_results; create_results(Path('.'))",
+        tmp_path,
+    )
+    assert "Refusal: a.jsonl cannot be read: Permission denied; make it readable" in done.stderr
+
+
+def test_a_results_folder_without_read_permission_is_not_called_empty(tmp_path):
+    (tmp_path / "mine").mkdir(mode=0)
+    done = run_without_privileges("from scaling.core import store; store.folder_of('mine')", tmp_path)
+    assert "Refusal: 'mine' cannot be read: Permission denied" in done.stderr
+
+
+def test_an_error_of_writing_names_the_file_not_the_temporary_one(tmp_path):
+    (tmp_path / "mine").mkdir(mode=0o500)
+    code = "from pathlib import Path; from scaling.core import store; store.write_json(Path('mine/study.json'), {})"
+    done = run_without_privileges(code, tmp_path)
+    assert "PermissionError: [Errno 13] Permission denied: 'mine/study.json'" in done.stderr
+
+
 def test_a_folder_without_results_is_answered_with_those_that_have_some(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Refusal, match="no results in 'results/linear'; `scaling run` makes some"):
