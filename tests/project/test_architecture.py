@@ -3,13 +3,15 @@
 import ast
 import json
 import os
+import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from tests.support.imported import NOT_IN_THE_WORKER, modules_after
-from tests.support.paths import PACKAGE
+from tests.support.paths import PACKAGE, TOP
 
 MAY_IMPORT = {  # folder -> the other folders that its modules may import; each may import core
     "core": set(), "options": set(), "peers": {"workers"}, "workloads": set(), "workers": set(),
@@ -23,6 +25,11 @@ EXCEPTIONS: set[str] = set()  # imports that violate the rules; none may be adde
 IN_A_WORKER = ("workers.worker", "workers.jax_worker", "workers.module_side_effects")  # these load JAX
 WITHOUT_JAX = ("analysis", "cli", "cluster", "contrib", "report", "workers")
 MAX_IN_WORKER = 50  # modules of the package; the target is 25
+OPTIONAL_EXTRAS = ("peers", "dashboard", "parquet", "sparse")
+PROVIDED_BY = {  # module -> the distribution that contains it or depends on it
+    "hydra": "hydra-core", "omegaconf": "hydra-core", "yaml": "hydra-core", "markupsafe": "jinja2",
+    "vl_convert": "vl-convert-python", "numba": "asdex",
+}  # fmt: skip
 REQUESTS = [{"do": "prepare", "alone": True, "workload_digest": None, "engine": {}, "replicate": 0, "order": 0,
            "attempt": 1, "block": "b"}, {"do": "turn"}, {"do": "finish"}]  # fmt: skip
 
@@ -55,6 +62,16 @@ def test_every_folder_has_a_rule_and_core_imports_only_jax_numpy_and_stdlib():
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} == set(MAY_IMPORT)
     used = {name.split(".")[0] for path in (PACKAGE / "core").glob("*.py") for name in find_imports(path)}
     assert used <= {"jax", "numpy", "scaling", *sys.stdlib_module_names}
+
+
+def test_every_imported_package_is_a_dependency_or_belongs_to_an_extra():
+    project = tomllib.loads((TOP / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    declared = [*project["dependencies"], *(line for name in OPTIONAL_EXTRAS for line in extras[name])]
+    distributions = {re.split(r"[^\w-]", line)[0].lower() for line in declared}
+    used = {name.split(".")[0] for path in PACKAGE.rglob("*.py") for name in find_imports(path)}
+    used -= {"scaling", *sys.stdlib_module_names}
+    assert {PROVIDED_BY.get(name, name.replace("_", "-")) for name in used} <= distributions
 
 
 def test_folders_that_read_records_or_submit_jobs_do_not_load_jax():
