@@ -1,1 +1,1 @@
-"""Statistics of benchmark records: scaling curves, fits, comparisons, forecasts, lint. Imports no JAX."""
+"""Analysis of benchmark records without JAX: scaling curves, fits, comparisons, predictions and checks."""

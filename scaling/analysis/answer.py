@@ -1,4 +1,4 @@
-"""Describe a results folder in sentences and a summary table: fastest AD modes, devices, peers, failures."""
+"""Summary sentences on a results folder: fastest AD modes, device counts, speed-up, plans and failures."""
 
 import statistics
 from collections import Counter
@@ -43,13 +43,13 @@ from scaling.core.record import REASONS, Record
 
 
 def answer_sentences(source: Path | Findings) -> list[str]:
-    """Return a summary of the results of a study as a list of English sentences.
+    """Return a list of English sentences that summarize a results folder.
 
-    The sentences report the fastest AD modes, scaling, other AD systems and failures. If nothing was
-    measured, they report the predicted times of the planned cases instead.
+    The sentences report the fastest AD modes, scaling, other AD systems and failures. If no record has a
+    time, the sentences report the predictions for the planned cases and the failures.
 
     Args:
-        source: the path of a results folder, or its findings.
+        source: the path of a results folder, or the findings derived from it.
     """
     findings = source if isinstance(source, Findings) else read(source)
     if any(record.status == "ok" for record in findings.records):
@@ -72,15 +72,15 @@ def answer_sentences(source: Path | Findings) -> list[str]:
 
 
 def largest_problems(findings: Findings) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
-    """Return the fastest methods for each differentiated function: for all problems, and for the largest one.
+    """Return the fastest methods of each differentiated function, for all problems and for the largest one.
 
-    A function that was measured in several environments is listed once for each of them. The largest problem
-    is selected among the problems that were measured on the most device counts.
+    A function that was measured in several environments is listed once for each environment. The largest
+    problem is selected among the problems that were measured on the most device counts.
 
     Returns:
-        A list with one pair of lists for each function. The first list has one fastest method for each
-            problem and device count. The second list contains only the largest problem, in ascending order of
-            time.
+        A list with one pair of lists for each function. The first list has one `FastestMethod` for each
+            problem and device count. The second list contains those of the largest problem, in ascending
+            order of time.
     """
     heads = []
     for family in group_by(findings.fastest, _function_key).values():
@@ -95,9 +95,9 @@ def _function_key(row: FastestMethod) -> tuple:
 
 
 def describe_fastest(findings: Findings) -> list[str]:
-    """Return a sentence for each differentiated function: its fastest AD mode and recommended device count.
+    """Return a text for each differentiated function with its fastest AD mode and recommended device count.
 
-    If no AD mode of JAX was measured, the only sentence lists what was measured.
+    If `findings.fastest` is empty, return a single sentence that lists what was measured.
     """
     if not findings.fastest:
         kinds = ", ".join(dict.fromkeys(_describe_kind(timing.case) for timing in findings.timings))
@@ -155,20 +155,18 @@ def _format_devices(findings: Findings, timing: Timing) -> str:
 
 
 def name_with_blocks(timing: Timing) -> str:
-    """Return the name of the method of a timing as text.
+    """Return the method name of a timing, followed by the block sizes if they were chosen automatically.
 
-    If the numbers of seeds and points per block were chosen automatically, they are appended in parentheses,
-    such as 'jacfwd (vmap), chunk=auto (4 seeds and all points at a time)'.
+    An example is 'jacfwd (vmap), chunk=auto (4 seeds and all points at a time)'.
     """
     name, auto = method_of(timing.case).name, automatic_blocks(timing.records[0])
     return f"{name} ({auto}{_describe_saved_memory(timing.records[0])})" if auto else name
 
 
 def _describe_saved_memory(record: Record) -> str:
-    """Return the memory with automatic blocks as text, such as ', 1.2 GB against 5 GB of all at once'.
+    """Return text that compares the memory per device of a program with automatic blocks and without blocks.
 
-    The second number is the memory of the same program without blocks. Both are per device. Return '' if one
-    of them is unknown.
+    An example is ', 1.2 GB against 5 GB of all at once'. Return '' if one of the two numbers is unknown.
     """
     probes, used = (record.blocks or {}).get("probes"), memory.bytes_while_running(vars(record))
     tried = probes if isinstance(probes, list) else []
@@ -177,7 +175,7 @@ def _describe_saved_memory(record: Record) -> str:
 
 
 def list_measured(row: FastestMethod) -> str:
-    """Return a clause that lists the measured methods, such as 'only jacfwd and analytic were measured'."""
+    """Return a clause with all methods measured for a problem: 'only jacfwd and analytic were measured'."""
     others = dict.fromkeys(method_of(timing.case).name for timing in row.others)
     *names, last = [name_with_blocks(row.first), *others]
     return f"only {', '.join(names)} and {last} were measured" if names else f"only {last} was measured"
@@ -201,11 +199,11 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 
 
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
-    """Return sentences that recommend a device count for one problem, with its parallel efficiency.
+    """Return sentences that recommend a device count for one problem, and state its parallel efficiency.
 
     The recommended device count is the smallest one whose time is not significantly longer than the shortest
     time. The list is empty if there is only one device count, if devices shared CPU cores, or if the shortest
-    time is that of an empty call.
+    time cannot be distinguished from that of an empty call.
 
     Args:
         rows: the fastest method on each device count, in ascending order of time.
@@ -252,8 +250,7 @@ def _is_tied(slow: Timing, fast: Timing) -> bool:
 def describe_efficiency(findings: Findings, curve: Curve) -> str:
     """Return a clause that states up to which device count the parallel efficiency of a curve is acceptable.
 
-    An example is 'efficiency stays at 0.5 or above up to 8 devices'. The smallest acceptable efficiency is
-    `findings.efficiency`.
+    An example is 'efficiency stays at 0.5 or above up to 8 devices', for `findings.efficiency` = 0.5.
     """
     least = f"{findings.efficiency:g}"
     if not all(is_ratio_determined(*p.efficiency[1:]) for p in curve.points):
@@ -284,10 +281,11 @@ def _describe_advice(findings: Findings) -> list[str]:
 
 
 def _describe_peers(findings: Findings) -> list[str]:
-    """Return a sentence for each other AD system (engine) with its time divided by that of JAX.
+    """Return a sentence for each other AD system (engine) that states its time relative to that of JAX.
 
-    For each problem and device count, the fastest method of the other system is compared with the fastest JAX
-    method. The sentence states the median of these ratios.
+    For each problem and device count, the time of the fastest method of the other system is divided by that
+    of the fastest JAX method. The sentence states the median of these ratios, and the extremes if there are
+    several.
     """
     both = (each for each in findings.baselines if each.over_jax)
     fastest = least_by(
@@ -320,10 +318,10 @@ def _name_problem(baseline: Baseline) -> str:
 
 
 def _describe_scaling(findings: Findings) -> list[str]:
-    """Return a sentence for each function and kind of scaling that describes its fastest scaling curve.
+    """Return a sentence on the fastest scaling curve of each function, for strong and for weak scaling.
 
-    Only the curves with the most devices, and of these only the ones with the largest problem, are
-    considered. A strong scaling curve that `describe_fastest` already describes is omitted.
+    The curve is selected among those that reach the largest device count and, of these, have the largest
+    problem. A strong scaling curve that `describe_fastest` already describes is omitted.
     """
     several = (c for c in findings.curves if not c.points[-1].is_baseline and c.case.engine == "jax")
     key = lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case))  # noqa: E731
@@ -355,9 +353,9 @@ def _describe_curve(findings: Findings, curve: Curve) -> str:
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return a sentence that summarizes the planned cases: number, device counts, hardware, compiler version.
+    """Return a sentence on the planned cases: their number, device counts, hardware and software versions.
 
-    Planned cases are compiled to predict their times, but they are not run.
+    Planned cases are compiled to predict their times, but are not run.
     """
     records = forecast.records
     devices = sorted({record.case.devices for record in records})
@@ -379,7 +377,11 @@ def describe_plan(forecast: Forecast) -> str:
 
 
 def describe_score(scores: PlanScores) -> list[str]:
-    """Return one or two sentences that state the errors of the predicted times for one type of hardware."""
+    """Return sentences that state the errors of the predicted times for one type of hardware.
+
+    A second sentence states how often the order of two methods was predicted correctly. This sentence is
+    omitted if no pair of methods is comparable.
+    """
     whole = scores.total
     sentences = [
         f"Predicted against measured on {scores.hardware}: the median prediction is "
@@ -403,9 +405,9 @@ def _describe_plans(findings: Findings) -> list[str]:
 
 
 def count_unmeasured(findings: Findings) -> list[str]:
-    """Return one sentence that counts the failed cases by reason, and one that counts the skipped cases.
+    """Return one sentence that counts the failed cases by reason, and another for the skipped cases.
 
-    A sentence is omitted if there are no such cases.
+    Each sentence is omitted if there are no such cases.
     """
     sentences = []
     for status in ("failed", "skipped"):
@@ -437,9 +439,9 @@ def _describe_defects(findings: Findings) -> list[str]:
 
 
 def summarize(findings: Findings) -> list[str]:
-    """Return the results that the tables do not show, and the fastest mode of each function, as sentences.
+    """Return sentences on the fastest modes, and on results that the tables of the report do not show.
 
-    If nothing was measured, the sentences describe all results.
+    If no record has a time, return all sentences of `answer_sentences`.
     """
     if not any(record.status == "ok" for record in findings.records):
         return answer_sentences(findings)

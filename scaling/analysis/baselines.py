@@ -1,13 +1,13 @@
-"""Times relative to handwritten derivatives, machine peaks and JAX, and the causes of lost efficiency.
+"""Ratios of times to handwritten derivatives, machine peaks and JAX; rooflines; causes of lost efficiency.
 
-Only times in the same environment and on the same device count are compared. Work is counted in the traced
-program. Of the memory traffic, only the inputs and the result are counted. This makes the fraction of the
-peak memory bandwidth smaller.
+Only times in the same environment and on the same device count are compared. Operations are counted in the
+traced program. The memory traffic includes only the inputs and the result, so that the fraction of the peak
+memory bandwidth is underestimated.
 
 Lost parallel efficiency is divided into communication, load imbalance, dispatch latency and the rest. The
 rest, called "serial", contains serial work, contention, and every loss that was neither measured nor counted.
-It is unknown how much communication overlaps with computation, so that all communication counts as a loss.
-The rest may therefore be negative; it is also negative for super-linear speed-up.
+All communication counts as a loss, because its overlap with computation is unknown. The rest may therefore be
+negative. The rest may also be negative for super-linear speed-up.
 """
 
 import json
@@ -24,9 +24,9 @@ from scaling.core.case import CEILING, Case, problem
 from scaling.core.environment import OF_THE_CASE
 from scaling.options import machine_peaks
 
-# (target, dtype, precision, machine) -> pairs of (amount of work, amount per second)
+# (target, dtype, precision, machine) -> (work, work per second) pairs
 Rates = Mapping[tuple, Sequence[tuple[int, float]]]
-_PEAKS = {  # target -> name in the output, record field with the counted work
+_PEAKS = {  # target -> (name in the output, record field with the counted work)
     "copy": ("memory", "compulsory"),
     "matmul": ("arithmetic", "flops"),
     "transcendental": ("transcendentals", "transcendentals"),
@@ -37,28 +37,31 @@ _PEAKS = {  # target -> name in the output, record field with the counted work
 class Bound(NamedTuple):
     """The machine peak that limits a program, such as the memory bandwidth.
 
-    The counted work divided by a peak rate is the least time that a program needs. The peak with the longest
-    such time is the limit. `fraction` is this time divided by the measured time. It exceeds 1 if not all of
-    the counted work was done, for example if bytes stay in a cache.
+    The counted work divided by a peak rate is a lower bound on the time of the program. The limiting peak has
+    the largest lower bound. `fraction` exceeds 1 if the program does less work than was counted, for example
+    because data stay in a cache.
     """
 
-    name: str
-    fraction: float
+    name: str  # "memory", "arithmetic", "transcendentals" or "communication"
+    fraction: float  # lower bound on the time divided by the measured time
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A measured time compared with references for the same problem, which are None if not measured."""
+    """A measured time compared with references. A comparison without a measured reference is None."""
 
     timing: Timing
     by_hand: Estimate | None  # time divided by that of the fastest handwritten derivative
-    bound: Bound | None
-    jax: Timing | None = None  # for another engine: the fastest JAX method
+    bound: Bound | None  # None if no peak was measured or no work was counted
+    jax: Timing | None = None  # the fastest JAX method, if `timing` is of another AD system
     over_jax: Estimate | None = None  # time divided by that of `jax`
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
-    """Compare each timing with handwritten derivatives, machine peaks and, for other AD systems, with JAX."""
+    """Return the comparisons of each timing with handwritten derivatives, machine peaks and JAX.
+
+    The timings of the peaks themselves have no entry. Only other AD systems are compared with JAX.
+    """
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivatives, lambda t: (t.environment, t.honest, t.case.devices, problem(t.case)))
     rates = measured_rates(timings)
@@ -92,9 +95,10 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 
 
 def measured_rates(timings: Iterable[Timing]) -> Rates:
-    """Return the machine peaks as a dict from (target, dtype, precision, machine) to (work, rate) pairs.
+    """Return a dict from (target, dtype, precision, machine) to the measured (work, rate) pairs of that peak.
 
-    The target is a benchmark such as "copy". Work is in bytes or operations, and the rate is work per second.
+    The target is the name of a peak, such as "copy". Work is in bytes or operations of one call on one
+    device, and the rate is in work per second.
     """
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in (timing for timing in timings if timing.case.kind == "ceiling"):
@@ -117,7 +121,7 @@ def rate_at(amount: float, measured: Sequence[tuple[int, float]]) -> float:
 
 
 def rates_like(target: str, timing: Timing, rates: Rates) -> Sequence[tuple[int, float]]:
-    """Return the (work, rate) pairs of a peak, such as "copy", for the machine and dtype of a timing."""
+    """Return the (work, rate) pairs of the peak `target` for the machine and dtype of a timing."""
     return rates.get(_rate_key(target, timing), ())
 
 
@@ -126,7 +130,7 @@ def _rate_key(target: str, timing: Timing) -> tuple:
 
 
 def _machine_key(timing: Timing) -> tuple:
-    """Return a hashable key of the machine and the device count of a timing, which ignores its program."""
+    """Return a hashable key for the machine and the device count of a timing, independent of its program."""
     of_program = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
     facts = {name: value for name, value in timing.records[0].environment.items() if name not in of_program}
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices
@@ -146,14 +150,17 @@ class Roofline:
 
     case: Case  # the case with the largest size
     environment: str
-    honest: bool
+    honest: bool  # whether each CPU device had its own core
     memory: float  # bytes per second of the fastest copy
     arithmetic: float  # operations per second of the fastest matrix product
-    points: Mapping[Method, tuple[RooflinePoint, ...]]  # sorted by intensity
+    points: Mapping[Method, tuple[RooflinePoint, ...]]  # in ascending order of intensity
 
 
 def rooflines(timings: Sequence[Timing]) -> list[Roofline]:
-    """Return one Roofline per function and environment, for the smallest device count with measured peaks."""
+    """Return a Roofline of the JAX programs for each function and environment.
+
+    Each Roofline contains the timings on the smallest device count on which the peaks were measured.
+    """
     rates, by_family = measured_rates(timings), dict[tuple, Roofline]()
     cases = [timing for timing in timings if timing.case.kind == "case" and timing.case.engine == "jax"]
     families = group_by(
@@ -195,13 +202,13 @@ class EfficiencyBreakdown:
 
 
 def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[EfficiencyBreakdown, ...]:
-    """Attribute the lost efficiency of a scaling curve to its causes, for each device count above one.
+    """Return the causes of the lost efficiency of a scaling curve, for each device count above one.
 
-    A device count is omitted if the program takes no longer than an empty call on it. Return () if this is
-    the case on one device, or if the program was not measured on one device.
+    A device count is omitted if the program takes no longer than an empty call on it. Return () if the
+    program was not measured on one device, or takes no longer there than an empty call.
 
     Args:
-        peaks: the timings of machine peaks. Those of the all-reduce are used.
+        peaks: the timings of machine peaks, of which those of the all-reduce are used.
     """
     if curve.timings[0].case.devices > 1 or _is_floor_bound(curve.timings[0]):
         return ()
@@ -215,10 +222,10 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
 
 
 def count_refused(curve: Curve) -> int:
-    """Return the number of device counts that have no breakdown because a time is too short.
+    """Return the number of device counts that `efficiency_breakdowns` omits because a time is too short.
 
-    A time is too short if an empty call takes as long. If the time on one device is too short, no device
-    count has a breakdown.
+    A time is too short if an empty call takes at least as long. If the time on one device is too short, all
+    other device counts are omitted. Return 0 if the curve was not measured on one device.
     """
     base, *rest = curve.timings
     if base.case.devices > 1:
@@ -249,10 +256,11 @@ def _communication_seconds(timing: Timing, rates: Rates) -> float | None:
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
-    """Return the mean time in seconds that a process waits for the slowest process, or None if it is unknown.
+    """Return an estimate of the mean time, in seconds, that a process waits for the slowest process.
 
-    It is estimated as half of the time that the fastest process waits. This is exact for two processes, and
-    for more processes if their times are evenly spaced.
+    The estimate is half of the time that the fastest process waits. It is exact for two processes, and for
+    more processes if their times are evenly spaced. Return None if no record has separate times of the
+    fastest process.
     """
     waits = [
         statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))

@@ -1,4 +1,4 @@
-"""Name, group and order cases: method, function, size, sweeps of a size, groups by any key."""
+"""Class Method (how a case is differentiated), names and keys of cases, and grouping into size sweeps."""
 
 import dataclasses
 import math
@@ -11,12 +11,12 @@ from scaling.core.modes import MODES
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-# Fields that trade memory for time without changing the result or the AD mode. Their default is None.
+# Fields of a case that trade memory for time and change neither the result nor the AD mode. Default: None.
 MEMORY_FIELDS = ("chunk", "block", "memory_limit", "storage", "remat")
 
 
 class Method(NamedTuple):
-    """How a derivative is computed (AD mode, batching, seeds, memory setting), regardless of the devices."""
+    """A differentiation method: AD mode, batching, seeds and memory setting, without the devices."""
 
     mode: str
     batch: str
@@ -67,7 +67,7 @@ def _at_a_time(count: int | None, noun: str) -> str:
 
 
 def without_memory_setting(case: Case) -> Case:
-    """Return the same case with the default memory setting: all seeds and points at once."""
+    """Return a copy of a case with the default memory setting (all seeds and points at once)."""
     return dataclasses.replace(case, **defaults(MEMORY_FIELDS))
 
 
@@ -77,12 +77,12 @@ def method_of(case: Case) -> Method:
 
 
 def base_method(case: Case) -> Method:
-    """Return the differentiation method of a case with the default memory setting."""
+    """Return the differentiation method of a case, with its memory setting replaced by the default."""
     return method_of(without_memory_setting(case))
 
 
 def describe_call(case: Case) -> str:
-    """Return the JAX API and the partitioning of a program as text, such as 'shard_map, points split'.
+    """Return the JAX API and the partitioning of a case as text, such as 'shard_map, points split'.
 
     With split=both the text includes the mesh, or 'the fastest mesh' if the case has none. A case without a
     mesh represents a scaling curve with the fastest mesh on each device count.
@@ -96,7 +96,7 @@ def describe_call(case: Case) -> str:
 
 
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Return a dict from key to list of items. Keys and items keep their original order."""
+    """Return a dict from each key to the list of items with that key, in their original order."""
     groups: dict[K, list[T]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -104,10 +104,7 @@ def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def least_by(items: Iterable[T], key: Callable[[T], K], cost: Callable[[T], float]) -> dict[K, T]:
-    """Return a dict from key to the item with the least cost among the items with that key.
-
-    The first item wins a tie.
-    """
+    """Return a dict from each key to the first item with the least cost among the items with that key."""
     return {of: min(group, key=cost) for of, group in group_by(items, key).items()}
 
 
@@ -125,15 +122,16 @@ class Sweep(NamedTuple):
 
 
 def size_values(case: Case) -> dict[str, int]:
-    """Return a dict from name to value of all problem sizes, including the number of points."""
+    """Return a dict from the name of each problem size, including the number of points, to its value."""
     return {"points": case.points, **case.sizes}
 
 
 def find_sweeps(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep, str, list[T]]]:
-    """Partition items into sweeps, where one size varies and all sizes independent of it are constant.
+    """Return the sweeps over a problem size among the items of one function.
 
-    The items must belong to one function. The varying size is the one with the most values on a single device
-    count, so that a number of points that grows with the number of devices is not a sweep.
+    In a sweep, one size varies, and the sizes that are independent of it are constant. The varying size is
+    the one with the most values on a single device count, so that a number of points that grows with the
+    number of devices is not a sweep.
 
     Args:
         case_of: returns the case of an item.
@@ -170,7 +168,7 @@ def _sweeps_of_family(items: Iterable[T], case_of: Callable[[T], Case]) -> list[
 
 
 def _dependent_names(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
-    """Return lists of the names of the sizes that vary. Sizes that determine each other share a list."""
+    """Return the names of the sizes that vary, with one list for the sizes that determine each other."""
     dependent: list[list[str]] = []
     for name in rows[0]:
         if len({row[name] for row in rows}) > 1:
@@ -180,7 +178,7 @@ def _dependent_names(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
 
 
 def determine_each_other(rows: Sequence[Mapping[str, int]], one: str, other: str) -> bool:
-    """Return whether the values of two sizes correspond one to one over all rows."""
+    """Return whether the values of the sizes `one` and `other` correspond one to one over all rows."""
     pairs = {(row[one], row[other]) for row in rows}
     return len({pair[0] for pair in pairs}) == len({pair[1] for pair in pairs}) == len(pairs)
 
@@ -199,7 +197,7 @@ def family_key(case: Case) -> tuple:
 
 
 def problem_size(case: Case) -> int:
-    """Return the product of the number of points and all sizes, a number that orders problems by size."""
+    """Return the product of the number of points and all sizes of a case."""
     return case.points * math.prod(case.sizes.values())
 
 
@@ -225,23 +223,23 @@ def baseline_name(devices: int) -> str:
 
 
 def relative_to(devices: int) -> str:
-    """Return a baseline as text such as ' relative to 2 devices', or '' if it is one device."""
+    """Return a suffix such as ' relative to 2 devices', or '' if the baseline is one device."""
     return "" if devices == 1 else f" relative to {baseline_name(devices)}"
 
 
 def stem(case: Case, kind: str) -> Case:
-    """Return a case that identifies a scaling curve, because it is equal for all cases of the curve.
+    """Return a case that is equal for all cases of one scaling curve, and thus identifies the curve.
 
-    It has one device and no mesh. If `kind` is "weak", its number of points (batch elements) is the number
-    per device.
+    The returned case has one device and no mesh. If `kind` is "weak", its number of points (batch elements)
+    is the number per device.
     """
     points = case.points if kind == "strong" else case.points // case.devices
     return dataclasses.replace(case, devices=1, mesh=None, points=points)
 
 
 def competes(case: Case) -> bool:
-    """Return whether a case may be called the fastest: it uses a named AD mode of JAX, and not mode=auto.
+    """Return whether a case is a candidate for the fastest JAX method.
 
-    Handwritten derivatives are excluded.
+    Handwritten derivatives, mode=auto and other AD systems are not candidates.
     """
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO

@@ -23,13 +23,13 @@ from scaling.core.environment import OF_THE_CASE
 from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import Record
 
-# Verdicts in the order of the output.
+# The verdicts on a case. VERDICTS lists all of them in the order of the output.
 SLOWER, FASTER, SAME, UNDECIDED = "slower", "faster", "no difference shown", "undecided"
 BAD = (SLOWER, "failed in B", "failed in both")
 UNCHANGED = (UNDECIDED, SAME)
 VERDICTS = (*BAD, FASTER, "failed in A", "only in A", "only in B", "oversubscribed", *UNCHANGED)
 COLUMNS = ("verdict", "case", "A", "B", "B over A", "p", "remarks")
-MARGIN = 0.01  # relative change that memory layout alone can cause
+MARGIN = 0.01  # relative change of a time that memory layout alone can cause
 FALSE_DISCOVERIES = 0.05  # false discovery rate among the cases called slower or faster
 _MOST_ROWS = 40
 
@@ -40,23 +40,23 @@ class ComparedCase:
 
     case: Case
     verdict: str
-    a: tuple[Record, ...] = ()  # one record per process
+    a: tuple[Record, ...] = ()  # successful records in A, one per process
     b: tuple[Record, ...] = ()
-    ratio: Ratio | None = None  # time in B over time in A
+    ratio: Ratio | None = None  # time in B divided by time in A
     p: float | None = None  # corrected for multiple testing (Benjamini and Hochberg)
-    text: str = ""
+    text: str = ""  # why records have no time
 
 
 @dataclass(frozen=True)
 class FolderComparison:
-    """The comparison of the times in two results folders: A is the old one, B the new one."""
+    """The comparison of the times in two results folders, A (old) and B (new)."""
 
     a: Path
     b: Path
-    margin: float
+    margin: float  # largest relative difference of times that counts as no difference
     rows: Sequence[ComparedCase]  # in the order of VERDICTS, the largest change first
     differences: Sequence[str]  # differences between the environments
-    notes: Sequence[str]  # omitted records
+    notes: Sequence[str]  # sentences that count the omitted records
 
     @property
     def bad(self) -> bool:
@@ -67,8 +67,9 @@ class FolderComparison:
 def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
     """Return the paths of the two results folders to compare: A (old) and B (new).
 
-    If `second` is None, B is `first`, and A is the subfolder `versus-*` of `first`. It contains the baseline
-    that `scaling run versus=...` measured. Raise `Refusal` if there is no such subfolder or more than one.
+    If `second` is None, B is `first`, and A is the subfolder `versus-*` of `first`. This subfolder contains
+    the baseline that `scaling run versus=...` measured. Raise `Refusal` if `first` has no such subfolder or
+    more than one, or if a folder has no results.
     """
     folder = store.folder_of(first)
     if second is not None:
@@ -90,9 +91,9 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
     """Compare the times of each case in an old results folder (`a`) and a new one (`b`).
 
-    A case is called slower or faster if its times differ significantly by more than `margin`, a relative
-    difference. The false discovery rate over all cases is limited to 5 %. Raise `Refusal` if the margin is
-    invalid or if the folders have no case in common.
+    A case is called slower or faster if its times differ significantly by more than the relative difference
+    `margin`. The false discovery rate over all cases is limited to 5 %. Raise `Refusal` if the margin is
+    invalid, if the folders are the same, or if the folders have no case in common.
     """
     if not 0 <= margin < 1:
         raise Refusal(f"margin must be from 0 to under 1, such as 0.01 for one per cent, not {margin!r}")
@@ -112,9 +113,9 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
 
 
 def _load_newest_records(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
-    """Return a dict from case key to records of one folder, and sentences that count the omitted records.
+    """Return a dict from case key to the records of one folder, and sentences that count the omitted records.
 
-    For each workload only the records of the newest environment are kept.
+    For each workload, only the records of the newest environment are kept. `side` is "A" or "B".
     """
     loaded = store.load(folder)
     records = [record for record in store.latest(loaded.records) if record.case.kind == "case"]
@@ -234,16 +235,16 @@ def _describe_sampling_order(unpaired: int, measured: int) -> list[str]:
 
 
 def changed_rows(comparison: FolderComparison) -> list[tuple[str, ...]]:
-    """Return the rows of the cases whose time or status changed, and a row that counts the others."""
+    """Return table rows of up to 40 cases whose time or status changed, and a row that counts the others."""
     changed = sum(row.verdict not in UNCHANGED for row in comparison.rows)
     return comparison_rows(comparison, min(changed, _MOST_ROWS))
 
 
 def comparison_rows(comparison: FolderComparison, most: int) -> list[tuple[str, ...]]:
-    """Return a table row for each compared case, in the order of VERDICTS.
+    """Return the table rows of the first `most` compared cases, in the order of VERDICTS.
 
-    Each row is a tuple of the cells of COLUMNS. If there are more than `most` cases, the last row counts the
-    omitted ones.
+    Each row is a tuple with one cell for each of COLUMNS. If there are more cases, an additional row counts
+    them.
     """
     lines = [_format_row(row) for row in comparison.rows[:most]]
     rest = Counter(row.verdict for row in comparison.rows[most:])
@@ -269,7 +270,7 @@ def _describe_blocks(row: ComparedCase) -> str:
 
 
 def format_markdown(comparison: FolderComparison) -> str:
-    """Return the comparison as Markdown for a pull request: the summary, the table and the remarks."""
+    """Return a comparison as Markdown for a pull request: summary, table of changed cases, and remarks."""
     *remarks, summary = map(_escape_cell, comparison_lines(comparison))
     cells = ([_escape_cell(text) for text in row] for row in changed_rows(comparison))
     table = "\n".join(f"| {' | '.join(line)} |" for line in (COLUMNS, ["---"] * len(COLUMNS), *cells))

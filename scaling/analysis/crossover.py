@@ -1,6 +1,6 @@
-"""The fastest method of each problem (class FastestMethod), and the crossover sizes at which it changes.
+"""Fastest JAX method of each problem (FastestMethod), and the sizes at which it changes (Crossover).
 
-Between the measured sizes, the times are interpolated by straight lines through their logarithms.
+Between the measured sizes, the logarithm of the time is interpolated linearly in the logarithm of the size.
 """
 
 import math
@@ -30,10 +30,10 @@ class FastestMethod:
     """The fastest JAX method for one problem on one device count, compared with the runner-up."""
 
     first: Timing
-    second: Timing | None  # fastest other mode; if there is none, another setting of the same mode
+    second: Timing | None  # runner-up: another method, or else another memory setting
     ratio: Estimate | None  # time of `second` divided by the time of `first`
     by_hand: float | None  # time of `first` divided by that of the handwritten derivative
-    others: tuple[Timing, ...] = ()  # handwritten derivatives and other engines, for the same problem
+    others: tuple[Timing, ...] = ()  # timings of the same problem that are excluded by `competes`
 
     @property
     def empty(self) -> bool:
@@ -50,7 +50,7 @@ class FastestMethod:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Return the reasons to doubt that `first` is the fastest method, such as 'foreign load'."""
+        """Return the reasons why `first` may not be the fastest method, such as 'measured in one process'."""
         if self.second is None or self.ratio is None:
             return ()
         wide = () if is_ratio_determined(*self.ratio[1:]) else ("the ratio is not determined",)
@@ -58,12 +58,12 @@ class FastestMethod:
 
     @property
     def sure(self) -> bool:
-        """Return whether the two methods are distinguished and there is no reason for doubt."""
+        """Return whether `first` is significantly faster than the runner-up and `doubts` is empty."""
         return self.distinguished and not self.doubts
 
     @property
     def certainty(self) -> str:
-        """Return the certainty of the result as text for a table cell, such as 'not distinguished'."""
+        """Return text for a table cell on how certain `first` is, such as 'sure' or 'not distinguished'."""
         if self.second is None or self.empty:
             return "an empty call" if self.empty else "no other method"
         if not self.distinguished:
@@ -86,7 +86,7 @@ def _find_fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestM
     others = other_modes or [t for t in rivals if method_of(t.case) != method_of(first.case)]
     second = min(others, key=lambda t: t.median, default=None)
     ratio = time_ratio(second, first) if second else None
-    # A handwritten sparse derivative is dense or only its nonzeros; never compare the two.
+    # With colored seeds the result contains only the nonzeros, so that only equal `seeds` are comparable.
     written = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
     hand = min((t.median for t in written if t.case.seeds == first.case.seeds), default=None)
     excluded = tuple(t for t in group if not competes(t.case))
@@ -102,16 +102,16 @@ class Crossover:
     """
 
     devices: int
-    before: Method
-    after: Method
+    before: Method  # the fastest method at smaller sizes
+    after: Method  # the fastest method at larger sizes
     below: int  # the closest smaller size at which `before` is known to be faster
     above: int  # the closest larger size at which `after` is known to be faster
-    at: float  # size at which log-log interpolated times are equal
-    doubts: tuple[str, ...]
+    at: float  # size at which the interpolated times are equal
+    doubts: tuple[str, ...]  # reasons why the crossover may not be real
 
     @property
     def sure(self) -> bool:
-        """Return whether there is no reason to doubt the crossover."""
+        """Return whether `doubts` is empty."""
         return not self.doubts
 
 
@@ -121,7 +121,7 @@ class FastestModeMap:
 
     case: Case  # the case with the largest size on the most devices
     environment: str
-    honest: bool
+    honest: bool  # whether each CPU device had its own core
     swept: str  # such as "m", or "points = m" if both vary together
     held: str  # the constant sizes, such as "points=6 o=2"
     sizes: tuple[int, ...]
@@ -131,7 +131,7 @@ class FastestModeMap:
 
 
 def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing]) -> list[FastestModeMap]:
-    """Return a FastestModeMap for each function and each problem size that has several measured values."""
+    """Return a FastestModeMap for each function, environment and sweep over a problem size."""
     by_key = least_by(timings, lambda t: _timing_key(t, base_method(t.case)), lambda t: t.median)
     families = group_by(
         fastest, lambda row: (row.first.environment, row.first.honest, *family_key(row.first.case))
@@ -152,7 +152,7 @@ def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing
 def _crossovers_of_line(
     line: Sequence[tuple[int, Timing]], by_key: Mapping[tuple, Timing]
 ) -> list[Crossover]:
-    """Return the crossovers on one device count, each between the closest sizes that show it significantly.
+    """Return the crossovers on one device count, each between the closest sizes with significant differences.
 
     Args:
         line: pairs of size and fastest timing, in ascending order of size.

@@ -1,4 +1,4 @@
-"""Strong and weak scaling curves (class Curve), and the selection of those to show where space is limited."""
+"""Strong and weak scaling curves (classes Curve, CurvePoint), and the curves of the largest problems."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,13 +59,13 @@ class CurvePoint:
 class Curve:
     """A scaling curve: the times of one program on several device counts.
 
-    The number of points (batch elements) is constant for strong scaling, and the number of points per device
-    for weak scaling.
+    For strong scaling the number of points (batch elements) is constant, and for weak scaling the number of
+    points per device.
     """
 
     name: str
     case: Case  # the case on the smallest device count, without its mesh
-    kind: str
+    kind: str  # "strong" or "weak"
     environment: str
     points: tuple[CurvePoint, ...]
     timings: tuple[Timing, ...]  # one per device count, with its fastest mesh
@@ -82,7 +82,7 @@ class Curve:
 
     @property
     def relative(self) -> str:
-        """Return the baseline as text such as ' relative to 2 devices', or '' if it is one device."""
+        """Return a suffix such as ' relative to 2 devices', or '' if the baseline is one device."""
         return relative_to(self.baseline_devices)
 
     @property
@@ -97,7 +97,8 @@ class Curve:
 def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
     """Return the scaling curves of the given kinds, "strong" and "weak", each within one environment.
 
-    Timings on devices that shared CPU cores are omitted, and so are weak curves with unequal work per device.
+    Timings whose devices shared CPU cores are omitted. Weak curves are omitted if the work per device varies
+    or was not counted.
     """
     timings = [timing for timing in timings if timing.honest]
     programs = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and competes(t.case))
@@ -144,7 +145,10 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return why a series is not weak scaling (unequal or unknown work per device), or None if it is."""
+    """Return the reason why a series of timings is not a weak scaling curve, or None if it is one.
+
+    The reason is that the work per device varies by more than 1 % or was not counted.
+    """
     if len(series) < 2:
         return None
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
@@ -162,10 +166,7 @@ def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
 
 
 def derived_bytes_note(series: Iterable[Timing]) -> str:
-    """Return ' (derived: argument_bytes + output_bytes)' if old records are included, otherwise ''.
-
-    Old records do not contain the compulsory bytes.
-    """
+    """Return ' (derived: argument_bytes + output_bytes)' if a record lacks compulsory_bytes, otherwise ''."""
     old = any(record.compulsory_bytes is None for timing in series for record in timing.records)
     return " (derived: argument_bytes + output_bytes)" if old else ""
 
@@ -206,16 +207,16 @@ def _speedup_over(base: Timing, timing: Timing) -> Estimate:
 
 
 def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
-    """Return a ratio to the baseline of a curve as text. That of the baseline itself has no interval."""
+    """Return a speed-up or efficiency of a point as text, with its interval unless it is the baseline."""
     return format_ratio(ratio.value, sign=sign) if point.is_baseline else format_ratio(*ratio, sign=sign)
 
 
 def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
     """Return the scaling curves of each function's largest problem, as one list of curves per problem.
 
-    Curves that differ in kind (strong or weak), environment or baseline are in different lists. A problem
-    that was measured on fewer than three device counts is chosen only if there is no other problem of the
-    function. Curves of function values, without derivatives, come last.
+    Curves that differ in kind (strong or weak), environment or baseline are in different lists. Curves with a
+    single device count are omitted. A problem measured on at least three device counts takes precedence over
+    a larger one on fewer. Curves of function values (without derivatives) come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case)))

@@ -1,8 +1,8 @@
 """Tables of records, curves, samples, laws and plans with typed columns, for CSV, Parquet and pandas.
 
-The main table has one row per record in full precision. The other tables can be joined to it by the columns
-`key` and `environment`. Only the table of laws has no `key`: it contains the name and environment of each
-curve. The rows are dicts, so that a report can be written without pandas; `load` returns a DataFrame.
+The main table has one row per record in full precision. The other tables except that of the laws can be
+joined to it by the columns `key` and `environment`. The table of laws contains the name and environment of
+each curve. The rows are dicts, so that a report can be written without pandas. `load` returns a DataFrame.
 """
 
 import csv
@@ -21,7 +21,7 @@ from scaling.core import store
 from scaling.core.case import Case, to_dict
 from scaling.core.record import Record
 
-UNENCODABLE = "backslashreplace"  # lone surrogates are written as escapes
+UNENCODABLE = "backslashreplace"  # error handler that writes lone surrogates as escapes
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "str"}  # column type -> pandas dtype
 _LARGEST_INTEGER = 2**63
 _PLAN_ONLY = ("program_flops", "program_transcendentals", "program", "compiled_as", "capacity_bytes")
@@ -35,7 +35,7 @@ _PREDICTION_COLUMNS = {  # key of a prediction -> column
     "compute": "compute_seconds", "communication": "communication_seconds", "waiting": "waiting_seconds",
     "bound": "bound", "by": "by",
 }  # fmt: skip
-_NESTED_COLUMNS: dict[str, tuple[str, type]] = {  # column -> record field, type; for a list its length
+_NESTED_COLUMNS: dict[str, tuple[str, type]] = {  # column -> (record field, type); a list becomes its length
     "blocks.block": ("blocks", int), "blocks.chunk": ("blocks", int), "blocks.storage": ("blocks", str),
     "blocks.limit_bytes": ("blocks", int), "blocks.probes": ("blocks", int),
     "colors.columns": ("colors", int), "colors.rows": ("colors", int),
@@ -46,7 +46,7 @@ _CURVE_COLUMNS = ("baseline_devices", *(f"{name}{end}" for name in _RATIOS for e
 
 
 class ExportTable(NamedTuple):
-    """A table: its name, the type of each column, and its rows. A missing value is None."""
+    """A table for export: its name, the type of each column, and its rows. A missing value is None."""
 
     name: str
     column_types: Mapping[str, type]  # bool, int, float or str
@@ -54,7 +54,7 @@ class ExportTable(NamedTuple):
 
 
 def _plain_fields(of: type) -> dict[str, type]:
-    """Return a dict from name to type of the scalar fields of a dataclass. `int | None` counts as int."""
+    """Return a dict from each scalar field of a dataclass to its type. `int | None` counts as int."""
     hints = typing.get_type_hints(of).items()
     kinds = {n: typing.get_args(h)[0] if isinstance(h, types.UnionType) else h for n, h in hints}
     return {name: kind for name, kind in kinds.items() if kind in _DTYPES}
@@ -77,7 +77,7 @@ _TYPES: dict[str, type] = {
 def load(folder: str | PathLike[str], samples: bool = False) -> Any:
     """Load a results folder as a pandas DataFrame with one row per record (the run of a case in one process).
 
-    If `samples` is true, there is one row per time sample. docs/notebook.md documents the columns.
+    If `samples` is true, the DataFrame has one row per time sample. docs/notebook.md documents the columns.
     """
     findings = read(store.folder_of(fspath(folder)))
     frame = to_frame(record_table(findings))
@@ -119,11 +119,11 @@ def export_tables(findings: Findings) -> list[ExportTable]:
 
 
 def _typed_table(name: str, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> ExportTable:
-    """Build a table from its rows, with a type for each column.
+    """Return a table with the given columns and rows, and with a type for each column.
 
-    The entry "sizes" of `columns` is replaced by one column for each problem size. One column for each
-    property of the environment is appended. An integer column becomes text if it contains strings or integers
-    beyond 64 bits.
+    The entry "sizes" of `columns` is replaced by one column for each problem size in the rows. One column for
+    each property of the environment is appended. An integer column becomes text if it contains strings or
+    integers beyond 64 bits.
     """
     names = {
         prefix: [n for row in rows for n in row if n.startswith(prefix)]
@@ -166,9 +166,9 @@ def record_table(findings: Findings) -> ExportTable:
 
 
 def _scaling_cells(findings: Findings, lengths: Mapping[tuple, int], record: Record) -> dict[str, Any]:
-    """Return the speed-up and efficiency columns of a record, or {} if it is on no scaling curve.
+    """Return the cells of a record that describe its scaling curve, or {} if it is on no scaling curve.
 
-    If it is on both a strong and a weak scaling curve, the one with more device counts is used.
+    If the record is on both a strong and a weak scaling curve, the curve with more device counts is used.
 
     Args:
         lengths: dict from (environment, case, kind of scaling) to the number of device counts of the curve.
@@ -181,7 +181,7 @@ def _scaling_cells(findings: Findings, lengths: Mapping[tuple, int], record: Rec
 
 
 def _ratio_cells(point: CurvePoint) -> dict[str, Any]:
-    """Return the baseline of a point and three cells for each ratio: speedup, speedup_low, speedup_high."""
+    """Return a dict from `_CURVE_COLUMNS` to the baseline and the ratios, with intervals, of a point."""
     ratios = (getattr(point, name) or (None, None, None) for name in _RATIOS)
     cells = (point.baseline_devices, *itertools.chain(*ratios))
     return dict(zip(_CURVE_COLUMNS, cells, strict=True))
@@ -239,7 +239,7 @@ def law_table(findings: Findings) -> ExportTable:
 
 
 def plan_table(findings: Findings) -> ExportTable:
-    """Return the table of planned cases, with their counted work and predicted times."""
+    """Return the table of planned cases with counted work and predicted times, one row per planned case."""
     rows = []
     for forecast in findings.forecasts:
         points = (point for curve in forecast.curves for point in curve.points)
@@ -266,7 +266,7 @@ def _case_cells(record: Record) -> dict[str, Any]:
 
 
 def _nested_cells(record: Record) -> dict[str, Any]:
-    """Return the values inside dict fields of a record, as a dict from column names such as 'blocks.chunk'.
+    """Return a dict from columns such as 'blocks.chunk' to the values inside the dict fields of a record.
 
     A list is replaced by its length, and a value of an unexpected type by None.
     """
@@ -284,7 +284,7 @@ def _environment_cells(record: Record) -> dict[str, str]:
 
 
 def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the facts of an environment as (name, text) pairs, with lists and dicts joined by commas."""
+    """Return the properties of an environment as (name, text) pairs. Lists and dicts are joined by commas."""
     columns = []
     for name, value in environment.items():
         if isinstance(value, Mapping):

@@ -1,10 +1,10 @@
-"""A number with its confidence interval."""
+"""Class Estimate: a number with its 95 % confidence interval."""
 
 from typing import NamedTuple
 
 
 class Estimate(NamedTuple):
-    """A number with the limits of its 95 % confidence interval, which are None if the interval is unknown."""
+    """A number with the limits of its 95 % confidence interval. Unknown limits are None."""
 
     value: float
     low: float | None

@@ -3,14 +3,14 @@
 from scaling.core.formatting import format_interval, format_number
 
 UNDETERMINED = "not determined"
-_WIDEST_RATIO = 10.0  # the upper end of an interval divided by its lower end
+_WIDEST_RATIO = 10.0  # largest quotient of the limits of the interval of a ratio
 _BOTH_WAYS = 2.0  # an interval from below 1 / 2 to above 2 does not show which of two times is larger
-_WIDEST_EXPONENT = 1.0  # width of the interval of an exponent
-_WIDEST_SHARE = 0.5  # width of the interval of a fraction, which lies between 0 and 1
+_WIDEST_EXPONENT = 1.0  # largest width of the interval of an exponent
+_WIDEST_SHARE = 0.5  # largest width of the interval of a fraction
 
 
 def is_ratio_determined(low: float | None, high: float | None) -> bool:
-    """Return whether a ratio may be reported: its interval (low, high) is unknown or not too wide.
+    """Return whether the interval (low, high) of a ratio is unknown or not too wide to report the ratio.
 
     The interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
     """
@@ -20,17 +20,17 @@ def is_ratio_determined(low: float | None, high: float | None) -> bool:
 
 
 def is_exponent_determined(low: float | None, high: float | None) -> bool:
-    """Return whether an exponent may be reported: its interval (low, high) is unknown or at most 1 wide."""
+    """Return whether the interval (low, high) of an exponent is unknown or at most 1 wide."""
     return low is None or high is None or high - low <= _WIDEST_EXPONENT
 
 
 def is_share_determined(low: float | None, high: float | None) -> bool:
-    """Return whether a fraction may be reported: its interval (low, high) is unknown or at most 0.5 wide."""
+    """Return whether the interval (low, high) of a fraction is unknown or at most 0.5 wide."""
     return low is None or high is None or high - low <= _WIDEST_SHARE
 
 
 def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
-    """Return a ratio with its interval as text: '1.77x (1.70 to 1.81)', or 'not determined (0.6 to 37)'."""
+    """Return a ratio as '1.77x (1.70 to 1.81)', or 'not determined (0.6 to 37)' if its interval is wide."""
     text = f"{format_number(value)}{sign}" if is_ratio_determined(low, high) else UNDETERMINED
     return text + format_interval(low, high)
 
@@ -47,12 +47,12 @@ def format_time_ratio(name: str, value: float, low: float | None = None, high: f
 
 
 def format_exponent(value: float, low: float | None, high: float | None) -> str:
-    """Return an exponent with its interval: '1.02 (0.98 to 1.05)', or 'not determined (-2.65 to 8.48)'."""
+    """Return an exponent as '1.02 (0.98 to 1.05)', or 'not determined (-2 to 8)' if its interval is wide."""
     return _format_estimate(value, low, high, is_exponent_determined(low, high))
 
 
 def format_share(value: float, low: float | None, high: float | None) -> str:
-    """Return a fraction with its interval as text: '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)'."""
+    """Return a fraction as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' if its interval is wide."""
     return _format_estimate(value, low, high, is_share_determined(low, high))
 
 

@@ -30,7 +30,7 @@ from scaling.core.case import Case, from_dict, label
 from scaling.core.record import Record
 from scaling.core.store import Loaded, latest, load, read_json, replicates_of, states
 
-EFFICIENCY = 0.5
+EFFICIENCY = 0.5  # default of `Findings.efficiency`
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,8 @@ class Findings:
 
     name: str
     records: list[Record]
-    damaged: list[str]
-    missing: list[str]  # labels of cases of the study without a record, one per replicate
+    damaged: list[str]  # lines that cannot be read, as "file:line: reason"
+    missing: list[str]  # labels of the cases of the study that have no record, one per replicate
     timings: list[Timing]
     curves: list[Curve]
     fastest: list[FastestMethod]
@@ -49,20 +49,20 @@ class Findings:
     baselines: list[Baseline]
     weak_refusals: list[str]
     scaling_fits: list[tuple[Curve, tuple[ScalingFit, ...]]]  # only curves with enough device counts
-    # Only curves with a measurement on one device.
+    # Only curves with a breakdown on at least one device count.
     efficiency_breakdowns: list[tuple[Curve, tuple[EfficiencyBreakdown, ...]]]
     size_exponents: list[SizeExponent]
     pareto_fronts: list[ParetoFront]
     mesh_comparisons: list[SettingComparison]
-    forward_comparisons: list[SettingComparison]  # inputs that mode=mixed differentiates in forward mode
-    overlaps: list[Gain]
+    forward_comparisons: list[SettingComparison]  # of the forward-mode inputs of mode=mixed
+    overlaps: list[Gain]  # gains by overlapped communication
     coloring_gains: list[Gain]
     forecasts: list[Forecast]  # one per planned hardware
     plan_scores: list[PlanScores]  # only cases that were both planned and measured
     efficiency: float = EFFICIENCY  # smallest acceptable parallel efficiency
 
     def points_of(self, timing: Timing) -> dict[str, CurvePoint]:
-        """Return a dict from "strong" or "weak" to the CurvePoint of a timing on that scaling curve.
+        """Return a dict from "strong" or "weak" to the CurvePoint of a timing on the curve of that kind.
 
         The dict is empty if the timing is on no curve, or if its devices shared CPU cores.
         """
@@ -83,7 +83,7 @@ class Findings:
         return next((curve for curve in strong if any(each is timing for each in curve.timings)), None)
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the smallest device count on which a scaling curve ran out of memory, or None if none did.
+        """Return the smallest device count on which a scaling curve exceeds the memory, or None if none does.
 
         Args:
             timing: a timing of the curve.
@@ -124,13 +124,13 @@ def read(
     loaded: Loaded | None = None,
     efficiency: float = EFFICIENCY,
 ) -> Findings:
-    """Read a results folder, and derive all curves, fits and comparisons from its records.
+    """Return the newest records of a results folder, and all curves, fits and comparisons derived from them.
 
     Args:
         only: the digests of the environments to include. By default all are included.
         unrecorded: records of cases whose jobs were lost. They are not in the folder yet.
         loaded: the records of the folder, if they have already been loaded.
-        efficiency: the parallel efficiency below which more devices are considered not worthwhile.
+        efficiency: the smallest acceptable parallel efficiency.
     """
     loaded, study = loaded or load(folder), read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}

@@ -16,9 +16,9 @@ from scaling.core.record import Record
 from scaling.core.store import latest
 
 _INTERVAL_PERCENTILES = (2.5, 97.5)
-_HALF_EFFICIENCY = 0.5  # the parallel efficiency below which more devices hardly pay
+_HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
 _TIME_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
-# Facts of an environment that are equal for all cases of one plan.
+# Properties of an environment that are equal for all cases of one plan.
 _PLAN_FACTS = ("hardware", "versions", "source", "xla_flags")
 
 
@@ -28,10 +28,10 @@ class PredictedPoint(NamedTuple):
     record: Record
     devices: int
     seconds: float  # median predicted time per call
-    interval: tuple[float, float]  # of the seconds
-    by_formula: bool  # whether the time is extrapolated: no program was compiled for this device count
+    interval: tuple[float, float]  # 95 % interval of `seconds`
+    by_formula: bool  # whether the time is extrapolated, without a program compiled for it
     efficiency: float  # relative to the smallest planned device count
-    efficiency_interval: tuple[float, float] | None  # None if no samples were stored
+    efficiency_interval: tuple[float, float] | None  # None if it is unknown
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Forecast:
 
     hardware: str
     title: str
-    price: float | None  # per device and hour
+    price: float | None  # price of one device for one hour
     memory: float | None  # bytes per device
     records: tuple[Record, ...]
     curves: tuple[PredictedCurve, ...]
@@ -62,7 +62,7 @@ class Forecast:
 
 
 def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecast]:
-    """Return a forecast for each type of hardware.
+    """Return a Forecast for each type of hardware.
 
     Args:
         plans: the records of planned cases.
@@ -90,7 +90,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
-    """Return a copy of the forecast that contains only the cases with the given keys."""
+    """Return a copy of a forecast that contains only the cases with the given keys."""
     curves = [
         dataclasses.replace(curve, points=tuple(p for p in curve.points if p.record.key in keys))
         for curve in forecast.curves
@@ -100,7 +100,7 @@ def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
 
 
 def _newest_plan(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the newest plan.
+    """Return the records of the planned cases that belong to the newest plan.
 
     Workloads that are defined in separate files have separate environments. An environment belongs to the
     newest plan if it has the same hardware, versions, source and XLA flags as the newest record. For each
@@ -157,10 +157,10 @@ def _predicted_seconds(record: Record) -> float:
 
 
 def _efficiency_interval(base: Record, record: Record, scale: float) -> tuple[float, float] | None:
-    """Return the 95 % interval of a predicted efficiency, or None if it is unknown.
+    """Return the 95 % interval of a predicted efficiency, `scale` * (time of `base`) / (time of `record`).
 
-    The efficiency is `scale` * (time of `base`) / (time of `record`). The interval is computed from Monte
-    Carlo samples of both times. The i-th samples of both assume the same machine parameters.
+    The interval is computed from Monte Carlo samples of both times. The i-th samples of both assume the same
+    machine parameters. Return None if the records contain no samples, or unequal numbers of samples.
     """
     base_draws, draws = ((planned.predicted or {}).get("draws") or [] for planned in (base, record))
     if not base_draws or len(base_draws) != len(draws):
@@ -173,10 +173,10 @@ _Row = tuple[PredictedCurve, PredictedPoint]
 
 
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
-    """Return a summary of a plan as sentences: fastest method, efficiency, cheapest device count, memory.
+    """Return sentences on the fastest method, efficiency, cheapest device count and memory of a plan.
 
     Args:
-        deadline: the longest allowed time of a call in seconds. By default it is twice the least predicted
+        deadline: the longest allowed time of a call, in seconds. The default is twice the least predicted
             time.
     """
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
@@ -200,7 +200,7 @@ def _describe_problem(
 
 def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: float | None) -> str:
     limit = deadline or _TIME_FACTOR * min(point.seconds for _, point in rows)
-    # A given deadline applies to the upper end of the interval.
+    # A given deadline applies to the upper limit of the predicted interval.
     in_time = [row for row in rows if (row[1].interval[1] if deadline else row[1].seconds) <= limit]
     bound = format_duration(limit)
     if not in_time:

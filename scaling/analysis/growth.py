@@ -1,4 +1,4 @@
-"""Times against problem size (class SizeSweep), and the exponent with which the time of each method grows.
+"""Growth of the time with problem size: times by size (SizeSweep), and fitted exponents (SizeExponent).
 
 The exponent is the slope of a straight line that is fitted to the logarithms of the measured times against
 those of the sizes. It is not an asymptotic limit. With four sizes or more, a fitted parabola shows whether
@@ -21,24 +21,24 @@ from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, near_floor
 from scaling.core.case import Case
 
-_LEAST_SIZES = 3  # a line fits any two
+_LEAST_SIZES = 3  # a line through two sizes has no residuals
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 
 @dataclass(frozen=True)
 class SizeSweep:
-    """Times against one problem size, with one line for each method. Devices and other sizes are constant."""
+    """The times of each method against one problem size. Devices and the sizes in `held` are constant."""
 
     case: Case  # the case with the largest size
     environment: str
-    honest: bool
+    honest: bool  # whether each CPU device had its own core
     swept: str  # such as "m", or "points = m" if both vary together
     held: str  # the constant sizes, such as "points=6 o=2"
     lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing) pairs, sorted by size
 
 
 def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
-    """Return a SizeSweep for each program and each of its sizes that was measured with several values."""
+    """Return a SizeSweep for each function, environment, device layout and sweep over a problem size."""
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(
         keep_fastest_meshes(timings),
@@ -61,12 +61,12 @@ def _sweeps_of_group(group: Sequence[Timing]) -> list[SizeSweep]:
 
 @dataclass(frozen=True)
 class SizeExponent:
-    """The growth of the time of one method with a size: time ~ size ** exponent."""
+    """The exponent with which the time of one method grows with a problem size: time ~ size ** exponent."""
 
     sweep: SizeSweep
     method: Method
     exponent: Estimate
-    sizes: int  # the number of sizes used
+    sizes: int  # the number of sizes in the fit
     left_out: int  # the number of sizes omitted because their times are less than ten empty calls
     bent: bool  # whether the exponent changes along the sizes, at a significance level of 5 %
 
@@ -74,7 +74,7 @@ class SizeExponent:
 def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
     """Return the growth exponent of each method in each sweep.
 
-    Only times of at least ten empty calls are used. A method with fewer than three such times is omitted.
+    Times shorter than ten empty calls are not used. A method with fewer than three usable times is omitted.
     """
     exponents = []
     for sweep in sweeps:
@@ -111,12 +111,12 @@ def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
 def _fit_polynomial(sizes: Any, times: Any, degree: int) -> tuple[list[float], list[float]]:
     """Fit a polynomial to the logarithms of the times by least squares.
 
-    Its variable is the logarithm of the size minus the mean of these logarithms.
+    The variable of the polynomial is the logarithm of the size minus the mean of these logarithms.
 
     Args:
-        sizes, times: the logarithms of sizes and times, arrays (count,).
+        sizes, times: arrays of shape (sizes,) with the logarithms of the sizes and of the times.
     Returns:
-        coefficients: from degree 1 upward, without the constant.
+        coefficients: those of degree 1 and higher, in ascending order of degree.
         half_widths: half the widths of the 95 % confidence intervals of the coefficients.
     """
     powers = np.vander(sizes - sizes.mean(), degree + 1, increasing=True)

@@ -34,16 +34,16 @@ Fault = Callable[[Timing], str]  # returns the defect of a timed case as text, o
 COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _LEAST_SAMPLES = 7  # per process
 _WIDE = 0.05  # limit of the relative half-width of an interval
-_TREND = 0.02  # change within a process, relative to the median
-_NARROW = 0.01  # widening by autocorrelation, relative to the median
-_PADDED = 0.1  # fraction of points times seeds
+_TREND = 0.02  # limit of the change of the time within a process, relative to the median
+_NARROW = 0.01  # limit of the widening by autocorrelation, relative to the median
+_PADDED = 0.1  # limit of the fraction of (point, seed) pairs that are padding
 _WRONG = ("wrong_answer", "not_finite")
-_IGNORED_FACTS = {*OF_THE_CASE, "versions", "engine"}  # reported elsewhere, or fields of the case
+_IGNORED_FACTS = {*OF_THE_CASE, "versions", "engine"}  # reported elsewhere, or fields of a case
 
 
 @dataclass(frozen=True)
 class LintFinding:
-    """A violated lint rule: the number of its violations, the first ones as text, and the fix."""
+    """A violated lint rule: the number of its violations, the most frequent ones as text, and the fix."""
 
     rule: str
     severity: str
@@ -53,7 +53,7 @@ class LintFinding:
 
 
 def lint_findings(findings: Findings) -> list[LintFinding]:
-    """Check a results folder and return one finding for each violated rule, errors first."""
+    """Check a results folder and return one finding for each violated rule, in the order of RULES."""
     broken = ((name, severity, fix, rule(findings)) for severity, name, rule, fix in RULES)
     return [
         LintFinding(name, severity, len(violations), _summarize_violations(violations), fix)
@@ -68,7 +68,7 @@ def _summarize_violations(violations: Sequence[str]) -> str:
 
 
 def verdict(remarks: Sequence[LintFinding]) -> str:
-    """Return the number of errors and warnings as text, or 'publishable as it is'. Notes are not counted."""
+    """Return the numbers of errors and warnings as text, or 'publishable as it is' if there are neither."""
     count = Counter(remark.severity for remark in remarks)
     if not count[ERROR] + count[WARNING]:
         return "publishable as it is"
@@ -113,9 +113,9 @@ def _skipped_cases(findings: Findings) -> list[str]:
 
 
 def _half_width(timing: Timing) -> float:
-    """Return the larger distance from the median to a limit of its interval, as a fraction of the median.
+    """Return the half-width of the 95 % confidence interval of a time, as a fraction of the median.
 
-    The interval is the 95 % confidence interval. Return 0 if it is unknown.
+    For an asymmetric interval, this is the larger distance from the median. Return 0 if it is unknown.
     """
     low, high = timing.interval or (timing.median, timing.median)
     return max(high - timing.median, timing.median - low) / timing.median
@@ -162,7 +162,7 @@ def _disturbed(timing: Timing) -> str:
 
 
 def _trend(timing: Timing) -> str:
-    """Return text that states how the times change within a process, or '' if they change by at most 2 %.
+    """Return the largest relative change of the time within a process as text, or '' if it is at most 2 %.
 
     Only the first compilation of each process is tested, because each recompilation may change the mean time.
     """
@@ -172,7 +172,7 @@ def _trend(timing: Timing) -> str:
 
 
 def _autocorrelated(timing: Timing) -> str:
-    """Return text that states how much autocorrelation widens the interval of a single process.
+    """Return text that states by which factor autocorrelation widens the interval of a single process.
 
     Return '' if the case ran in several processes, or if the widening is at most 1 % of the median.
     """
@@ -234,7 +234,7 @@ def _not_weak(findings: Findings) -> list[str]:
 def _curves_without_one_device(findings: Findings) -> list[str]:
     """Return the names of the scaling curves that were not measured on a single device.
 
-    Curves whose problem does not fit into the memory of a single device are omitted.
+    A curve is omitted if its problem exceeds the memory on a smaller device count.
     """
     return [
         curve.name

@@ -1,4 +1,4 @@
-"""Table that compares times from the literature (published_results.yaml) with those of this package."""
+"""Table that compares times from the literature (published_results.yaml) with those in a results folder."""
 
 import functools
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from scaling.analysis.timings import Timing, first_call_seconds
 from scaling.core.case import to_dict
 from scaling.core.formatting import format_duration, format_number
 
-_DEFAULTS: Mapping[str, Any] = {  # default fields of the case of a published row
+_DEFAULTS: Mapping[str, Any] = {  # values of the case fields that a published result does not give
     **dict.fromkeys((*MEMORY_FIELDS, "reduce", "forward")), "seeds": "identity", "overlap": False,
 }  # fmt: skip
 COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "measured over published")

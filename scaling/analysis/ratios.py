@@ -1,9 +1,9 @@
-"""Statistical estimators: confidence intervals and p-values of a time and of the ratio of two times.
+"""Statistics of time samples: intervals of times and ratios (class Ratio), p-values, trend, autocorrelation.
 
 The same estimator is used for speed-ups, runner-up modes, baselines and the comparison of two folders.
 Samples are nested in compilations, compilations in processes, and processes in allocations (cluster jobs).
-The error is estimated from the variation at the highest level that has at least two members, which includes
-the variation at all lower levels. With a single process, the interval describes the samples of this process
+The error is estimated from the variation at the highest level that has at least two members. This variation
+includes that at all lower levels. With a single process, the interval describes the samples of this process
 and not the variation between processes. Processes that took their samples alternately are compared in pairs,
 so that common disturbances cancel.
 
@@ -27,11 +27,11 @@ from scaling.analysis.estimate import Estimate
 from scaling.core.record import Record
 from scaling.core.timing import median_interval
 
-LEAST_VARIANCE = 1e-18  # of a logarithm: no time is measured to a relative accuracy of 1e-9
+LEAST_VARIANCE = 1e-18  # smallest variance of the logarithm of a time, for a relative error of 1e-9
 _LEAST_CASES = 20  # the least number of cases for which variances are moderated
-_LEAST_SAMPLES = 6  # with fewer, the range contains the median with a probability below 95 %
+_LEAST_SAMPLES = 6  # with fewer samples, their range contains the median with a probability below 95 %
 _VISIBLE = 0.02  # largest difference of the logarithms that needs no note
-_SIGNIFICANCE = 1e-3  # probability that independent samples are called dependent
+_SIGNIFICANCE = 1e-3  # significance level of the tests for trend and autocorrelation
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Ratio:
 class _LevelEstimate(NamedTuple):
     """An estimate with its error, from the variation between allocations, processes, compilations or samples.
 
-    The estimate is a time in seconds, or for pairs of processes a ratio of times.
+    The estimate is a ratio of times for pairs of processes, and otherwise a time in seconds.
     """
 
     value: float
@@ -77,12 +77,12 @@ class _LevelEstimate(NamedTuple):
 
 
 def process_median(record: Record) -> float:
-    """Return the run time of a record in seconds: the median of the median samples of its compilations."""
+    """Return the time per call of a record, in seconds: the median over compilations of their medians."""
     return statistics.median(map(statistics.median, samples_by_compilation(record)))
 
 
 def samples_by_compilation(record: Record) -> list[list[float]]:
-    """Return one list of time samples in seconds for each compilation of a process, in order."""
+    """Return one list of time samples, in seconds, for each compilation of a process, in order."""
     counts = [int(further.get("samples", 0)) for further in record.compilations]
     starts = itertools.accumulate([len(record.seconds) - sum(counts), *counts], initial=0)
     parts = [record.seconds[start:end] for start, end in itertools.pairwise(starts)]
@@ -90,17 +90,18 @@ def samples_by_compilation(record: Record) -> list[list[float]]:
 
 
 def case_median(records: Sequence[Record]) -> float:
-    """Return the time of a case in seconds: the median of the medians of its processes."""
+    """Return the time per call of a case, in seconds: the median over processes of their medians."""
     return statistics.median(map(process_median, records))
 
 
 def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of the time of a case in seconds, or None with too few samples.
+    """Return the 95 % confidence interval of the time of a case, in seconds.
 
-    For at least six processes (or allocations) it is the interval of their median from order statistics. For
-    two to five it is Student's t interval on the logarithms. For a single process, the interval of each
-    compilation comes from order statistics and is widened for autocorrelation; the result is the smallest
-    interval that contains all of them.
+    With at least six processes, the interval of their median comes from order statistics. With two to five,
+    it is Student's t interval on the logarithms. If there are several allocations (cluster jobs), the means
+    of the allocations take the place of the processes. With a single process, the interval of each
+    compilation comes from order statistics and is widened for autocorrelation. The smallest interval that
+    contains all of them is returned, or None if a compilation has too few samples.
     """
     level = _estimate_time(records)
     if not level.members:
@@ -158,7 +159,7 @@ def estimate_ratio(top: Sequence[Record], bottom: Sequence[Record]) -> Ratio:
 
 
 def _estimate_time(records: Sequence[Record]) -> _LevelEstimate:
-    """Estimate the time of a case, with its error from the highest level that has several members.
+    """Estimate the time of a case, and its error from the highest level of nesting with several members.
 
     The levels are allocations (cluster jobs), processes, compilations and samples, from high to low.
     """
@@ -180,7 +181,7 @@ def _estimate_from_members(members: Mapping[Hashable, float]) -> _LevelEstimate:
 
 
 def _estimate_from_samples(seconds: Sequence[float]) -> _LevelEstimate:
-    """Return the median of the samples of one process, with the standard error of its logarithm.
+    """Return the median of the samples of one process, and the squared standard error of its logarithm.
 
     Source: Price and Bonett 2002, Distribution-free confidence intervals for difference and ratio of medians.
     """
@@ -213,7 +214,7 @@ def _with_interval(ratio: Ratio) -> Ratio:
 
 
 def p_value(ratio: Ratio, margin: float = 0.0) -> float | None:
-    """Return the p-value of the hypothesis that two times differ by at most `margin`, a relative difference.
+    """Return the p-value of the hypothesis that two times differ by at most the relative difference `margin`.
 
     Return None if a case ran in a single process. Source: McCarthy and Smyth 2009, Testing significance
     relative to a fold-change threshold (TREAT).
@@ -269,7 +270,7 @@ def _inverse_trigamma(value: float) -> float:
 def _effective_count(ratios: Sequence[Ratio]) -> float:
     """Return the effective number of independent cases.
 
-    It is smaller than the number of cases, because cases that ran in the same process are correlated. The
+    This number is smaller than the number of cases if cases that ran in the same process are correlated. The
     correlation is estimated from the deviations of the processes from the mean of each case.
     """
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
@@ -301,11 +302,11 @@ def trend(samples: Sequence[float]) -> float | None:
 
 
 def interval_widening(samples: Sequence[float]) -> float | None:
-    """Return the factor by which autocorrelation widens the confidence interval of the median.
+    """Return the factor by which significant autocorrelation widens the confidence interval of the median.
 
     The factor assumes a first-order autoregressive process. Return None if the autocorrelation is not
-    significant at the 0.1 % level. Source: Bartels 1982, the rank version of von Neumann's ratio test and its
-    variance.
+    significant at the 0.1 % level, or if there are fewer than three samples. Source: Bartels 1982, the rank
+    version of von Neumann's ratio test and its variance.
     """
     n, correlation = len(samples), _lag_one_correlation(samples)
     if n < 3:
@@ -315,7 +316,7 @@ def interval_widening(samples: Sequence[float]) -> float | None:
 
 
 def spread_factor(samples: Sequence[float]) -> float:
-    """Return the factor by which autocorrelation widens the confidence interval, without a significance test.
+    """Return the factor by which autocorrelation widens the interval of the median, significant or not.
 
     The factor is at least 1 and at most the square root of the number of samples.
     """

@@ -30,10 +30,10 @@ class ScalingFit:
     parts: Mapping[str, Estimate]  # parameters: "serial", or "contention" (sigma) and "coherency" (kappa)
     seconds: float  # fitted time on one device
     spread: float  # standard deviation of the residuals of the logarithms
-    best: bool  # whether this is the best law for the curve
+    best: bool  # whether `fit_laws` selects this law as the best for the curve
 
     def speedup(self, devices: float) -> float:
-        """Return the speed-up predicted by the law. For a weak scaling curve it is the scaled speed-up."""
+        """Return the speed-up that the law predicts. For a weak scaling curve it is the scaled speed-up."""
         first, *others = (part.value for part in self.parts.values())
         if self.name == GUSTAFSON:
             return devices - first * (devices - 1)
@@ -49,7 +49,7 @@ class ScalingFit:
 
     @property
     def peak(self) -> float | None:
-        """Return the device count beyond which the time increases, or None if there is none."""
+        """Return the device count with the largest speed-up, or None if the speed-up has no maximum."""
         if self.name != UNIVERSAL or not self.parts["coherency"].value:
             return None
         return max(1.0, math.sqrt((1 - self.parts["contention"].value) / self.parts["coherency"].value))
@@ -61,10 +61,10 @@ class ScalingFit:
 
     @property
     def doubt(self) -> str:
-        """Return a clause such as ', if there is a limit at all' if the largest speed-up is uncertain, or ''.
+        """Return a clause such as ', if there is a limit at all' if `limit` is uncertain, otherwise ''.
 
-        It is uncertain if the 95 % confidence interval of the parameter that bounds it includes 0: of the
-        coherency if the speed-up has a peak, else of the first parameter.
+        The limit is uncertain if the 95 % confidence interval of the parameter that causes it includes 0.
+        This parameter is the coherency if the speed-up has a peak, otherwise the first parameter.
         """
         bounding = list(self.parts.values())[-1 if self.peak else 0]
         if self.limit is None or bounding.low:
@@ -77,14 +77,14 @@ class _LinearLaw(NamedTuple):
 
     Attributes:
         parts: the names of the parameters that are fitted.
-        columns: the factor of each parameter on each device count.
+        columns: the factors of the parameters, an array of shape (device counts, parameters).
         sign: -1 if the time is divided by (1 + columns @ parameters), or 1 if it is multiplied.
-        shift: a known term, which is an array (device counts,) or a scalar.
+        shift: a known term, either an array of shape (device counts,) or a scalar.
     """
 
     name: str
     parts: tuple[str, ...]
-    columns: Any  # (device counts, parts)
+    columns: Any
     sign: int
     shift: Any
 
@@ -109,7 +109,7 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
 
 
 def karp_flatt(point: CurvePoint) -> Estimate | None:
-    """Return the serial fraction by Karp and Flatt's formula for one device count of a strong scaling curve.
+    """Return the serial fraction at a point of a strong scaling curve by the formula of Karp and Flatt.
 
     Return None on one device, or if the speed-up is not relative to one device. The fraction is negative for
     super-linear speed-up. Source: Karp and Flatt 1990, Measuring parallel processor performance.
@@ -135,10 +135,9 @@ def _linear_forms(devices: Any, kind: str) -> list[_LinearLaw]:
 
 
 def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
-    """Return the best of the fitted laws, or None if there is none.
+    """Return the law with the least AICc, or the one that an F test prefers if AICc is undefined.
 
-    This is the law with the least AICc, or the one that an F test prefers if AICc is undefined. `count` is
-    the number of device counts.
+    If there are no laws, return None. `count` is the number of device counts.
     """
     if len(laws) < 2:
         return next(iter(laws), None)
@@ -185,14 +184,13 @@ def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
 def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
     """Return the residuals of log(time) for given values of the parameters.
 
-    The time on one device is not one of the parameters: it is set to the value that minimizes the sum of
-    squares.
+    The time on one device is not one of the parameters. Its value is chosen to minimize the sum of squares.
 
     Args:
-        target: form.sign * (log(time) - form.shift), an array (device counts,).
-        parts: values of the parameters, an array (..., parameters).
+        target: form.sign * (log(time) - form.shift), an array of shape (device counts,).
+        parts: values of the parameters, an array of shape (..., parameters).
     Returns:
-        An array (..., device counts).
+        An array of shape (..., device counts).
     """
     left = target - np.log1p(parts @ form.columns.T)
     return left - left.mean(-1, keepdims=True)
@@ -203,14 +201,14 @@ def _sum_of_squares(form: _LinearLaw, target: Any, parts: Any) -> Any:
 
 
 def _best_parts(form: _LinearLaw, target: Any) -> Any:
-    """Return the least-squares parameters, each between 0 and 1, as an array (parameters,).
+    """Return the least-squares parameters, each between 0 and 1, as an array of shape (parameters,).
 
-    A parameter is 0 if that value fits equally well.
+    A parameter is set to 0 if this value fits equally well.
     """
     tried = [np.zeros(len(form.parts))]
     for free in ([0], [1], [0, 1]) if len(form.parts) == 2 else ([0],):
         columns = form._replace(columns=form.columns[:, free])
-        # A parameter is a squared sine, to bound it by 0 and 1. At first it adds at most 10 % to the time.
+        # Parameters are squared sines, to bound them by 0 and 1. At first each adds at most 10 % to the time.
         start = np.arcsin(np.sqrt(0.1 / np.abs(columns.columns).max(0)))
         optimum = least_squares(
             lambda x, columns=columns: _residuals(columns, target, np.sin(x) ** 2),
@@ -229,7 +227,7 @@ def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: fl
     """Return one limit of the 95 % profile-likelihood confidence interval of one parameter.
 
     Args:
-        target: form.sign * (log(time) - form.shift), an array (device counts,).
+        target: form.sign * (log(time) - form.shift), an array of shape (device counts,).
         index: the index of the parameter.
         best: the least-squares value of this parameter.
         end: 0 for the lower limit, or 1 for the upper limit.
@@ -249,12 +247,12 @@ def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: fl
 
 
 def _profile_squares(form: _LinearLaw, target: Any, index: int, values: Any) -> Any:
-    """Return the least sum of squares for each given value of one parameter, as an array (values,).
+    """Return the least sum of squares for each value of one parameter, as an array of shape (values,).
 
     If the law has a second parameter, it is optimized by bisection.
 
     Args:
-        target: form.sign * (log(time) - form.shift), an array (device counts,).
+        target: form.sign * (log(time) - form.shift), an array of shape (device counts,).
         index: the index of the parameter with the given values.
     """
     parts = np.zeros((len(values), len(form.parts)))

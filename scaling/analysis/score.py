@@ -47,7 +47,7 @@ class PlanScore:
     """The errors of the predicted times of a group of cases."""
 
     workload: str | None  # None for all workloads
-    method: Method | None
+    method: Method | None  # None for all methods
     pairs: tuple[PlannedPair, ...]
     ratios: list[float]  # of predicted to measured times, in ascending order
     median_ratio: float
@@ -74,11 +74,11 @@ class PlanScores:
     total: PlanScore
     parts: tuple[PlanScore, ...]
     ordered: int  # number of comparable pairs whose order was predicted correctly
-    comparable: int  # pairs of methods for one problem with measured times that differ by > ORDER_FACTOR
+    comparable: int  # number of pairs of methods for a problem whose times differ enough
 
 
 def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """Return the errors of the newest predicted times, one `PlanScores` for each type of hardware.
+    """Return a `PlanScores` for each type of hardware, with the errors of its newest predicted times.
 
     Types of hardware without a comparable measured time are omitted.
     """

@@ -1,4 +1,4 @@
-"""Compare settings of one program: mesh, overlap, seed coloring, and memory against time (Pareto front)."""
+"""Comparison of settings of one program: mesh, overlap, coloring (Gain), memory and time (ParetoFront)."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -20,8 +20,8 @@ class SettingComparison:
 
     case: Case  # the case without the compared fields
     environment: str
-    honest: bool
-    rows: tuple[tuple[Timing, Estimate], ...]  # fastest first; each with its time / the shortest time
+    honest: bool  # whether each CPU device had its own core
+    rows: tuple[tuple[Timing, Estimate], ...]  # (timing, its time / the shortest time), fastest first
 
     @property
     def distinguished(self) -> bool:
@@ -31,7 +31,7 @@ class SettingComparison:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Return the reasons to doubt that the first setting is the fastest, such as 'foreign load'."""
+        """Return reasons why the first setting may not be the fastest, such as 'measured in one process'."""
         return reasons_for_doubt(self.rows[0][0], self.rows[1][0])
 
 
@@ -52,7 +52,7 @@ def compare_settings(timings: Iterable[Timing], *fields: str) -> list[SettingCom
 
 @dataclass(frozen=True)
 class Gain:
-    """A timing with overlapped communication or colored seeds, compared with one without."""
+    """A timing with overlapped communication or colored seeds, compared with a timing without."""
 
     timing: Timing
     other: Timing | None  # None if it was not measured
@@ -60,15 +60,15 @@ class Gain:
 
     @property
     def seeds(self) -> int | None:
-        """Return the number of colored seeds, or None if there is no coloring."""
+        """Return the number of seeds after coloring, or None if the seeds are not colored."""
         colors = self.timing.records[0].colors or {}
         return sum(count for count in colors.values() if isinstance(count, int)) or None
 
     @property
     def break_even(self) -> int | None:
-        """Return the number of calls after which `timing` is faster in total than `other`, or None if never.
+        """Return the number of calls after which `timing` has taken no more time in total than `other`.
 
-        The total time includes the compilation.
+        The total time includes the compilation. Return None if there is no such number, or if it is unknown.
         """
         return break_even_calls(self.timing, self.other) if self.other else None
 
@@ -112,12 +112,12 @@ class MemoryPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class ParetoFront:
-    """The memory and time of one program with at least two memory settings.
+    """The memory and the time of one program for each of at least two memory settings.
 
     Memory is that of one device: inputs, result and temporaries, as reported by the compiler.
     """
 
-    case: Case  # without a memory setting
+    case: Case  # the case with the default memory setting
     environment: str
     settings: tuple[MemoryPoint, ...]  # in ascending order of memory
     not_fitting: tuple[Record, ...] = field(default=())  # settings that ran out of memory
@@ -150,7 +150,7 @@ class ParetoFront:
 def pareto_fronts(timings: Iterable[Timing], records: Iterable[Record]) -> list[ParetoFront]:
     """Return a Pareto front for each program that was measured with two memory settings or more.
 
-    `records` are the newest ones of all cases, which include those that ran out of memory.
+    `records` are the newest records of all cases, including cases that ran out of memory.
     """
     honest = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
     needed = ((memory.bytes_while_running(vars(t.records[0])), t) for t in honest)
@@ -178,5 +178,5 @@ def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:
 
 
 def mesh_name(case: Case) -> str:
-    """Return the mesh shape as text, such as '2x4' for 2 devices along the points and 4 along the seeds."""
+    """Return the mesh of a case, such as '2x4' for 2 devices along the points and 4 along the seeds."""
     return "x".join(map(str, case.axes))

@@ -1,4 +1,4 @@
-"""Class Timing: the time of a case, its stages and memory, its ratio to another time, reasons for doubt."""
+"""Class Timing (the measured time of a case), ratios of two timings, dispatch latency, stages and memory."""
 
 import math
 import statistics
@@ -17,9 +17,9 @@ from scaling.core.record import COMPILING_STAGES, Record
 from scaling.core.store import latest
 
 FLOORS = 10  # a time shorter than this many empty calls is mostly dispatch latency
-# Labels of doubts, which are the same in tables, sentences and warnings.
+# Reasons why a time may not be reliable, in the words of all tables, sentences and warnings.
 SHORT, ONE_PROCESS = "shorter than ten empty calls", "measured in one process"
-DISTURBED = 0.2  # a time with a larger fraction of disturbed samples is doubtful
+DISTURBED = 0.2  # largest fraction of disturbed samples in a reliable time
 SPARSITY_STAGES = ("detect_seconds", "color_seconds")  # sparsity detection, coloring
 # Fields of a case by which timings are sorted, most significant first.
 _ORDER = (
@@ -55,14 +55,14 @@ class Timing:
 
     @property
     def environment(self) -> str:
-        """Return the digest of hardware and software. Only times with equal digests are compared."""
+        """Return the digest of the hardware and software. Only times with equal digests are compared."""
         return self.records[0].setting
 
     @property
     def honest(self) -> bool:
-        """Return whether each CPU device had its own core. It is always true for other kinds of devices.
+        """Return whether each CPU device had its own core. For other kinds of devices, return True.
 
-        Timings for which it is false are never part of a scaling curve.
+        Only timings for which this property is true are part of a scaling curve.
         """
         return self.records[0].honest
 
@@ -80,9 +80,9 @@ def nodes_of(record: Record) -> int | None:
 
 
 def pool_processes(records: Iterable[Record]) -> list[Timing]:
-    """Return one Timing for each measured case and environment, from the records of its processes.
+    """Return one Timing for each measured case and environment, from the records of all processes.
 
-    The timings are sorted. Oversubscribed cases, whose devices shared CPU cores, are included.
+    The timings are sorted by environment and case. Cases whose devices shared CPU cores are included.
     """
     measured = (record for record in latest(records) if record.status == "ok")
     groups = group_by(measured, lambda record: (record.setting, record.key, record.honest)).values()
@@ -129,7 +129,7 @@ def is_empty_call(timing: Timing) -> bool:
 
 
 def disturbed_share(timing: Timing) -> float:
-    """Return the fraction of samples that were taken while the host was throttled or under foreign load."""
+    """Return the fraction of samples taken while the host was throttled or had load from other processes."""
     marked = 0
     for record in timing.records:
         turns = {turn for turns in record.marked.values() for turn in turns}
@@ -138,12 +138,12 @@ def disturbed_share(timing: Timing) -> float:
 
 
 def marks_of(timing: Timing) -> list[str]:
-    """Return the sorted names of the disturbances during a measurement, such as 'foreign load'."""
+    """Return the names of the disturbances of a measurement, such as 'throttled', in sorted order."""
     return sorted({mark.replace("_", " ") for record in timing.records for mark in record.marked})
 
 
 def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
-    """Return the reasons to doubt that `fast` is faster than `slow`, such as 'foreign load', or ()."""
+    """Return the reasons why `fast` may not be faster than `slow`, such as 'measured in one process'."""
     floor = max(map(dispatch_floor, (fast, slow)))
     reasons = []
     if fast.median < FLOORS * floor:
@@ -157,20 +157,21 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
 
 
 def compare_times(top: Timing, bottom: Timing) -> Ratio:
-    """Estimate the ratio of the times of two cases, `top` over `bottom`, with its standard error."""
+    """Estimate the ratio of two times, `top` divided by `bottom`, with its interval and standard error."""
     return ratios.estimate_ratio(top.records, bottom.records)
 
 
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
-    """Return the ratio of the times of two cases, `top` over `bottom`, with its 95 % confidence interval."""
+    """Return the ratio of two times, `top` divided by `bottom`, with its 95 % confidence interval."""
     return compare_times(top, bottom).estimate
 
 
 def note_on_pairs(top: Timing, bottom: Timing) -> str:
-    """Return a note such as ' (from 3 pairs in turns; the medians give 1.2x)' on a ratio of times, or ''.
+    """Return a note that states the ratio of the medians if the ratio of two times differs from it, or ''.
 
-    If processes took their samples alternately, the ratio is computed from pairs of processes and may differ
-    from the ratio of the medians. The note is '' if both differ by at most 2 %.
+    The ratio is computed from pairs of processes if they took their samples alternately. If it differs from
+    the ratio of the medians by more than 2 %, the note is such as ' (from 3 pairs in turns; the medians give
+    1.2x)'.
     """
     ratio = compare_times(top, bottom)
     if not ratio.differs_from_medians:
@@ -179,7 +180,7 @@ def note_on_pairs(top: Timing, bottom: Timing) -> str:
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total time of the given stages in seconds, or None if it is unknown.
+    """Return the total time of the given stages in seconds, or None if none of them was recorded.
 
     The total is the median over processes. `names` are fields of a record, such as "compile_seconds".
     """
@@ -211,9 +212,9 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the bytes that a program needs on one device, or None if they are unknown.
+    """Return the memory that a program needs on one device, in bytes, or None if it is unknown.
 
-    This is the measured peak if the backend reported it, otherwise the number from the compiler.
+    The value is the measured peak if the backend reported it, otherwise the number from the compiler.
     """
     record = timing.records[0]
     return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
@@ -236,6 +237,6 @@ def automatic_blocks(record: Record) -> str:
 def padding_share(timing: Timing) -> float:
     """Return the fraction of (point, seed) pairs that were added as padding.
 
-    Padding allows the pairs to be divided evenly over the mesh. The fraction is the maximum over processes.
+    Padding makes the pairs divide evenly over the mesh. The fraction is the maximum over processes.
     """
     return max((record.padding or 0.0 for record in timing.records), default=0.0)

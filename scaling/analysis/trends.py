@@ -1,4 +1,4 @@
-"""Describe in sentences crossovers, growth with size, scaling laws, memory settings, meshes and coloring."""
+"""Summary sentences on crossovers, growth with size, scaling laws, memory settings, meshes and coloring."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -56,7 +56,7 @@ def _describe_largest(
     cost: Callable[[T], tuple],
     describe: Callable[[T, Sequence[T]], str],
 ) -> list[str]:
-    """Return a sentence for each differentiated function that describes its item with the largest problem.
+    """Return a sentence for each differentiated function that describes the item of its largest problem.
 
     Args:
         origin_of: returns the environment, whether each device had its own CPU core, and the case of an item.
@@ -81,7 +81,7 @@ def _describe_largest(
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
-    """Return a sentence for each function that states the sizes where its fastest AD mode changes."""
+    """Return a sentence for each function that states the sizes at which its fastest AD mode changes."""
     return _describe_largest(
         findings,
         (modes for modes in findings.fastest_mode_maps if modes.crossovers),
@@ -115,7 +115,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], of: FastestModeMap) -> 
 def describe_growth(findings: Findings) -> list[str]:
     """Return a sentence for each function that states how its time grows with the problem size.
 
-    The times on the smallest device count are described.
+    The sentence describes the times on the smallest device count.
     """
     groups = group_by(findings.size_exponents, lambda row: id(row.sweep)).values()
     return _describe_largest(
@@ -143,8 +143,7 @@ def _describe_exponents(rows: Sequence[SizeExponent]) -> str:
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
     """Return a sentence for each function and kind of scaling that names the scaling law with the best fit.
 
-    Of the scaling curves of the largest problem, the one with the shortest time on its most devices is
-    described.
+    Of the JAX curves of the largest problem, the one with the shortest time on its most devices is described.
     """
     best = [
         (curve, law)
