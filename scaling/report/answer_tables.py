@@ -1,7 +1,7 @@
-"""Tables and summary cards of the report: fastest AD mode of each problem, runner-up, ratio and certainty.
+"""Tables and summary cards of the fastest AD mode for each problem, with its runner-up and certainty.
 
-The tables contain measured times. The cards contain predicted times if nothing was measured. All contents are
-plain text without markup.
+A problem is a function to differentiate at fixed sizes. The tables contain measured times. The cards contain
+predicted times if nothing was measured. All text is free of markup.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,18 +37,18 @@ NOTE = (
 
 
 class Card(NamedTuple):
-    """A summary card of the report, as text: the fastest AD method for the largest problem of one function.
+    """The text of a summary card on the fastest AD method for the largest problem of a function.
 
     Attributes:
         family: The problem, such as 'mlp width=8 points=64'.
-        sizes: A note on the other sizes of the problem, or '' if there are none.
-        mode: The fastest method. If it is not distinguished from the runner-up, both are named.
-        where: The device count and the JAX API, such as '4 devices, shard_map, points split'.
+        sizes: A note on the other sizes that were measured, or '' if there are none.
+        mode: The fastest method, or both methods if the runner-up is not significantly slower.
+        where: The device count, JAX API and split, such as '4 devices, shard_map, points split'.
         time: The time of one call with its 95 % interval.
         ratio: The ratio of the runner-up's time to `time`, or '' if there is no runner-up.
-        certainty: How certain it is that the method is the fastest.
-        sure: Whether there is no doubt that the method is the fastest.
-        speedup: The speed-up or, for a prediction, the efficiency. It is '' if the speed-up is unknown.
+        certainty: The result of `describe_certainty`, or 'predicted, not measured'.
+        sure: Whether `certainty` is 'sure'.
+        speedup: The speed-up, or '' if it is unknown. For a predicted time, the efficiency.
     """
 
     family: str
@@ -63,10 +63,10 @@ class Card(NamedTuple):
 
 
 def describe_certainty(row: FastestMethod) -> str:
-    """Return text on how certain it is that a method is the fastest: 'sure', or 'not sure: ' and the reasons.
+    """Return how certain the fastest method is, as text: 'sure', or 'not sure: ' followed by reasons.
 
-    Other texts are returned if there is no runner-up, if the runner-up is not significantly slower, or if the
-    time is not distinguishable from that of an empty call.
+    Other texts state that there is no runner-up, that the runner-up is not significantly slower, or that the
+    time cannot be distinguished from that of an empty call.
     """
     if row.empty:
         return f"not distinguishable from an empty call ({format_duration(dispatch_floor(row.first))})"
@@ -78,16 +78,16 @@ def describe_certainty(row: FastestMethod) -> str:
 
 
 def problem_name(findings: Findings, timing: Timing) -> str:
-    """Return the name of a problem as text, such as 'mlp width=8 points=64'.
+    """Return the name of the problem that was timed, such as 'mlp width=8 points=64'.
 
-    If the results come from several environments, the environment is appended.
+    The environment is appended if there are several, and 'oversubscribed' if CPU devices shared cores.
     """
     where = describe_environment(findings, timing.environment, timing.honest)
     return f"{family_name(timing.case)} {size_name(timing.case)}{where}"
 
 
 def answer_table(findings: Findings) -> Table:
-    """Return a table of the fastest AD mode of each problem, on the device count with the least time."""
+    """Return a table with the fastest AD mode and device count for each problem."""
     rows = (_cells(findings, row) for row in _keep_best_device_counts(findings.fastest))
     return make_table("fastest", "Fastest mode of each problem", NOTE, rows)
 
@@ -98,7 +98,7 @@ def _keep_best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMetho
 
 
 def device_table(findings: Findings) -> Table:
-    """Return a table of the fastest AD mode of each problem on each device count."""
+    """Return a table with the fastest AD mode for each problem on each device count."""
     rows = (_cells(findings, row) for row in findings.fastest)
     note = "The same for each number of devices."
     return make_table("each", "Fastest mode on each number of devices", note, rows)
@@ -118,7 +118,7 @@ def _cells(findings: Findings, row: FastestMethod) -> dict[str, object]:
 
 
 def make_cards(findings: Findings) -> list[Card]:
-    """Return the summary cards of a report, one per differentiated function.
+    """Return the summary cards of a report, one per differentiated function and environment.
 
     If nothing was measured, return cards with predicted times, one per function and planned hardware.
     """

@@ -1,4 +1,4 @@
-"""Detail panels of the HTML page, one per measured case: time samples, disturbances, stages and memory."""
+"""Detail panels of the HTML page, one per measured case: plot of time samples, compile times and memory."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -9,13 +9,13 @@ from scaling.core.record import STAGES, Record
 from scaling.report.figures import marks
 from scaling.report.figures.theme import BLUE, VERMILION
 
-MOST_SAMPLES = 40_000  # limit for one page; above it, only every n-th sample is plotted
+MOST_SAMPLES = 40_000  # per page; if there are more, only every n-th sample is plotted
 _MEMORY = ("argument_bytes", "output_bytes", "temp_bytes", "peak_bytes")
 _SPARSITY = ("detect_seconds", "color_seconds")
 
 
 def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
-    """Return the detail panels of measured cases as a JSON-compatible dict from HTML anchor to panel.
+    """Return a JSON-compatible dict from the HTML anchor of each measured case to its detail panel.
 
     Args:
         groups: For each case, its HTML anchor and the (process name, record) pairs of its processes.
@@ -31,7 +31,7 @@ def _make_panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, A
 
     Args:
         records: The (process name, record) pair of each process.
-        step: Only every `step`-th sample is included.
+        step: The interval between plotted samples. With 2, every second sample is plotted.
 
     Returns:
         A dict with these entries:
@@ -68,12 +68,11 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
 def _describe_ranges(
     records: Sequence[Record], names: Sequence[str], suffix: str, noun: str, write: Callable[[float], str]
 ) -> list[str]:
-    """Return the range of each field over the records as text, such as 'compile 1.20 s to 1.40 s'.
+    """Return the range of each record field in `names` as text, such as 'compile 1.20 s to 1.40 s'.
 
     Args:
         records: The records of one case. A field that is None in all of them is omitted.
-        names: The names of the fields.
-        suffix: The end of the field names to omit in the texts, such as '_seconds'.
+        suffix: The end of the field names that is omitted in the text, such as '_seconds'.
         noun: The text after the name, such as ' memory'.
         write: The function that formats a value.
     """
@@ -86,10 +85,10 @@ def _describe_ranges(
 
 
 def _disturbed_samples(record: Record, step: int) -> list[int]:
-    """Return the indices of the disturbed samples in the list of every `step`-th sample.
+    """Return the indices of the disturbed samples in `record.seconds[::step]`.
 
-    A sample is disturbed if the record marks its turn, for example because of foreign load. A turn is a group
-    of consecutive samples.
+    A turn is a group of consecutive samples. A sample is disturbed if the record marks its turn, for example
+    because of load from other processes.
     """
     turns = {turn for numbers in record.marked.values() for turn in numbers}
     of_sample = [turn for turn, count in enumerate(record.turns) for _ in range(count)]
@@ -98,9 +97,9 @@ def _disturbed_samples(record: Record, step: int) -> list[int]:
 
 
 def samples_spec() -> marks.Spec:
-    """Return the Vega-Lite specification of the plot of time samples in a detail panel.
+    """Return a Vega-Lite specification without data that plots the time samples in a detail panel.
 
-    The specification contains no data. The script page.js inserts the samples of the selected case.
+    The script page.js inserts the samples of the selected case.
     """
     colour = {"field": "line", "type": "nominal", "scale": {"range": [BLUE, VERMILION]}}
     cross, circle = marks.SHAPES["cross"], marks.SHAPES["circle"]

@@ -13,9 +13,9 @@ from scaling.report.text import Table, clean_text
 
 
 class Part(NamedTuple):
-    """A section of a document, all as plain text: paragraphs, then tables, figures and a list of items.
+    """A section of a document: paragraphs, then tables, figures and a list of items, without markup.
 
-    A figure refers to the files NAME.png and NAME.pdf in the folder of the document.
+    The document includes each figure from its folder, as NAME.png in Markdown and as NAME.pdf in LaTeX.
     """
 
     title: str
@@ -32,7 +32,7 @@ _LATEX_ESCAPES = {
     ">": r"\textgreater{}", "|": r"\textbar{}", '"': r"\char34{}", "`": r"\textasciigrave{}", "[": "{[}",
     "]": "{]}", "*": "{*}",
 }  # fmt: skip
-_LIGATURE = re.compile(r"([-',])(?=\1)")  # TeX would join two of them into one character
+_LIGATURE = re.compile(r"([-',])(?=\1)")  # repeated characters that TeX would join into one
 _LATEX_SYMBOLS = {
     "µ": r"\ensuremath{\mu}",
     "μ": r"\ensuremath{\mu}",
@@ -58,7 +58,7 @@ def _to_one_line(text: str) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return text on one line, with Markdown and HTML markup escaped."""
+    """Return the text on one line, with the special characters of Markdown and HTML escaped."""
     escaped = (
         _MARKDOWN.sub(r"\\\1", _to_one_line(text))
         .replace("&", "&amp;")
@@ -71,7 +71,7 @@ def escape_markdown(text: str) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return text as LaTeX source on one line, which contains only ASCII characters.
+    """Return the text as one line of LaTeX source that contains only ASCII characters.
 
     Accented letters become LaTeX commands. Unsupported characters become code points such as [U+4E2D].
     """

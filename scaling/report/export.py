@@ -16,7 +16,7 @@ _PARQUET = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 
 
 def write_exports(folder: Path, formats: Collection[str], output: Path | None = None) -> list[Path]:
-    """Export a results folder in the given formats, such as 'csv', and return the paths of the new files.
+    """Export a results folder to files in the given formats, such as 'csv', and return the file paths.
 
     Raise `Refusal` before any file is written if a format is unknown or not available, if there are no
     results, or if the output folder cannot be created.
@@ -86,7 +86,7 @@ FORMATS: dict[str, Callable[[Findings, Path], list[Path]]] = {
 
 
 def formats(words: Iterable[str]) -> list[str]:
-    """Return the list of format names in words such as 'svg,png'. If there are no words, return ['csv'].
+    """Return the format names in comma-separated words such as 'svg,png', or ['csv'] if there are no words.
 
     The names are not validated here. Raise `Refusal` if the words contain no name at all.
     """

@@ -13,7 +13,7 @@ _STATE = ".inputs.json"
 
 
 def inputs_digest(folder: Path) -> str:
-    """Return the SHA-256 digest of the inputs of a report, in hexadecimal digits.
+    """Return the SHA-256 digest of the inputs of a report as hexadecimal digits.
 
     The inputs are the folder name, the records, the plans, study.json and the source code of the package.
     """
@@ -27,7 +27,7 @@ def inputs_digest(folder: Path) -> str:
 
 
 def is_current(folder: Path, digest: str) -> bool:
-    """Return whether a folder's report is complete and was written from inputs with the given digest."""
+    """Return whether the report in a folder is complete and was written from inputs with this digest."""
     state = store.read_json(folder / "report" / _STATE)
     if (
         not isinstance(state, dict)
@@ -39,9 +39,6 @@ def is_current(folder: Path, digest: str) -> bool:
 
 
 def mark_current(folder: Path, digest: str) -> None:
-    """Save the digest of a report's inputs and the names of the report files in the report folder.
-
-    `is_current` reads them to decide whether the report is up to date.
-    """
+    """Save the digest of the inputs and the names of the report files to report/.inputs.json."""
     files = sorted(path.name for path in (folder / "report").iterdir() if path.name[0] != ".")
     store.write_json(folder / "report" / _STATE, {"digest": digest, "files": files})

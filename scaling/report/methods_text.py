@@ -19,7 +19,7 @@ _STOP_REASONS = {
 _ENVIRONMENT_FACTS = (
     "platform", "device_kind", "driver", "hosts", "versions", "xla_flags", "governor", "kernel", "processes",
 )  # fmt: skip
-_MAX_METHODS = 8  # named in the text
+_MAX_METHODS = 8  # number of methods named in the text
 _STATISTICS = (
     "A time is the median of the medians of its processes. Its 95 % interval is the rank interval of these "
     "medians for six or more processes, Student's interval of their logarithms for two to five, and the "
@@ -137,7 +137,7 @@ def _format_range(values: Sequence[int], noun: str) -> str:
 
 
 def describe_compute_time(records: Sequence[Record]) -> str:
-    """Return a paragraph with the device-hours (on CPUs, core-hours) that a study has used so far.
+    """Return a paragraph that states how many device-hours (on CPUs, core-hours) a study has used.
 
     Args:
         records: All records of the study, including failed and repeated attempts.
@@ -173,11 +173,7 @@ def _wall_seconds(record: Record) -> float:
 
 
 def describe_provenance(findings: Findings) -> list[str]:
-    """Return the provenance of the results as a list of sentences.
-
-    The sentences describe the environments, the command that repeats the study, and the result of
-    `scaling lint`.
-    """
+    """Return sentences on the environments, the command that repeats the study, and the lint verdict."""
     return [
         *(_describe_environment(findings, digest) for digest in findings.environments),
         f"Study: {findings.name}; {count_of(len(findings.records), 'record')}. Command to repeat it: "

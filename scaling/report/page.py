@@ -1,7 +1,7 @@
-"""HTML page of a results folder, or of a comparison of two, in one file that works offline.
+"""HTML page of a results folder, or of a comparison of two folders, as one file that works offline.
 
-The template is page.html.jinja, which includes page.css and page.js. Text from records is escaped. In the
-browser, vega.min.js renders the figures.
+The template page.html.jinja includes page.css and page.js. Text from records is escaped. In the browser,
+vega.min.js renders the figures.
 """
 
 import functools
@@ -41,34 +41,33 @@ _OPEN = ("fastest", "devices")  # figures whose sections are initially expanded
 
 
 class Section(NamedTuple):
-    """A section of the HTML page with sentences, a figure or a table, collapsed unless `opened` is true."""
+    """A section of the HTML page with optional sentences, figure and table."""
 
     anchor: str
     title: str
-    tells: str  # summary in one line
+    tells: str  # one-line summary
     note: str = ""
     sentences: Sequence[str] = ()
     figure: Figure | None = None
     table: Table | None = None
-    opened: bool = False
+    opened: bool = False  # whether the section is initially expanded
 
 
 class Page(NamedTuple):
-    """The content of an HTML page, which `render` converts to HTML."""
+    """The content of an HTML page: badges, cards, sections and detail panels. See `render`."""
 
     title: str
     provenance: str
     badges: Sequence[tuple[str, str]]  # pairs of status and text
     sections: Sequence[Section]
     cards: Sequence[Card] = ()
-    panels: Mapping[str, Any] = {}  # HTML anchor -> detail panel of a case
+    panels: Mapping[str, Any] = {}  # from HTML anchor to detail panel of a case
 
 
 def table_section(table: Table, opened: bool = False) -> Section:
     """Return a page section that contains a table.
 
-    If the section is initially collapsed, its one-line summary contains the first sentence of the table's
-    note.
+    The one-line summary of a collapsed section contains the first sentence of the table's note.
     """
     summary = "" if opened else table.note.partition(". ")[0].rstrip(".")
     tells = ", ".join(filter(None, (count_of(len(table.rows), "row"), summary)))
@@ -178,9 +177,9 @@ NOTE = (
 
 
 def write_comparison(comparison: FolderComparison) -> Path:
-    """Write the HTML page of a comparison, and return its path.
+    """Write the HTML page of a comparison to report/comparison.html in folder B, and return its path.
 
-    The page is report/comparison.html in folder B, the newer of the two results folders.
+    Folder B is the newer of the two results folders.
     """
     target = comparison.b / "report" / "comparison.html"
     target.parent.mkdir(exist_ok=True)
@@ -189,7 +188,7 @@ def write_comparison(comparison: FolderComparison) -> Path:
 
 
 def comparison_page(comparison: FolderComparison) -> Page:
-    """Return the content of the HTML page of a comparison, with unchanged cases in a separate section."""
+    """Return the content of the HTML page of a comparison. Unchanged cases have a separate section."""
     *remarks, summary = comparison_lines(comparison)
     rows = comparison_rows(comparison, len(comparison.rows))
     pairs = list(zip(comparison.rows, rows, strict=True))

@@ -32,11 +32,11 @@ from scaling.options import machine_peaks
 from scaling.report.answer_tables import problem_name
 from scaling.report.text import Table, describe_panel, file_stems, join_words, make_table
 
-_MAX_VALUES = 6  # shown of an environment fact, such as the jobs
+_MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
 
 
 def folded_tables(findings: Findings) -> list[Table]:
-    """Return the tables of the collapsed page sections in the order of the page. Empty tables are omitted."""
+    """Return the tables for the collapsed page sections, in page order. Tables without rows are omitted."""
     tables = [
         measured_table(findings),
         _unmeasured_table(findings),
@@ -57,12 +57,12 @@ def folded_tables(findings: Findings) -> list[Table]:
 
 
 def case_anchor(timing: Timing) -> str:
-    """Return the HTML anchor of a measured case, which identifies its table row and its detail panel."""
+    """Return the HTML anchor that identifies the table row and the detail panel of a measured case."""
     return f"case-{timing.case.key}-{timing.environment}" + ("" if timing.honest else "-shared")
 
 
 def measured_timings(findings: Findings) -> list[Timing]:
-    """Return the timings of all cases, without the benchmarks of machine peaks and of empty calls."""
+    """Return the timings of all measured cases except the benchmarks of peak rates and empty calls."""
     return [timing for timing in findings.timings if timing.case.kind == "case"]
 
 
@@ -138,7 +138,7 @@ def _key_without_jit(timing: Timing) -> tuple:
 
 
 def _format_megabytes(value: float | None) -> str:
-    return f"{format_number(value / 1e6)} MB" if value else ""  # one unit, to sort the column
+    return f"{format_number(value / 1e6)} MB" if value else ""  # always MB, so that columns can be sorted
 
 
 def _format_seconds(seconds: float | None) -> str:
@@ -371,7 +371,7 @@ def _format_rate(peak: Timing) -> str:
 
 
 def environment_table(findings: Findings) -> Table:
-    """Return a table with one row per environment fact (such as the driver) and a column per environment."""
+    """Return a table of hardware and software facts, with one row per fact and one column per environment."""
     facts: dict[str, dict[str, str]] = {}
     for digest in findings.environments:
         records = [record for record in findings.records if record.setting == digest]

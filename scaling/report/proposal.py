@@ -1,7 +1,7 @@
 """Compute-time proposal in Markdown and LaTeX: recommended AD mode, speed-up, node-hours, extrapolation.
 
-The proposal recommends one mode for the largest problem of each function. Weak scaling curves are omitted if
-the work per device varies along the curve.
+The proposal recommends one mode for the largest problem of each function. A weak scaling curve is omitted if
+the work per device is not constant.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ _STANDALONE = f"""\
 
 
 def write_proposal(folder: Path, findings: Findings) -> list[Path]:
-    """Write the compute-time proposal of a results folder, and return the paths of its texts and figures."""
+    """Write the compute-time proposal for a results folder, and return the paths of all files written."""
     target = folder / "report" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
     curves = [curves[0] for curves in derivative_curves(findings.curves)]

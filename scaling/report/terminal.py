@@ -21,7 +21,7 @@ from scaling.core.formatting import count_of
 from scaling.report.answer_tables import answer_table, describe_certainty, problem_name
 from scaling.report.text import LINES, WIDTH, Table, clean_text, keep_numbers_whole, wrap_text
 
-_MAX_CURVES = 6  # in the table of one problem
+_MAX_CURVES = 6  # number of curves in the table of one problem
 _BORDERS = 3  # characters of padding and border per column
 _RESERVED_LINES = 4  # lines printed below a summary: other environments, counts, report path
 _MAX_WARNINGS = 4
@@ -39,7 +39,11 @@ def print_report(findings: Findings, console: Console) -> None:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of speed-ups, with one column per device count and one row per curve (up to six)."""
+    """Return a table of speed-ups, with one row per curve and one column per device count.
+
+    Args:
+        curves: The scaling curves of one problem. Only the first six are included.
+    """
     first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     rows = []
     for curve in curves[:_MAX_CURVES]:
@@ -75,9 +79,9 @@ def _print_table(table: Table, console: Console) -> None:
 
 
 def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | None:
-    """Return the width of each column in characters, or None if the table cannot fit into `width` characters.
+    """Return the width of each column in characters, or None if the table does not fit into `width`.
 
-    Columns that would be too wide are narrowed to their longest word at most.
+    Columns are narrowed if necessary, but not below their longest word.
     """
     full = [max(map(len, column)) for column in columns]
     least = [max(len(word) for cell in column for word in cell.split(" ")) for column in columns]
@@ -94,7 +98,7 @@ def _join_cells(columns: Sequence[str], row: Sequence[str]) -> str:
 
 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
-    """Return the lines of the summary that `scaling run` prints at its end. They fit on one screen."""
+    """Return the summary that `scaling run` prints at its end, as lines that fit on one screen."""
     width = min(width, WIDTH)
     below = [*_list_warnings(findings, folder, width), *_list_next_commands(folder, width)]
     rows = [row for _, (row, *_) in answer.largest_problems(findings)]

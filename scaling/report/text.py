@@ -1,4 +1,4 @@
-"""Text for pages, files and the terminal: tables, panel subtitles, file stems, wrapping, characters."""
+"""Class Table, and text functions for panel subtitles, file names, line wrapping and control characters."""
 
 import re
 import textwrap
@@ -21,7 +21,7 @@ LINES, WIDTH = 25, 80  # of a console
 
 
 def describe_panel(case: Case, constant_sizes: str, honest: bool) -> str:
-    """Return a subtitle for a figure panel, such as 'width=8, 4 devices, shard_map, points split'.
+    """Return the subtitle of a figure panel, such as 'width=8, 4 devices, shard_map, points split'.
 
     Args:
         constant_sizes: The sizes that are equal for all cases of the panel, as text such as 'width=8'.
@@ -33,12 +33,18 @@ def describe_panel(case: Case, constant_sizes: str, honest: bool) -> str:
 
 
 def clean_text(text: str) -> str:
-    """Replace control characters except line feeds by spaces, and characters invalid in XML by U+FFFD."""
+    """Return the text with control characters replaced by spaces and invalid XML characters by U+FFFD.
+
+    Line feeds are kept.
+    """
     return _NO_CHARACTER.sub("\ufffd", _CONTROL.sub(" ", text))
 
 
 def file_stems(names: Iterable[str]) -> dict[str, str]:
-    """Map each name to a unique file stem of lowercase letters, digits and hyphens, such as 'nvidia-h100'."""
+    """Return a dict from each name to a unique file name without extension, such as 'nvidia-h100'.
+
+    A file name consists of lowercase letters, digits and hyphens.
+    """
     stems: dict[str, str] = {}
     for name in names:
         stem = _NO_STEM.sub("-", name.lower()).strip("-")[:40] or "other"
@@ -49,17 +55,14 @@ def file_stems(names: Iterable[str]) -> dict[str, str]:
 
 
 def keep_numbers_whole(text: str) -> str:
-    """Replace the spaces in quantities and intervals by non-breaking spaces, so that no line breaks there.
-
-    For example, '1.2 ms (1.1 to 1.3)' and '4 devices' are kept on one line.
-    """
+    """Return the text with non-breaking spaces within quantities such as '1.2 ms (1.1 to 1.3)'."""
     return _UNBREAKABLE.sub(JOINED, text)
 
 
 class Table(NamedTuple):
     """A table of text: its HTML anchor, title, note, column names and rows.
 
-    If no HTML anchors are given for the rows (`row_anchors`), the rows have anchors such as 'laws-row1'.
+    Without `row_anchors`, the rows have numbered HTML anchors such as 'laws-row1'.
     """
 
     anchor: str
@@ -85,9 +88,10 @@ def make_table(
     rows: Iterable[Mapping[str, object]],
     row_anchors: Sequence[str] = (),
 ) -> Table:
-    """Return a table of text from dicts, from column name to cell. A cell is empty if its value is None.
+    """Return a table of text without its empty columns. The first column is always included.
 
-    Columns without any text are omitted, except the first column.
+    Args:
+        rows: For each row, a dict from column name to value. A value of None becomes an empty cell.
     """
     texts = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
     names = list(texts[0]) if texts else []
@@ -96,12 +100,12 @@ def make_table(
 
 
 def join_words(*words: object) -> str:
-    """Return the words as text, separated by commas. Empty words and words that are None are omitted."""
+    """Return the words as text, separated by commas. Words that are empty, None, False or 0 are omitted."""
     return ", ".join(str(word) for word in words if word)
 
 
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
-    """Wrap text into lines of at most `width` characters, without a break inside a quantity such as '1.2 ms'.
+    """Return the text as lines of at most `width` characters. Quantities such as '1.2 ms' are not broken.
 
     A line is longer than `width` only if it contains a single word or quantity that does not fit.
 

@@ -17,7 +17,7 @@ from scaling.report.text import Table, clean_text
 
 
 def write_report(folder: Path, findings: Findings | None = None) -> Path:
-    """Write the report of a results folder to its subfolder `report` and return the path of index.html."""
+    """Write the report of a results folder to its subfolder `report`, and return the path of index.html."""
     findings = findings or read(folder)
     by_devices = answer_tables.device_table(findings)
     folded = [*([by_devices] if by_devices.rows else []), *page_tables.folded_tables(findings)]
@@ -35,7 +35,7 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
 def study_title(folder: Path, findings: Findings) -> str:
     """Return the title of a report, such as 'smoke: A short study'.
 
-    Return the name of the study alone if study.json contains no title.
+    If study.json contains no title, return only the name of the study.
     """
     study = read_json(folder / "study.json")
     title = study.get("title") if isinstance(study, dict) else None

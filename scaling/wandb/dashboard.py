@@ -1,6 +1,6 @@
 """Create or update the W&B workspace and W&B report of a study with the package wandb-workspaces.
 
-This module runs in the child process that process.py starts. No text from records is rendered as Markdown.
+process.py starts the child process that runs this module. No text from records is rendered as Markdown.
 """
 
 import re
@@ -15,9 +15,9 @@ from wandb_workspaces.workspaces import internal
 from scaling.wandb.process import PublishJob
 from scaling.wandb.tracked_run import Plot, ideal_metric
 
-_MAX_LINES = 100  # lines in a panel
-_MAX_PLOTS = 12  # plots in a section
-_PLOTS = {  # kind of plot -> title of its section
+_MAX_LINES = 100  # number of lines in a panel
+_MAX_PLOTS = 12  # number of plots in a section
+_PLOTS = {  # from kind of plot to title of its section
     "strong": "Strong scaling: the same work on more devices",
     "weak": "Weak scaling: as many points for each device; counted work per device constant within 1 %",
     "size": "Time against size",

@@ -24,11 +24,11 @@ from scaling.wandb.settings import TrackingSettings
 from scaling.wandb.tracked_run import Plot, TrackedRun
 from scaling.workers.child_process import ChildProcess, Event
 
-UPLOADS = 3  # finishing a run uploads its files and may take this many times `timeout`
+UPLOADS = 3  # finishing a run uploads its files, which may take this many times `timeout`
 _START_SECONDS = 60.0  # timeout of importing wandb, even from a slow network disk
 _GRACE_SECONDS = 15.0  # added to the limits of wandb, which it may exceed
 _ENVIRON = {
-    "WANDB_ERROR_REPORTING": "false",  # an offline publish must send nothing
+    "WANDB_ERROR_REPORTING": "false",  # nothing may be sent in offline mode
     "WANDB_SILENT": "true",
     # The log of a run contains absolute paths of tables and artifacts. These paths reveal nothing about the
     # user's machine, and an offline copy stays complete within its folder.
@@ -51,7 +51,7 @@ class PublishJob:
 
 
 def run_job(folder: Path, job: PublishJob, lock: int, seconds: float = math.inf) -> Iterator[Event]:
-    """Run a job in the child process and yield its events, such as {"run": digest, "state": "published"}.
+    """Run a job in a child process and yield its events, such as {"run": digest, "state": "published"}.
 
     If the process crashes, exceeds its time, or sends nothing for too long, the last event contains a
     `reason`.
@@ -87,7 +87,7 @@ def run_job(folder: Path, job: PublishJob, lock: int, seconds: float = math.inf)
 def _remove_caches_and_logs(wandb_folder: Path) -> None:
     """Remove the files that wandb has written to a folder, except offline copies of runs.
 
-    The debug logs in these copies are removed too, because they contain absolute paths.
+    The logs and temporary files in the copies are removed too, because the logs contain absolute paths.
     """
     copies = list(wandb_folder.glob("offline-run-*"))
     needed = [*copies, wandb_folder / "staging"] if copies else []
@@ -98,13 +98,13 @@ def _remove_caches_and_logs(wandb_folder: Path) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the message of an exception as one line of at most 200 characters, without paths or secrets."""
+    """Return an exception's message as one line of up to 200 characters, without secrets or folder names."""
     first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
     return scrub(first)[:200].rstrip(" .")
 
 
 def main() -> None:
-    """Read a `PublishJob` from standard input, publish it, and print events as lines of JSON."""
+    """Read a `PublishJob` from standard input, publish it, and print its events as lines of JSON."""
     channel = os.dup(1)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # wandb must not print between the events
 

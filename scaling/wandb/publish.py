@@ -1,6 +1,6 @@
 """Publish a results folder, or the finished workloads of a running study, to W&B and report the outcome.
 
-wandb runs in a child process (process.py). Errors of wandb become lines of output and never fail a study.
+wandb runs in a child process (process.py). Errors of wandb are printed and never stop a study.
 """
 
 import math
@@ -22,7 +22,7 @@ from scaling.wandb.settings import TrackingSettings
 _LOCK = ".wandb.lock"
 _LOCK_SECONDS = 20.0  # a killed process releases the lock within seconds
 _TIME_SHARE = 0.05  # the largest fraction of a study's time for publishing
-_MAX_REASONS = 3  # reasons in a line
+_MAX_REASONS = 3  # number of reasons in one line
 
 
 @dataclass
@@ -30,27 +30,26 @@ class Outcome:
     """The outcome of a publication: the state of each W&B run, reasons for failures, and lines to print."""
 
     mode: str
-    # Digest of a run -> published, unchanged, kept, there before, differs, refused or lost (no event).
+    # From run digest to state: published, unchanged, kept, there before, differs, refused, lost (no event).
     states: dict[str, str] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
-    rest: dict[str, Any] = field(default_factory=dict)  # page, superseded, dashboard
+    rest: dict[str, Any] = field(default_factory=dict)  # fields of events, such as page
     lines: tuple[str, ...] = ()
 
     @property
     def succeeded(self) -> bool:
-        """Return whether everything was published as requested, without any failure."""
+        """Return whether the publication succeeded without any failure."""
         return not self.reasons
 
 
 def publish(folder: Path, settings: TrackingSettings, workloads: frozenset[str] | None = None) -> Outcome:
-    """Upload the results of a folder that are not on the W&B server yet, and return the outcome.
+    """Publish the results of a folder that are not on the W&B server yet, and return the outcome.
 
-    Errors are not raised. They are part of the outcome.
+    Errors are not raised, but stored in the outcome.
 
     Args:
-        workloads: The names of the workloads that a running study has finished, or None if the study has
-            ended. For a running study, the upload is online only and takes at most `settings.timeout`
-            seconds.
+        workloads: The names of the workloads to publish during a study, or None if the study has ended.
+            During a study, the results are only sent to the server, for at most `settings.timeout` seconds.
     """
     outcome = Outcome(settings.mode)
     try:
@@ -74,7 +73,7 @@ def _publish(
     runs = study_runs(folder, found, plots, records)
     sentences = () if live else tuple(answer.answer_sentences(found))
     job = PublishJob(settings, tuple(runs[:-1] if live else runs), tuple(plots), sentences, live)
-    if not job.runs:  # for example if only the machine's peaks have ended
+    if not job.runs:  # for example if only benchmarks of machine peaks were run
         return
     outcome.states = dict.fromkeys((run.digest for run in job.runs), "lost")
     with store.locked(folder, _LOCK, _LOCK_SECONDS) as lock:  # avoids sending everything twice
@@ -113,17 +112,18 @@ def _outcome_lines(folder: Path, outcome: Outcome) -> Iterator[str]:
 
 @dataclass
 class LivePublisher:
-    """A callback that publishes the finished workloads of a running study to W&B until an error occurs.
+    """A callback that publishes the finished workloads of a running study to W&B.
 
-    The study must call it between measurements. A call does nothing until the next publication is scheduled.
+    The study must call the object between measurements. A call does nothing before `next_time`. After an
+    error, `next_time` is infinite.
     """
 
     folder: Path
     settings: TrackingSettings
     replicates: int  # processes per case
-    show: Callable[[str], Any]  # prints a line
-    sent: frozenset[str] = frozenset()  # workloads
-    next_time: float = field(init=False)  # of a publication, as time.monotonic()
+    show: Callable[[str], Any]  # function that prints a line
+    sent: frozenset[str] = frozenset()  # names of the workloads already passed to `publish`
+    next_time: float = field(init=False)  # time of the next publication, as time.monotonic()
 
     def __post_init__(self) -> None:
         online = self.settings.mode in ("auto", "online")
@@ -149,7 +149,7 @@ class LivePublisher:
 
 
 def finished_workloads(folder: Path, replicates: int) -> frozenset[str]:
-    """Return the names of the workloads in which every case was skipped or has `replicates` records."""
+    """Return the names of the workloads for which every case was skipped or has `replicates` records."""
     study = store.read_json(folder / "study.json")
     cells = study.get("cases", ()) if isinstance(study, dict) else ()
     records = store.latest(store.load(folder).records)

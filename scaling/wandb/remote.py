@@ -1,8 +1,8 @@
 """Upload W&B runs to the server and read them back to verify them, or write offline copies.
 
-This module runs in the child process that process.py starts, in the results folder. wandb does not report
-every failure, so a run counts as published only after it was read back and compared. Each upload gets a new
-run ID to avoid duplicate rows. A digest in the config of a run identifies its content.
+process.py starts a child process that runs this module in the results folder. wandb does not report every
+failure, so a run counts as published only after it was read back and compared. Each upload gets a new run ID
+to avoid duplicate rows. A digest in the config of a run identifies its content.
 """
 
 import contextlib
@@ -25,22 +25,23 @@ from scaling.core import store
 from scaling.wandb.process import UPLOADS, PublishJob, reason_of
 from scaling.wandb.tracked_run import STEP_METRICS, TrackedRun
 
-_LEDGER = Path("wandb.json")  # a dict from destination to the digests of the runs that it contains
+_LEDGER = Path("wandb.json")  # a dict from destination to the digests of the runs published there
 _ARTIFACT, _SUPERSEDED = "records", "superseded"
 _UNREACHABLE = "deadline exceeded|[Tt]imed out|did not respond in time|connection refused|giving up"
 _THREADS = 8  # most of the time is spent waiting for the server
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 8.0  # on a busy machine wandb closes its log after `finish` has returned
-_MAX_ROWS = 10_000  # the server samples a longer history
+_MAX_ROWS = 10_000  # the server returns only part of a longer history
 _PAGE = 500
 Report = Callable[..., None]
-Sizes = dict[str, int]  # path -> bytes of each file that was uploaded for a run
+Sizes = dict[str, int]  # from path to size in bytes, for the uploaded files of a run
 
 
 def do_job(job: PublishJob, send_event: Report) -> None:
-    """Publish the W&B runs of a job, and write offline copies of those that were not published.
+    """Publish the W&B runs of a job, and write offline copies of runs neither uploaded nor refused.
 
-    Mode `auto` is online if wandb finds an API key for its server, and offline otherwise.
+    No copies are written while the study is still running. Mode `auto` is online if wandb finds an API key
+    for its server, and offline otherwise.
 
     Args:
         send_event: A function that sends its keyword arguments to the parent process.
@@ -78,9 +79,12 @@ def do_job(job: PublishJob, send_event: Report) -> None:
 
 
 def _keep_offline_copy(job: PublishJob, run: TrackedRun, there: set[str], report: Report) -> None:
-    """Write an offline copy of a W&B run, unless the server has the run or a complete copy exists.
+    """Write an offline copy of a W&B run, unless the run was published or a complete copy exists.
 
     If writing fails, the incomplete copy is removed.
+
+    Args:
+        there: The digests of the runs that were published to the server.
     """
     copies = Path("wandb").resolve().glob(f"offline-run-*-{run.digest}-*/*.wandb")
     if run.digest in there or any(map(_is_complete, copies)):
@@ -100,13 +104,13 @@ def _remove_copies(digest: str) -> None:
 
 
 def _publish_online(api: wandb.Api, job: PublishJob, report: Report, send_event: Report) -> None:
-    """Upload the runs that are missing or different on the server, verify them, and tag superseded runs.
+    """Upload the runs that the server lacks or stores differently, verify them, and tag superseded runs.
 
     If requested, the dashboard is saved too.
     """
     listed = _list_runs(api, job)
-    current: dict[str, str] = {}  # series -> ID of its correct run on the server
-    sent: dict[str, tuple[TrackedRun, Sizes]] = {}  # run ID on the server -> (run, sizes of its files)
+    current: dict[str, str] = {}  # from series to ID of its correct run on the server
+    sent: dict[str, tuple[TrackedRun, Sizes]] = {}  # from run ID on the server to (run, file sizes)
 
     def publish_run(run: TrackedRun) -> None:
         for stored in listed:
@@ -157,7 +161,7 @@ def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
 def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
     """Log a run with wandb, and return its new ID and a dict from media file path to size in bytes.
 
-    Exceptions of wandb propagate. Raise `OSError` if wandb's copy on disk is missing or incomplete.
+    Exceptions of wandb are passed on. Raise `OSError` if wandb's copy on disk is missing or incomplete.
 
     Args:
         mode: 'online' to upload the run, or 'offline' to write a copy to disk.
@@ -211,9 +215,9 @@ def _records_artifact(run: TrackedRun) -> wandb.Artifact:
 
 
 def _is_complete(log: Path) -> bool:
-    """Return whether a wandb log contains the end of its run.
+    """Return whether a wandb log file contains the end of its run.
 
-    This check is needed because `finish` reports no error if the disk is full.
+    The check is needed because `finish` reports no error if the disk is full.
     """
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]

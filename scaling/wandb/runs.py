@@ -28,7 +28,7 @@ _NO_METHOD = Method("jacfwd", "vmap")._asdict() | {"mesh": None}
 
 
 def make_plots(found: Findings) -> list[Plot]:
-    """Return all line plots of a study, sorted by decreasing number of lines. Metric names are unique."""
+    """Return all line plots of a study, those with the most lines first. Metric names are unique."""
     used: Counter[str] = Counter()
     plots = []
     for plot in (*_plots_over_devices(found.curves), *_plots_against_size(found.size_sweeps)):
@@ -75,7 +75,7 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
         yield Plot("size", "time_by_size", title, "size", swept, "seconds", lines)
 
 
-METHOD, STUDY = "method", "study"  # job types of runs
+METHOD, STUDY = "method", "study"  # job types of W&B runs
 _DIGITS = 6  # significant digits; the last bits may differ between machines
 _ENVIRONMENT = ("platform", "device_kind", "xla_flags", "commit", "dirty")
 
@@ -83,7 +83,7 @@ _ENVIRONMENT = ("platform", "device_kind", "xla_flags", "commit", "dirty")
 def study_runs(
     folder: Path, found: Findings, plots: Sequence[Plot], records: Sequence[Record]
 ) -> list[TrackedRun]:
-    """Return the W&B runs to publish for a results folder. The last run summarizes the whole study.
+    """Return the W&B runs to publish for a results folder. The last run is a summary of the study.
 
     Raise `OSError` if the image file of a figure cannot be read.
     """
@@ -103,17 +103,17 @@ def _make_run(
     series: str, name: str, study: str, kind: str, records: Sequence[Record], tags: Iterable[str],
     config: Fields, rows: Mapping[Any, Fields], **media: Any,
 ) -> TrackedRun:  # fmt: skip
-    """Return the content of a W&B run that represents some records.
+    """Return the content of a W&B run for some records.
 
-    The config contains the fields that are equal in all records. The summary contains the number of records
-    with each status.
+    The config contains the case and environment fields that are equal in all records. The summary contains
+    the number of records with each status.
 
     Args:
-        series: The identifier that stays the same when results are added.
-        study: The name of the study, which is the group of the run.
+        series: The identifier of the run. It does not depend on the results.
+        study: The name of the study, used as the group of the run.
         kind: The job type of the run.
         config: Further fields of the config.
-        rows: A dict from sort key to row of the history.
+        rows: The rows of the history, as a dict from sort key to row.
         **media: The fields `tables`, `images` and `lines` of the run.
     """
     counts = Counter(record.status for record in records)
@@ -203,8 +203,8 @@ def _encode_fields(fields: Fields) -> Fields:
 def _encode(value: Any) -> Any:
     """Return a value in the form that W&B stores.
 
-    Floats are rounded to six digits, NaN and infinity become None, and lists and dicts become JSON text. In a
-    string, invalid Unicode becomes U+FFFD.
+    Floats are rounded to six digits, NaN and infinity become None, and lists and dicts become JSON text.
+    Invalid Unicode in strings becomes U+FFFD.
     """
     if isinstance(value, str):  # a surrogate without its partner becomes U+FFFD
         return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

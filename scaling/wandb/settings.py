@@ -40,13 +40,13 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
 
 @dataclass(frozen=True)
 class TrackingSettings:
-    """The W&B destination, mode, time limits and tags. wandb itself reads the API key."""
+    """The W&B project and entity, the mode, the time limits and the tags of a publication."""
 
     project: str = "ad-scaling"
-    entity: str | None = None  # None for the default entity of the API key
-    mode: str = "auto"  # online if there is a key, else offline
-    timeout: float = 20.0  # seconds
-    every: float = 60.0  # seconds between two publications while a study runs
+    entity: str | None = None  # user or team; None for the default of the API key
+    mode: str = "auto"  # "auto" is online if there is an API key, otherwise offline
+    timeout: float = 20.0  # seconds to wait for the server
+    every: float = 60.0  # seconds between publications while a study is running
     dashboard: bool = True
     tags: tuple[str, ...] = ()
 
@@ -60,9 +60,9 @@ class TrackingSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "TrackingSettings":
-        """Return the settings of a `tracking` config. The environment variable WANDB_MODE overrides its mode.
+        """Return the settings of a `tracking` config. Raise `Refusal` if a key or value is invalid.
 
-        Raise `Refusal` if a key or value is invalid.
+        The environment variable WANDB_MODE overrides the mode of the config.
         """
         fields = {str(name): value for name, value in config.items() if name != "name"}
         known = [field.name for field in dataclasses.fields(cls)]

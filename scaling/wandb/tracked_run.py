@@ -1,6 +1,6 @@
-"""The content of a W&B run and of a plot, which the process of wandb receives.
+"""Classes TrackedRun, Plot and Line: the data of W&B runs and plots that the wandb process receives.
 
-That process imports neither SciPy nor the analysis that fills them.
+The wandb process does not import SciPy or the analysis that computes the data.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from scaling.analysis.cases import Method
 from scaling.analysis.estimate import Estimate
 
-# Prefix of a metric, before the slash -> the metric of its x-axis.
+# From the prefix of a metric (before the slash) to the metric of its x-axis.
 STEP_METRICS = {"time": "devices", "speedup": "devices", "ideal": "devices", "time_by_size": "size"}
 Fields = dict[str, Any]
 
 
 class Line(NamedTuple):
-    """The key of a line in a plot: the environment digest, workload and AD method of a W&B run."""
+    """The key of a line in a plot: the environment digest, workload and AD method of its W&B run."""
 
     environment: str
     workload: str
@@ -37,7 +37,7 @@ class Plot:
     x: str  # the metric of the x-axis: devices or size
     x_title: str
     y_title: str
-    lines: Mapping[Line, Mapping[int, Estimate]]  # line -> x value -> estimate
+    lines: Mapping[Line, Mapping[int, Estimate]]  # for each line, from x value to estimate
     baselines: tuple[int, ...] = ()  # for a speed-up: the device counts that it is relative to
 
     @property
@@ -51,7 +51,7 @@ class TrackedRun:
     """The content of a W&B run."""
 
     digest: str  # a hash of the entire content
-    series: str  # an identifier that stays the same when results are added
+    series: str  # an identifier that does not depend on the results
     name: str
     group: str
     job_type: str
@@ -60,7 +60,7 @@ class TrackedRun:
     rows: list[Fields]  # the history
     summary: Fields
     tables: dict[str, tuple[list[str], list[list[Any]]]] = field(default_factory=dict)  # columns, rows
-    images: dict[str, str] = field(default_factory=dict)  # name -> path relative to the results folder
+    images: dict[str, str] = field(default_factory=dict)  # from name to path relative to the results folder
     lines: tuple[str, ...] = ()  # lines of the artifact with the records
 
 

@@ -2,11 +2,11 @@
 
     y_0 = sum_j x_j^3 / 3        y_i = x_i^2 / 2 + x_0 x_i for i > 0
 
-A point (batch element) is a vector x of n elements, and every nonzero depends on x. The first row has a
-nonzero in every column and the first column has a nonzero in every row. A coloring of columns only, or of
-rows only, therefore needs n colors. A coloring of both needs three: one for the first row, one for the first
-column, and one for all other columns, because these have nonzeros in common rows only in the first row. The
-matrix is an example of bicoloring in T. F. Coleman and A. Verma, SIAM J. Sci. Comput. 19(4), 1998.
+A point (batch element) is a vector x of n elements, and every nonzero depends on x. The first row and the
+first column of the Jacobian are dense. A coloring of columns only, or of rows only, therefore needs n colors.
+A coloring of both needs three colors: one for the first row, one for the first column, and one for all other
+columns. Those columns overlap only in the first row. T. F. Coleman and A. Verma use this matrix as an example
+of bicoloring in SIAM J. Sci. Comput. 19(4), 1998.
 """
 
 import jax
@@ -27,7 +27,7 @@ def _function(x):
 
 
 def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and column indices of the nonzeros in row-major order: (3 n - 2,) int32 each."""
+    """Return row and column indices of the nonzeros, row by row, as two int32 arrays of shape (3 n - 2,)."""
     index = np.arange(1, n, dtype=np.int32)
     pairs = np.stack([np.zeros_like(index), index], axis=1)
     rows = np.concatenate([np.zeros(n, np.int32), np.repeat(index, 2)])
@@ -35,7 +35,10 @@ def _pattern(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _analytic(colored: bool, x):
-    """Return the Jacobians of a batch, (points, n, n), or if colored their nonzeros, (points, 3 n - 2)."""
+    """Return the handwritten Jacobians of a batch, an array of shape (points, n, n).
+
+    If `colored` is true, return only the nonzeros, an array of shape (points, 3 n - 2).
+    """
     first, rest = x[:, :1], x[:, 1:]
     if colored:
         return jnp.concatenate([x**2, jnp.stack([rest, first + rest], axis=2).reshape(len(x), -1)], axis=1)
@@ -45,9 +48,10 @@ def _analytic(colored: bool, x):
 
 
 def _analytic_point(colored: bool, x):
-    """Return the Jacobian of one point, (n, n), or if colored its nonzeros, (3 n - 2,).
+    """Return the handwritten Jacobian of one point, an array of shape (n, n).
 
-    Each nonzero is computed from its row and column index.
+    If `colored` is true, return only the nonzeros, an array of shape (3 n - 2,). Each nonzero is computed
+    from its row and column index.
     """
     n = x.size
     rows, columns = _pattern(n)
@@ -57,7 +61,7 @@ def _analytic_point(colored: bool, x):
 
 
 def _nonzeros(inputs: Inputs) -> Reference:
-    """Return the values and the Jacobian nonzeros in float64: (points, n) and (points, 1, 3 n - 2)."""
+    """Return a `Reference` with values of shape (points, n) and nonzeros of shape (points, 1, 3 n - 2)."""
     x = inputs["x"]
     first, rest = x[:, :1], x[:, 1:]
     value = np.concatenate([np.sum(x**3, axis=1, keepdims=True) / 3, rest**2 / 2 + first * rest], axis=1)
@@ -68,13 +72,13 @@ def _nonzeros(inputs: Inputs) -> Reference:
 
 
 def _reference(inputs: Inputs) -> Reference:
-    """Return the values and the dense Jacobians in float64: (points, n) and (points, n, n)."""
+    """Return a `Reference` with values of shape (points, n) and Jacobians of shape (points, n, n)."""
     reference, n = _nonzeros(inputs), inputs["x"].shape[1]
     return reference._replace(derivative=to_dense(Pattern(*_pattern(n), n, n), reference.derivative[:, 0]))
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` whose Jacobian is an n x n arrowhead matrix."""
+    """Return the `Workload` of the function with an n x n arrowhead matrix as its Jacobian."""
     n, colored = case.sizes["n"], case.seeds == "colored"
     if n < 2:
         raise Refusal(f"sizes.n={n}: arrowhead needs at least 2 unknowns")

@@ -1,8 +1,8 @@
 """Workload `ceiling`: benchmark functions, such as copy, matmul and all-reduce, and their expected values.
 
-The functions measure the peak FLOP/s, the peak bandwidth and the smallest dispatch latency of a machine. They
-are not differentiated. A point (batch element) is a vector of k elements, or for `matmul` and `transpose` a
-k x k matrix. The targets are:
+The functions measure the peak FLOP/s, the peak bandwidth and the least dispatch latency of a machine. They
+are not differentiated. A point (batch element) is a vector of k elements, or a k x k matrix for `matmul` and
+`transpose`. The targets are:
 
     copy            negate each element, for arrays that are larger than the caches
     matmul          multiply each matrix by a shared matrix
@@ -42,14 +42,14 @@ _TERM: dict[str | None, Callable[..., Any]] = {
 
 
 def _sum_terms(target, terms, x, xp=jnp):
-    """Return the sum over j of `_TERM[target]`(x, j / terms) for each element of x."""
+    """Return the sum of `_TERM[target](x, j / terms, xp)` over j = 1 ... terms, for each element of x."""
     return sum(_TERM[target](x, j / terms, xp) for j in range(1, terms + 1))
 
 
 def _sum_over_points(x):
     """Return the sum over the points of all devices, repeated for each point of this device.
 
-    If each device has one point, this is an all-reduce without other work.
+    If each device has one point, the function is an all-reduce without other work.
     """
     from scaling.core.layout import POINTS
 
@@ -62,7 +62,7 @@ def _value(value: np.ndarray) -> Reference:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of the benchmark `case.target`, such as "copy"."""
+    """Return the `Workload` of the benchmark named by `case.target`, such as "copy"."""
     k, terms = case.sizes["k"], case.sizes["terms"]
     vector, matrix = {"x": uniform(k)}, {"x": uniform(k, k)}
     if case.target == "matmul":

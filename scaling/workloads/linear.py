@@ -1,10 +1,10 @@
 """Workload `linear`: the Jacobian of a linear layer with respect to its weights.
 
-The function is forward(X, W) = X @ W with uniformly random X (n, p) and W (p, o), for n samples, p inputs and
-o outputs. A point (batch element) is a sample, which is a row of X. The Jacobian with respect to W is summed
-over the outputs. `batch: vmap` differentiates the function of each sample, and `batch: whole` the function of
-all samples in one call. Each output depends on a single column of W. The mode `vmap_grad` differentiates an
-output only with respect to this column.
+The function is forward(X, W) = X @ W, where X of shape (n, p) and W of shape (p, o) are uniformly random. The
+layer has p inputs and o outputs. A point (batch element) is one of the n rows of X. The Jacobian with respect
+to W is summed over the outputs. `batch: vmap` differentiates the function of each point, and `batch: whole`
+differentiates the function of all points in one call. Each output depends on a single column of W. The mode
+`vmap_grad` differentiates an output only with respect to this column.
 """
 
 import jax
@@ -20,21 +20,22 @@ VALUE = "forward"
 
 
 def forward(X, W):
-    """Return X @ W for one sample, (p,) -> (o,), or for all samples, (n, p) -> (n, o)."""
+    """Return X @ W, where X is one point of shape (p,) or a batch of shape (n, p)."""
     return X @ W
 
 
 def _vmap_grad(X, W):
-    """Return the gradient of each output of each sample with respect to its column of W: (n, p, o)."""
+    """Return the gradient of each output with respect to its column of W, an array of shape (n, p, o)."""
     by_column = jax.vmap(lambda x, w: jax.grad(forward, argnums=1)(x, w), in_axes=(None, -1), out_axes=-1)
     return jax.vmap(by_column, in_axes=(0, None))(X, W)
 
 
 def _analytic(names, X, W):
-    """Return the derivative of `(X @ W).sum(axis=1)` by W, (n, p, o), by X, (n, p), or by both, (n, inputs).
+    """Return the derivative of `(X @ W).sum(axis=1)` with respect to the inputs `names`: "W", "X" or both.
 
-    The derivative of the sum i with respect to W[j, k] is X[i, j]. The derivative with respect to X[i, j] is
-    the sum of row j of W.
+    The derivative of sum i with respect to W[j, k] is X[i, j], an array of shape (n, p, o). The derivative
+    with respect to X[i, j] is the sum of row j of W, an array of shape (n, p). For both inputs, these arrays
+    are flattened to rows and concatenated.
     """
     n, (p, o) = X.shape[0], W.shape
     by_input = {
@@ -47,18 +48,18 @@ def _analytic(names, X, W):
 
 
 def _analytic_point(names, x, W):
-    """Return the derivative of `(x @ W).sum()` for one sample x, computed by products with ones: (inputs,).
+    """Return the derivative of `(x @ W).sum()` for one point x, an array of shape (inputs,).
 
-    `names` are the inputs to differentiate with respect to, "W", "X" or both.
+    The derivative is computed by products with arrays of ones. `names` is defined as in `_analytic`.
     """
     by_input = {"W": x[:, None] * jnp.ones_like(W), "X": W @ jnp.ones(W.shape[1], W.dtype)}
     return jnp.concatenate([by_input[name].reshape(-1) for name in names])
 
 
 def _reference(names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the values and the Jacobians in float64: (n, o) and (n, o, inputs).
+    """Return a `Reference` with values of shape (n, o) and Jacobians of shape (n, o, inputs).
 
-    `names` are the inputs to differentiate with respect to, "W", "X" or both.
+    `names` is defined as in `_analytic`.
     """
     X, W = inputs["X"], inputs["W"]
     n, o = len(X), W.shape[1]

@@ -3,7 +3,7 @@
 The function is loss(c, lam) = sum_i log pmf(c_i; lam_i). The counts c have the distribution Poisson(1.2), and
 the rates lam are uniform on the open interval (0, 1). A point (batch element) is a pair (c_i, lam_i).
 `batch: vmap` differentiates each term of the sum, and `batch: whole` differentiates the sum in one call. The
-latter reproduces an example from a forum thread on faster log-density functions.
+second option reproduces an example from a forum thread on faster log-density functions.
 """
 
 import math
@@ -21,12 +21,12 @@ VALUE = "loss"
 
 
 def term(c, lam):
-    """Return log pmf(c; lam) for one count c and one rate lam, a scalar."""
+    """Return the scalar log pmf(c; lam) for one count c and one rate lam."""
     return logpmf(c, lam)
 
 
 def loss(c, lam):
-    """Return the sum of log pmf(c; lam) over all points, a scalar."""
+    """Return the scalar sum of log pmf(c; lam) over all points."""
     return jnp.sum(logpmf(c, lam))
 
 
@@ -48,10 +48,10 @@ def _second_order_reference(inputs: Inputs) -> Reference:
 def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
     """Return a dict from AD mode to a function (c, lam) that evaluates the handwritten derivative.
 
-    The functions are elementwise, because each term depends on a single rate. The two modes use different but
-    equivalent formulas.
+    The functions are elementwise, because each term depends on a single rate. The two modes use different,
+    mathematically equal formulas.
     """
-    if target in ("hessian", "laplacian"):  # the same, as it has one input
+    if target in ("hessian", "laplacian"):  # equal, because a term has a single rate
         return {"analytic": lambda c, lam: -c / lam**2, "analytic_vmap": lambda c, lam: -c / lam / lam}
     if target == "hvp":
         return {"analytic": lambda c, lam: -c / lam, "analytic_vmap": lambda c, lam: -c / lam**2 * lam}
@@ -59,7 +59,7 @@ def _analytic_modes(target: str | None) -> Mapping[str, Callable]:
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` whose function is one term. The function of a batch is the sum of its terms."""
+    """Return the `Workload` of the log-likelihood: one term per point, and their sum for a batch."""
     return Workload(
         function=term,
         points={"c": poisson(1.2), "lam": uniform()},

@@ -1,13 +1,13 @@
-"""Workload `rbf`: the derivative of a kernel function K(x, y) with respect to x, for m support points y.
+"""Workload `rbf`: the derivative of a kernel function K(x, y) with respect to x, for m centers y.
 
-The workload is taken from a forum thread on Julia and JAX. The function K(x, y) of that thread is exp(-(x + y
-- 2xy) / 2), without squares. It is the default variant, `source`. The variant `squared` is the radial basis
-function (RBF) that the thread intended, exp(-|x - y|^2 / 2) in d dimensions. Each variant has two
+The workload is taken from a forum thread on Julia and JAX. The default variant `source` is the function of
+that thread, K(x, y) = exp(-(x + y - 2xy) / 2), without squares. The variant `squared` is the radial basis
+function (RBF) that the thread intended, K(x, y) = exp(-|x - y|^2 / 2) in d dimensions. Each variant has two
 formulations: `product` uses a matrix product, as in the thread, and `rowwise` does not.
 
-A point (batch element) is a vector x of d elements. The outputs are K(x, y) for m support points y, an input
-that all points share. If d is 1, x and y are evenly spaced on [-1, 1] as in the thread. Otherwise they are
-uniformly random.
+A point (batch element) is a vector x of d elements. The outputs are K(x, y) for m centers y. All points share
+the centers, which are the input `support` of shape (m, d). If d is 1, the points and the centers are evenly
+spaced on [-1, 1], as in the thread. Otherwise their elements are uniformly random between -1 and 1.
 """
 
 import jax
@@ -18,7 +18,7 @@ from scaling.core.case import Case, Refusal
 from scaling.core.workload import Inputs, InputSpec, Reference, Workload, uniform
 
 SIZES = {"d": 1, "m": "points"}
-TARGETS = ("grad_map", "grad")  # for all points, summed over the outputs; or for a single point, not summed
+TARGETS = ("grad_map", "grad")  # grad_map: all points, summed over outputs; grad: one point, not summed
 SINGLE = ("grad",)
 VARIANTS = ("source", "squared")
 FORMULATIONS = {"source": ("product", "rowwise"), "squared": ("rowwise", "product")}
@@ -26,24 +26,24 @@ VALUE = "kernel"
 
 
 def _source_product(x, support):
-    """Return exp(-(x + y - 2xy) / 2) for the m support points y by a matrix product: (m,)."""
+    """Return exp(-(x + y - 2xy) / 2) for m centers y by a matrix product, an array of shape (m,)."""
     row, column = x.reshape(-1, 1), support.reshape(-1, 1)
     return jnp.exp(-0.5 * jnp.squeeze((-2 * row @ column.T) + (row + column.T), 0))
 
 
 def _source_rowwise(x, support):
-    """Return exp(-(x + y - 2xy) / 2) for the m support points y without a matrix product: (m,)."""
+    """Return exp(-(x + y - 2xy) / 2) for m centers y without a matrix product, an array of shape (m,)."""
     y = support[:, 0]
     return jnp.exp(-0.5 * ((-2 * x[0] * y) + (x[0] + y)))
 
 
 def _squared_rowwise(x, support):
-    """Return exp(-|x - y|^2 / 2) for the m support points y in d dimensions: (m,)."""
+    """Return exp(-|x - y|^2 / 2) for m centers y without a matrix product, an array of shape (m,)."""
     return jnp.exp(-0.5 * jnp.sum((x - support) ** 2, axis=-1))
 
 
 def _squared_product(x, support):
-    """Return exp(-|x - y|^2 / 2) for the m support points y by a matrix product: (m,)."""
+    """Return exp(-|x - y|^2 / 2) for m centers y by a matrix product, an array of shape (m,)."""
     return jnp.exp(support @ x - 0.5 * (jnp.sum(x**2) + jnp.sum(support**2, axis=-1)))
 
 
@@ -56,14 +56,17 @@ FUNCTIONS = {
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the values and the Jacobians in float64: (points, m) and (points, m, inputs)."""
+    """Return a `Reference` with values of shape (points, m) and Jacobians of shape (points, m, inputs).
+
+    The Jacobians are with respect to the inputs in `names`: "x", "support" or both.
+    """
     x, support = inputs["x"], inputs["support"]
     m, d = support.shape
     if variant == "squared":
         difference = x[:, None, :] - support[None]
         value = np.exp(-0.5 * np.sum(difference**2, axis=-1))
         by_x = -difference * value[:, :, None]
-        by_support = -by_x  # with respect to the support point that the output depends on
+        by_support = -by_x  # with respect to the only center on which the output depends
     else:
         y = support[None, :, 0]
         value = np.exp(-0.5 * (x + y - 2 * x * y))
@@ -77,10 +80,9 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _analytic(variant: str, summed: bool, x, support):
-    """Return the handwritten derivative of a batch with respect to x: (points, m, d).
+    """Return the handwritten derivative with respect to x for a batch, an array of shape (points, m, d).
 
-    The derivative is summed over the axis m if `summed` is true. Without the variant `squared`, the axis d is
-    omitted.
+    If `summed` is true, the array is summed over the axis m. In the variant `source`, the axis d is omitted.
     """
     if variant == "squared":
         value = jnp.exp(-0.5 * jnp.sum((x[:, None, :] - support) ** 2, axis=-1))
@@ -93,7 +95,10 @@ def _analytic(variant: str, summed: bool, x, support):
 
 
 def _analytic_point(variant: str, summed: bool, x, support):
-    """Return the handwritten derivative of one point with respect to x: (m, d), or (d,) if summed over m."""
+    """Return the handwritten derivative with respect to x for one point, an array of shape (m, d).
+
+    If `summed` is true, the array is summed over the axis m.
+    """
     if variant == "squared":
         difference = support - x
         terms = difference * jnp.exp(-0.5 * jnp.sum(difference**2, axis=-1, keepdims=True))
@@ -104,12 +109,12 @@ def _analytic_point(variant: str, summed: bool, x, support):
 
 
 def _linspace_input(count: int) -> InputSpec:
-    """Return an `InputSpec` with one number per point: the values of linspace(-1, 1, count)."""
+    """Return the `InputSpec` of an input with `count` evenly spaced values from -1 to 1, one per row."""
     return InputSpec((1,), lambda _, rows: (-1 + 2 * rows / max(count - 1, 1))[:, None])
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of a kernel with m support points in d dimensions."""
+    """Return the `Workload` of the kernel function with m centers in d dimensions."""
     d, m, variant = case.sizes["d"], case.sizes["m"], case.variant or "source"
     if d > 1 and variant != "squared":
         raise Refusal(

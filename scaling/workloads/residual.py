@@ -1,10 +1,11 @@
 """Workload `residual`: data on 21 grid points minus a fitted Gaussian, and the derivatives of this residual.
 
 Let x = -10, -9, ..., 10 be the grid and f = exp(-1.5 (x - m)^2) a Gaussian on it. The residual is rs(d, m) =
-d - (sum(d f) / sum(f f)) f. A point (batch element) is a pair (d, m): the data d, 21 elements, are a Gaussian
-with noise, and the number m is close to the center of this Gaussian. The derivative is with respect to m, to
-d, or to both (`wrt: d+m`), as in a published question on the `argnums` of JAX. The variant `scalar`
-differentiates sum(rs^2). The formulations compute the sums with `jnp.sum` or as dot products.
+d - (sum(d f) / sum(f f)) f. A point (batch element) is a pair (d, m). The data d are 21 values of a Gaussian
+with noise, and the number m is close to the center of this Gaussian. The derivative is with respect to m, d,
+or both (`wrt: d+m`), as in a published question on `argnums` in JAX. The variant `vector` differentiates rs,
+and the variant `scalar` differentiates sum(rs^2). The formulation `sum` computes the sums with `jnp.sum`, and
+the formulation `dot` computes them with `jnp.dot`.
 """
 
 import dataclasses
@@ -26,22 +27,24 @@ _GRID = np.arange(-10.0, 11.0)
 
 
 def residual(d, m):
-    """Return the residual d - (sum(d f) / sum(f f)) f, where f is the Gaussian with center m: (21,)."""
+    """Return the residual d - (sum(d f) / sum(f f)) f for the Gaussian f with center m, of shape (21,)."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.sum(d * f) / jnp.sum(f * f)) * f
 
 
 def _residual_by_dot(d, m):
-    """Return the same residual as `residual`, computed with dot products instead of sums: (21,)."""
+    """Return the same array as `residual`, computed with dot products instead of sums."""
     f = jnp.exp(-1.5 * (jnp.asarray(_GRID, d.dtype) - m) ** 2)
     return d - (jnp.dot(d, f) / jnp.dot(f, f)) * f
 
 
 def _fit(numpy, d, m):
-    """Return the residual rs, its derivative by m, the Gaussian f, sum(f f), and the fitted Gaussian.
+    """Return the residual rs, its derivative d rs/dm, the Gaussian f, sum(f f), and the fitted Gaussian.
 
-    They are computed with the module `numpy`, which is NumPy or jax.numpy, for n points: sum(f f) is (n, 1),
-    and the others are (n, 21).
+    For n points, sum(f f) is an array of shape (n, 1). The other arrays have shape (n, 21).
+
+    Args:
+        numpy: The array library, NumPy or jax.numpy.
     """
     f, slope, _ = _shape_derivatives(numpy, d, m)
     dot = lambda a, b: numpy.sum(a * b, axis=1, keepdims=True)  # noqa: E731
@@ -52,9 +55,10 @@ def _fit(numpy, d, m):
 
 
 def _derivatives(numpy, variant, rs, by_m, f, ff):
-    """Return the derivatives by d, (n, o, 21), and by m, (n, o, 1), as a dict from input name to array.
+    """Return a dict from input name, "d" or "m", to the Jacobians of n points with respect to this input.
 
-    The function is rs with o = 21 outputs, or for the variant `scalar` sum(rs^2) with o = 1.
+    The shapes are (n, o, 21) for d and (n, o, 1) for m. The function is rs with o = 21 outputs or, in the
+    variant `scalar`, sum(rs^2) with o = 1.
     """
     if variant == "scalar":  # rs is orthogonal to f, so that the derivative is 2 rs
         return {"d": 2 * rs[:, None, :], "m": 2 * numpy.sum(rs * by_m, axis=1)[:, None, None]}
@@ -70,10 +74,9 @@ def _analytic(variant, names, d, m):
 
 
 def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Reference:
-    """Return the values and the Jacobians in float64, for n points and o outputs.
+    """Return a `Reference` with values of shape (n, o) and Jacobians of shape (n, o, inputs).
 
-    Their shapes are (n, o) and (n, o, inputs). The value terms and derivative terms are returned as well,
-    because the sums of the function cancel.
+    The `Reference` includes the magnitudes of the terms, because the terms of the sums cancel.
     """
     rs, by_m, f, ff, fit = _fit(np, inputs["d"], inputs["m"])
     by_input = _derivatives(np, variant, rs, by_m, f, ff)
@@ -87,9 +90,10 @@ def _reference(variant: str, names: tuple[str, ...], inputs: Inputs) -> Referenc
 
 
 def _shape_derivatives(numpy, d, m):
-    """Return the Gaussian f and its derivatives df/dm and d^2f/dm^2 on the grid: (n, 21) each.
+    """Return f, df/dm and d^2f/dm^2 for the Gaussian f on the grid, three arrays of shape (n, 21).
 
-    m contains the center for each of n points, (n,).
+    Args:
+        m: The centers at n points, an array of shape (n,).
     """
     offset = numpy.asarray(_GRID, d.dtype) - m[:, None]
     f = numpy.exp(-1.5 * offset**2)
@@ -97,12 +101,14 @@ def _shape_derivatives(numpy, d, m):
 
 
 def _second_derivatives(numpy, d, m):
-    """Return what the Hessian of sum(rs^2) = |d|^2 - g^2 / h consists of, with g = sum(d f) and h = sum(f f).
+    """Return the parts of the Hessian of sum(rs^2) = |d|^2 - g^2 / h, where g = sum(d f) and h = sum(f f).
+
+    The block of the Hessian for d and d is 2 I - 2 f f^T / h.
 
     Returns:
-        f, (n, 21); a = g / h, (n, 1); and h, (n, 1). The block by d is 2 I - 2 f f^T / h.
-        The derivative by d and m, (n, 21).
-        The second derivative by m, (n, 1), and the magnitude of its terms, (n, 1).
+        f, a, h: The Gaussian f of shape (n, 21), and a = g / h and h of shape (n, 1).
+        mixed: The block for d and m, an array of shape (n, 21).
+        by_m, size: The second derivative with respect to m, and the magnitude of its terms, of shape (n, 1).
     """
     f, f1, f2 = _shape_derivatives(numpy, d, m)
     dot = lambda a, b: numpy.sum(a * b, axis=1)[:, None]  # noqa: E731
@@ -117,9 +123,10 @@ def _second_derivatives(numpy, d, m):
 
 
 def _hessian(numpy, names, d, m):
-    """Return the Hessian of sum(rs^2) with respect to the inputs in `names`, of k elements: (n, k, k).
+    """Return the Hessians of sum(rs^2), and the magnitude of the terms in the second derivative by m.
 
-    The second result is the magnitude of the terms of the second derivative with respect to m: (n,).
+    For n points and the inputs in `names` with k elements in total, the Hessians are an array of shape
+    (n, k, k). The magnitude is an array of shape (n,).
     """
     f, _, h, mixed, by_m, size = _second_derivatives(numpy, d, m)
     by_d = 2 * numpy.eye(_GRID.size, dtype=d.dtype) - 2 * f[:, :, None] * f[:, None, :] / h[:, :, None]
@@ -132,9 +139,9 @@ def _hessian(numpy, names, d, m):
 
 
 def _hessian_times_point(names, d, m):
-    """Return the product of the Hessian and the point itself, computed without the Hessian: (n, k).
+    """Return the product of the Hessian and the values of the inputs in `names`, without forming the Hessian.
 
-    The point consists of the inputs in `names`, which have k elements together.
+    For n points and inputs with k elements in total, the product is an array of shape (n, k).
     """
     f, a, _, mixed, by_m, _ = _second_derivatives(jnp, d, m)
     m = m[:, None]
@@ -155,8 +162,8 @@ def _second_order_reference(names: tuple[str, ...], inputs: Inputs) -> Reference
 def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable]:
     """Return a dict from AD mode to a function (d, m) that evaluates the handwritten derivative of a batch.
 
-    The mode `analytic` evaluates it for the batch in one call, and `analytic_vmap` point by point with
-    `jax.vmap`.
+    The mode `analytic` evaluates the batch in one call. The mode `analytic_vmap` applies `jax.vmap` to a
+    function of one point.
     """
 
     def batch(d, m):
@@ -174,21 +181,21 @@ def _analytic_modes(case: Case, names: tuple[str, ...]) -> Mapping[str, Callable
 
 
 def _centers(rows: np.ndarray) -> np.ndarray:
-    """Return the center of the Gaussian in the data of each point: (points,).
+    """Return the center of the Gaussian in the data of each point, an array of shape (points,).
 
-    The centers are a golden-ratio sequence, which is evenly distributed on the interval from -2 to 2.
+    The centers are a golden-ratio sequence, evenly distributed on the interval from -2 to 2.
     """
     return 4 * ((rows * 0.6180339887498949) % 1.0) - 2
 
 
 def _draw_profile(rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-    """Return random data d for the given rows (point numbers), a Gaussian with noise: (points, 21)."""
+    """Return the data d, Gaussians with random noise, for the given point numbers, of shape (points, 21)."""
     clean = np.exp(-1.5 * (_GRID - _centers(rows)[:, None]) ** 2)
     return clean + 0.05 * rng.standard_normal(clean.shape)
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` whose function is the residual rs, or sum(rs^2) for the variant `scalar`."""
+    """Return the `Workload` of the residual rs or, for the variant `scalar`, of sum(rs^2)."""
     variant, rs = case.variant or "vector", _residual_by_dot if case.formulation == "dot" else residual
     names = tuple((case.wrt or "m").split("+"))
     return Workload(

@@ -2,12 +2,12 @@
 
     du/dt = D (sum of u^2 over the four neighbors - 4 u^2) + u - u^3
 
-A point (batch element) is a state u, an array (side, side) with one unknown for each cell of a square grid of
-cells of width one. The function returns du/dt. The equation combines the five-point Laplacian of u^2, as in
-the porous medium equation (J. L. Vazquez, "The Porous Medium Equation", 2007), with the reaction of Allen and
-Cahn. The Jacobian has five nonzeros in each row. All of them depend on the state, so that an entry that is
-read from a wrong position has a wrong value. With a constant diffusivity, the four off-diagonal nonzeros
-would be equal in all rows.
+A point (batch element) is a state u: an array of shape (side, side) with one value per cell of a square grid.
+The cells have width one. The function returns du/dt. The first term is the five-point Laplacian of u^2, as in
+the porous medium equation (J. L. Vazquez, "The Porous Medium Equation", 2007). The rest is the reaction term
+of the Allen-Cahn equation. The Jacobian has five nonzeros in each row. All of them depend on u, so that an
+entry read from a wrong position has a wrong value. With a constant diffusivity, all off-diagonal nonzeros
+would be equal.
 """
 
 import functools
@@ -29,9 +29,10 @@ DIFFUSION = 0.3
 
 
 def _by_slices(flux):
-    """Return four arrays (side, side) that contain the neighbors of each cell, as slices of a padded array.
+    """Return the values at the upper, lower, left and right neighbors, four arrays of shape (side, side).
 
-    XLA compiles the slices to a single vectorized loop, whereas `jnp.roll` along the last axis makes copies.
+    The arrays are slices of a padded array. XLA compiles the slices to a single vectorized loop, whereas
+    `jnp.roll` along the last axis makes copies.
     """
     side = flux.shape[0]
     rows = jnp.concatenate([flux[-1:], flux, flux[:1]]).reshape(-1)
@@ -46,22 +47,19 @@ def _by_slices(flux):
 
 
 def _by_rolls(flux):
-    """Return four arrays (side, side) that contain the neighbors of each cell, computed with `jnp.roll`."""
+    """Return the same four arrays as `_by_slices`, computed with `jnp.roll`."""
     return tuple(jnp.roll(flux, shift, axis) for axis in (0, 1) for shift in (1, -1))
 
 
 def _rate(neighbors, u):
-    """Return the rate of change du/dt of a state u, an array (side, side).
-
-    `neighbors` is `_by_slices` or `_by_rolls`.
-    """
+    """Return du/dt for one state u. The argument `neighbors` is the function `_by_slices` or `_by_rolls`."""
     flux = DIFFUSION * u * u
     return sum(neighbors(flux)) - 4 * flux + u - u**3
 
 
 @functools.lru_cache(maxsize=1)
 def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and column indices of the nonzeros in row-major order: (5 side^2,) int32 each."""
+    """Return row and column indices of the nonzeros, row by row, as two int32 arrays of shape (5 side^2,)."""
     cell = np.arange(side * side, dtype=np.int32).reshape(side, side)
     neighbors = [np.roll(cell, shift, axis) for axis in (0, 1) for shift in (1, -1)]
     columns = np.sort(np.stack([cell, *neighbors], axis=-1).reshape(-1, 5), axis=1)
@@ -69,16 +67,19 @@ def _pattern(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _entries_of_columns(u):
-    """Return the value of the nonzeros of each column of the Jacobian, as two arrays of the shape of u.
+    """Return the nonzeros in each column of the Jacobian, as two arrays with the shape of u.
 
-    The first array contains the off-diagonal nonzeros, which are equal within a column. The second contains
-    the diagonal entry.
+    The first array contains the value that all off-diagonal nonzeros of a column share. The second array
+    contains the diagonal entries.
     """
     return 2 * DIFFUSION * u, 1 - 8 * DIFFUSION * u - 3 * u * u
 
 
 def _analytic(side: int, colored: bool, u):
-    """Return the Jacobians of a batch, (points, n, n), or if colored their nonzeros, (points, nonzeros)."""
+    """Return the handwritten Jacobians of a batch, an array of shape (points, n, n) with n = side^2.
+
+    If `colored` is true, return only the nonzeros, an array of shape (points, 5 n).
+    """
     rows, columns = _pattern(side)
     off_diagonal, diagonal = _entries_of_columns(u.reshape(len(u), -1))
     n = side * side
@@ -93,9 +94,10 @@ def _analytic(side: int, colored: bool, u):
 
 
 def _analytic_point(side: int, colored: bool, u):
-    """Return the Jacobian of one state, (n, n), or if colored its nonzeros, (nonzeros,).
+    """Return the handwritten Jacobian of one state, an array of shape (n, n) with n = side^2.
 
-    Each nonzero is computed from its row and column index.
+    If `colored` is true, return only the nonzeros, an array of shape (5 n,). Each nonzero is computed from
+    its row and column index.
     """
     rows, columns = _pattern(side)
     off_diagonal, diagonal = _entries_of_columns(u.reshape(-1))
@@ -106,7 +108,7 @@ def _analytic_point(side: int, colored: bool, u):
 
 
 def _nonzeros(side: int, inputs: Inputs) -> Reference:
-    """Return the rates and the Jacobian nonzeros in float64: (points, n) and (points, 1, nonzeros)."""
+    """Return a `Reference` with du/dt of shape (points, n) and nonzeros of shape (points, 1, 5 n)."""
     u = inputs["u"]
     rows, columns = _pattern(side)
     flux = DIFFUSION * u**2
@@ -120,13 +122,13 @@ def _nonzeros(side: int, inputs: Inputs) -> Reference:
 
 
 def _reference(side: int, inputs: Inputs) -> Reference:
-    """Return the rates and the dense Jacobians in float64: (points, n) and (points, n, n)."""
+    """Return a `Reference` with du/dt of shape (points, n) and Jacobians of shape (points, n, n)."""
     reference, n = _nonzeros(side, inputs), side * side
     return reference._replace(derivative=to_dense(Pattern(*_pattern(side), n, n), reference.derivative[:, 0]))
 
 
 def workload(case: Case) -> Workload:
-    """Return the `Workload` of a diffusion equation on a grid of side x side cells."""
+    """Return the `Workload` of the reaction-diffusion equation on a grid of side x side cells."""
     side, colored = case.sizes["side"], case.seeds == "colored"
     if side < 3:
         raise Refusal(

@@ -13,7 +13,7 @@ FORMER_NAMES = ("front", "compile")  # figures of earlier versions, whose files 
 
 
 def make_figures(findings: Findings) -> list[Figure]:
-    """Return the figures of a report in the order of the page. A figure without data is omitted."""
+    """Return the figures of a report in the order of the page. Figures without data are omitted."""
     plan_stems = file_stems(each.hardware for each in findings.forecasts)
     score_stems = file_stems(each.hardware for each in findings.plan_scores)
     figures = [

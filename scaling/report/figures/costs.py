@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scaling.analysis.baselines import EfficiencyBreakdown, Roofline, count_refused, rooflines
+from scaling.analysis.baselines import EfficiencyBreakdown, Roofline, count_omitted, rooflines
 from scaling.analysis.cases import (
     base_method,
     describe_call,
@@ -45,10 +45,10 @@ _LEAST_SHARE = 0.001
 
 
 def draw_losses(findings: Findings) -> Figure | None:
-    """Return a bar chart that divides device time into useful work and efficiency losses, or None.
+    """Return a bar chart that divides the device time into useful work and efficiency losses.
 
-    The chart shows the fastest scaling curve of each function's largest problem. Return None if no curve has
-    known losses on several devices.
+    For the largest problem of each function, the chart shows the curve that is fastest on the most devices.
+    Return None if no curve has known losses on several devices.
     """
     parts_of = {
         id(curve): parts
@@ -73,7 +73,7 @@ def draw_losses(findings: Findings) -> Figure | None:
         "the one-device program, and the losses. Communication and imbalance are shown separately where "
         "they are known; otherwise they are part of the rest."
     )
-    if refused := sum(map(count_refused, findings.curves)):
+    if refused := sum(map(count_omitted, findings.curves)):
         left_out = count_of(refused, "point")
         caption += f" {left_out} left out, because an empty call took at least as long as the case."
     caption += marks.describe_omission(len(shown), len(fastest), "are drawn")
@@ -81,16 +81,16 @@ def draw_losses(findings: Findings) -> Figure | None:
 
 
 def _curve_rank(curve: Curve) -> tuple[bool, int, float]:
-    """Return a sort key that is largest for the preferred curve of a problem.
+    """Return a sort key that is largest for the curve to show for a problem.
 
-    Automatic modes are preferred to handwritten derivatives, then more devices, then less time on these
-    devices.
+    Automatic modes rank above handwritten derivatives, then more devices above fewer, then shorter times
+    above longer.
     """
     return not curve.case.ad_mode.closed_form, curve.points[-1].devices, -curve.points[-1].seconds
 
 
 def _segment_rows(curve: Curve, parts: Sequence[EfficiencyBreakdown]) -> list[Row]:
-    """Return the segments of stacked bars as figure data, with one bar per device count.
+    """Return the segments of stacked bars as rows of data, with one bar per device count.
 
     The segments of a bar are ordered from bottom to top. Losses of at most 0.1 % of the device time are
     omitted.
@@ -123,7 +123,7 @@ def _draw_bars(rows: Sequence[Row], styles: Sequence[LineStyle]) -> tuple[Spec, 
 
 
 def draw_rooflines(findings: Findings) -> Figure | None:
-    """Return a roofline figure, which shows FLOP/s against arithmetic intensity, or None.
+    """Return a roofline figure: FLOP/s against arithmetic intensity, with the measured peaks.
 
     Return None if the peak rates of the machine were not measured, or if no operations and bytes were
     counted.
@@ -211,7 +211,7 @@ def _most_complete_problems(findings: Findings) -> list[list[MemoryPoint]]:
 
 
 def _completeness_key(points: Sequence[MemoryPoint]) -> tuple[int, int, int]:
-    """Return a sort key of a problem: (number of methods, number of device counts, size of the problem)."""
+    """Return a sort key for one problem: (number of methods, number of device counts, problem size)."""
     cases = [point.timing.case for point in points]
     return len(set(map(method_of, cases))), len({c.devices for c in cases}), problem_size(cases[0])
 
@@ -246,7 +246,7 @@ def draw_scores(scores: PlanScores, stem: str) -> Figure:
     """Return a figure of predicted time against measured time, with one mark per case.
 
     Args:
-        stem: The name of the hardware in a form that is valid in file names.
+        stem: The name of the hardware in file names, such as 'nvidia-h100'.
     """
     pairs = scores.total.pairs
     styles = line_styles({base_method(pair.timing.case).name: pair.timing.case for pair in pairs})

@@ -57,16 +57,16 @@ def to_script_json(value: Any) -> str:
 
 
 def to_page_colours(value: Any) -> Any:
-    """Return a Vega-Lite specification with each theme color replaced by its CSS variable."""
+    """Return a Vega-Lite specification with theme colors replaced by CSS variables and floats rounded."""
     return _map_strings(value, to_css_variable)
 
 
 def _panel_specs(figures: Iterable[Figure]) -> tuple[Spec, list[list[Spec]]]:
-    """Convert figures to Vega-Lite data sets and panels.
+    """Return the Vega-Lite data sets and panels of figures.
 
     Returns:
-        A dict from data set name to rows. Identical data sets are stored once.
-        For each figure, a list with the Vega-Lite specification (height and layers) of each panel.
+        datasets: A dict from data set name to rows. Identical data sets are stored once.
+        specs: For each figure, a list with the Vega-Lite specification (height and layers) of each panel.
     """
     names: dict[str, str] = {}
     datasets: Spec = {}
@@ -85,7 +85,7 @@ def _panel_specs(figures: Iterable[Figure]) -> tuple[Spec, list[list[Spec]]]:
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
-    """Return a nested value with `change` applied to its strings, and its floats rounded to six digits."""
+    """Return a copy of nested data with `change` applied to strings and floats rounded to six digits."""
     if isinstance(value, dict):
         return {key: _map_strings(item, change) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -96,7 +96,7 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def file_spec(figure: Figure, provenance: str) -> Spec:
-    """Return the Vega-Lite specification of a figure file, in which all panels share one legend.
+    """Return the Vega-Lite specification of a figure that is written to a file. All panels share one legend.
 
     Args:
         provenance: The subtitle, as returned by `describe_provenance`.
@@ -149,10 +149,7 @@ def _describe_machine(environment: Mapping[str, Any]) -> str:
 
 
 def javascript_library() -> str:
-    """Return the content of vega.min.js, the JavaScript library that renders the figures of a page.
-
-    The library is bundled by the package vl-convert.
-    """
+    """Return the text of vega.min.js: Vega, Vega-Lite and Vega-Embed, as bundled by vl-convert."""
     versions = vl_convert.get_vega_version(), vl_convert.get_vega_embed_version()
     head = "/*! Vega {}, Vega-Lite and Vega-Embed {}, BSD-3-Clause, by vl_convert.javascript_bundle */\n"
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
@@ -174,7 +171,7 @@ def write_figures(
 
 
 def _renumber_clip_paths(svg: str) -> str:
-    """Return an SVG text with clip paths numbered from 0. Otherwise the numbers depend on earlier figures."""
+    """Return an SVG text with clip paths renumbered from 0, independently of the figures converted before."""
     names: dict[str, int] = {}
     return _CLIP.sub(lambda match: f"{match[1]}clip{names.setdefault(match[2], len(names))}", svg)
 
@@ -194,7 +191,7 @@ def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: I
     """Remove the figure files that earlier reports wrote to a folder.
 
     Args:
-        formats: The file name extensions to remove, without a period.
+        formats: The file name extensions of the files to remove, without a period.
         keep: The files that are not removed.
     """
     stems = (*NAMES, *FORMER_NAMES, *(f"{start}*" for start in FOR_HARDWARE))

@@ -1,4 +1,4 @@
-"""Vega-Lite building blocks of figures: panels, axes, lines, points, error bars and labels."""
+"""Classes Figure, Panel and Axis, and Vega-Lite layers of lines, markers, error bars and text labels."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from scaling.report.figures.theme import MUTED, SHAPES, LineStyle
 Row = dict[str, Any]  # the data of one mark (long format)
 Spec = dict[str, Any]  # a part of a Vega-Lite specification
 MOST_PANELS = 6
-_MAX_LABELS = 4  # lines with a label at their end
+_MAX_LABELS = 4  # largest number of lines with labels at their ends
 _LABEL_HEIGHT = 0.065  # as a fraction of the panel height
 _ISOLATED = "!isolated || indexof(datum.line, isolated) == 0 || indexof(isolated, datum.line) == 0"
 
@@ -26,9 +26,9 @@ class Axis:
 
     Attributes:
         field: The field of the data rows that the axis shows.
-        options: The Vega-Lite options of the axis.
+        options: The Vega-Lite properties of the encoding channel, such as `scale` and `axis`.
         domain: The values at the lower and the upper end of the axis.
-        linear: Whether the axis is linear. Otherwise it is logarithmic.
+        linear: Whether `fraction` and `value` assume a linear instead of a logarithmic axis.
     """
 
     field: str
@@ -37,7 +37,11 @@ class Axis:
     linear: bool = False
 
     def channel(self, field: str | None = None, **more: Any) -> Spec:
-        """Return the Vega-Lite channel that shows a field (by default, `self.field`) on this axis."""
+        """Return a Vega-Lite encoding channel that shows a field on this axis, by default `self.field`.
+
+        Args:
+            more: Further properties of the channel.
+        """
         return {"field": field or self.field, "type": "quantitative", **self.options, **more}
 
     def fraction(self, value: float) -> float:
@@ -92,7 +96,7 @@ def panel_title(findings: Findings, case: Case, detail: str, environment: str) -
 def log_axis(
     field: str, title: str, values: Iterable[float], unit: str | None = None, margin: float = 1.3
 ) -> Axis:
-    """Return a logarithmic axis that covers the given values. Values that are not positive are ignored.
+    """Return a logarithmic axis that covers the positive values among the given values.
 
     Args:
         field: The field of the data rows that the axis shows.
@@ -150,9 +154,9 @@ def _line_channel(styles: Sequence[LineStyle], values: Iterable[Any]) -> Spec:
 
 
 def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
-    """Return the Vega-Lite channels for the color, opacity and tooltip of lines.
+    """Return the Vega-Lite encoding channels for the color, opacity and tooltip of lines.
 
-    If the reader of the page isolates a line, the opacity of all other lines is reduced.
+    If a line is selected in the legend of the page, the opacity of all other lines is reduced.
     """
     return {
         "color": _line_channel(styles, (style.colour for style in styles)),
@@ -164,7 +168,7 @@ def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
 def draw_points(
     rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], fill: str | None = None, **more: Spec
 ) -> Spec:
-    """Return a Vega-Lite layer with a marker for each row, in the marker shape of its line.
+    """Return a Vega-Lite layer with one marker per row, in the shape of its line.
 
     Args:
         rows: The data, with the name of a line in the field `line`.
@@ -182,8 +186,8 @@ def draw_points(
 def draw_intervals(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
     """Return a Vega-Lite layer of vertical error bars.
 
-    If the y-axis shows the field 'seconds', a bar extends from field 'seconds_low' to field 'seconds_high'.
-    Rows in which one of these two fields is missing have no bar.
+    If the y-axis shows the field 'seconds', a bar extends from 'seconds_low' to 'seconds_high'. A row that
+    lacks one of these two fields has no bar.
     """
     low, high = f"{y.field}_low", f"{y.field}_high"
     ends = {"x": x.channel(), "y": y.channel(low), "y2": {"field": high}}
@@ -198,7 +202,7 @@ def _drop_missing(*fields: str) -> Spec:
 def draw_lines(
     rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], dotted: bool = False, **mark: Any
 ) -> Spec:
-    """Return a Vega-Lite layer with one line per line name, through all rows that have a y value.
+    """Return a Vega-Lite layer with one line per value of the field `line`, through all rows with a y value.
 
     Args:
         dotted: Whether all lines are dotted. Otherwise each line has the dash pattern of its style.
@@ -214,7 +218,7 @@ def draw_lines(
 def draw_series(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> list[Spec]:
     """Return Vega-Lite layers of lines, error bars and markers.
 
-    If there are two to four lines, the name of each line is drawn at its end.
+    If there are two to four lines, a label with a short name is drawn at the end of each line.
     """
     ends = _labeled_line_ends(row for row in rows if row.get(y.field) is not None)
     labels = [draw_end_labels(ends, x, y, styles)] if 1 < len(ends) <= _MAX_LABELS else []
@@ -223,7 +227,7 @@ def draw_series(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyl
 
 
 def _labeled_line_ends(rows: Iterable[Row]) -> list[Row]:
-    """Return the last row of each line, with a short name of the line in the new field `label`.
+    """Return the last row of each line, with a short name of the line in an additional field `label`.
 
     The short name is the AD mode. If several lines have the same mode, the short name consists of the words
     that distinguish a line from the others.
@@ -297,7 +301,7 @@ def draw_text(rows: Sequence[Row], x: Axis, y: Axis, **mark: Any) -> Spec:
 
 
 def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
-    """Return a timing as figure data: median time and 95 % confidence interval in seconds, and a tooltip.
+    """Return one row of data with the median and 95 % interval of a timing in seconds, and a tooltip.
 
     Args:
         line: The name of the line in the figure.
@@ -319,6 +323,6 @@ def finite(rows: Iterable[Row], *fields: str) -> list[float]:
 
 
 def with_ends(rows: Sequence[Row], field: str) -> list[float]:
-    """Return the values of a field in all rows and the bounds of their confidence intervals, without None."""
+    """Return the values of a field in all rows and the bounds of their intervals, without None."""
     known = [row for row in rows if row.get(field) is not None]
     return finite(known, field, f"{field}_low", f"{field}_high")

@@ -36,8 +36,8 @@ from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import GRID, GROUND, MUTED, LineStyle, line_styles
 
-MOST_LINES = 8  # in one panel
-MOST_PLANS = 8  # panels of a plan
+MOST_LINES = 8  # number of lines in one panel
+MOST_PLANS = 8  # number of panels in the figure of a plan
 TITLES = {
     "strong": "Strong scaling: the same problem on more devices",
     "weak": "Weak scaling: as many points for each device",
@@ -53,10 +53,10 @@ AnyCurve = TypeVar("AnyCurve", Curve, PredictedCurve)
 
 
 def _limit_curves(curves: Sequence[AnyCurve]) -> list[AnyCurve]:
-    """Return all curves, or one curve per method if there are more than MOST_LINES.
+    """Return the curves to draw: all of them, or one per method if there are more than MOST_LINES.
 
-    The curve of a method is then the one with the most devices, and among these the fastest. Methods that
-    differ only in their memory setting count as one.
+    The curve of a method is the fastest among those with the most devices. Methods that differ only in their
+    memory setting count as one.
     """
     if len(curves) <= MOST_LINES:
         return list(curves)
@@ -80,10 +80,10 @@ def _title(findings: Findings, curve: Curve, *words: str) -> tuple[str, ...]:
 
 
 def draw_times(findings: Findings) -> Figure | None:
-    """Return a figure of time and speed-up against device count, or None if there is no strong scaling curve.
+    """Return a figure of time and speed-up against device count for the largest problem of each function.
 
-    The figure shows the largest problem of each function. The baseline of the speed-up is the fastest
-    automatic jit program on one device.
+    The speed-up is relative to the fastest jit program on one device without a handwritten derivative. Return
+    None if there is no strong scaling curve.
     """
     found = curves_of_largest_problems(curve for curve in findings.curves if curve.kind == "strong")
     groups = [_limit_curves(row) for row in found[: marks.MOST_PANELS]]
@@ -118,7 +118,7 @@ def _draw_seconds(
 
 
 def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
-    """Return the figure data of curves. A ratio is None if its confidence interval is too wide."""
+    """Return a row of data for each device count of each curve. Ratios with a wide interval are None."""
     rows = []
     for curve in curves:
         for point, timing in zip(curve.points, curve.timings, strict=True):
@@ -185,7 +185,7 @@ def _draw_ratios(
 
 
 def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
-    """Return the speed-up or efficiency of a fitted scaling law as figure data over device counts.
+    """Return rows of data with the speed-up or efficiency of a fitted scaling law at 12 device counts.
 
     The values are relative to the measured time of the baseline, not to the fitted time.
 
@@ -239,8 +239,8 @@ def _family(curve: Curve) -> tuple:
 def draw_meshes(findings: Findings) -> Figure | None:
     """Return a figure of time against device mesh, or None if no meshes were compared.
 
-    For each function, the figure shows the problem with the most mesh comparisons. The mesh '2x4' has 2
-    devices over points and 4 over seeds.
+    For each function, the figure shows the problem with the most mesh comparisons. The mesh '2x4' splits the
+    points over 2 devices and the seeds over 4.
     """
     honest = (mesh for mesh in findings.mesh_comparisons if mesh.honest)
     families = group_by(honest, lambda mesh: (mesh.environment, *family_key(mesh.case)))
@@ -301,8 +301,8 @@ def draw_plan(forecast: Forecast, stem_name: str, curves: Sequence[Curve]) -> Fi
     The figure shows the largest problem of each function.
 
     Args:
-        stem_name: The name of the hardware in a form that is valid in file names.
-        curves: Measured curves. A curve of the same program on the same kind of device is shown too.
+        stem_name: The name of the hardware in file names, such as 'nvidia-h100'.
+        curves: The measured curves. Those of the shown programs on the planned kind of device are included.
     """
     groups = _largest_planned(curve for curve in forecast.curves if len(curve.points) > 1)
     if not groups:

@@ -46,11 +46,11 @@ def draw_sizes(findings: Findings) -> Figure | None:
 
 
 def rank_sweeps(sweeps: Sequence[SizeSweep]) -> list[SizeSweep]:
-    """Return the size sweeps in the order in which they are shown: most methods and measurements first.
+    """Return the size sweeps in the order of the figure: those with the most methods and times first.
 
-    A size sweep contains the times of one function over several sizes. Sweeps of different functions
-    alternate, and sweeps of function values, without derivatives, come last. A sweep of two sizes is omitted
-    if there is a longer sweep of its function.
+    A size sweep contains the times of one function at several sizes. Sweeps of different functions alternate.
+    Sweeps of function values, without derivatives, come last. A sweep of two sizes is omitted if there is a
+    longer sweep of its function.
     """
     counts = {id(s): len({size for line in s.lines.values() for size, _ in line}) for s in sweeps}
     most = {of: max(counts[id(sweep)] for sweep in same) for of, same in group_by(sweeps, _family).items()}
@@ -66,7 +66,7 @@ def _family(of: SizeSweep | FastestModeMap) -> tuple:
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
-    """Return a figure with maps of the fastest AD mode over sizes and device counts, or None without data."""
+    """Return a figure that maps the fastest AD mode over size and device count, or None without such maps."""
     filled = sorted((each for each in findings.fastest_mode_maps if each.cells), key=lambda m: -len(m.cells))
     shown = interleave_groups(filled, _family)[: marks.MOST_PANELS]
     if not shown:
@@ -135,7 +135,7 @@ def _cell_row(cell: FastestMethod, column: int, row: int) -> Row:
 
 
 def _index_axis(field: str, title: str, names: Sequence[str]) -> marks.Axis:
-    """Return an axis whose i-th cell extends from i - 0.5 to i + 0.5 and is labeled with the i-th name."""
+    """Return an axis on which the interval from i - 0.5 to i + 0.5 is labeled with `names[i]`."""
     quoted = ",".join(f"'{name}'" for name in names)  # names contain digits and SI prefixes only
     axis = {"values": list(range(len(names))), "labelExpr": f"[{quoted}][datum.value]"}
     options: Mapping = {"axis": axis | {"grid": False, "ticks": False}}

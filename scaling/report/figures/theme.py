@@ -1,4 +1,4 @@
-"""Colors, marker shapes and dashes of AD modes in all figures, for light pages, dark pages and print."""
+"""Colors, marker shapes and dash patterns that identify AD modes in figures, on light and dark pages."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ CONFIG: dict[str, Any] = {
 class LineStyle(NamedTuple):
     """The style of a line or filled area in a figure: its name, color, marker shape and dash pattern.
 
-    The shape and the dash pattern are None for a filled area, which the legend shows as a rectangle.
+    For a filled area, the shape and the dash pattern are None, and the legend shows a rectangle.
     """
 
     name: str
@@ -67,9 +67,9 @@ class LineStyle(NamedTuple):
 
 
 def method_colour(method: Method) -> str:
-    """Return the hexadecimal color of a method, such as '#0072b2'.
+    """Return the hexadecimal color of a differentiation method, such as '#0072b2'.
 
-    The color depends on the AD mode if the library is JAX, and on the library otherwise.
+    Methods in JAX are colored by AD mode, and methods in other libraries are colored by library.
     """
     if method.engine == "jax":
         return _MODES.get(method.mode, (SKY, ""))[0]
@@ -80,7 +80,7 @@ def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
     """Return one style per line, sorted by line name.
 
     The color and the shape depend on the AD mode. Lines with equal color and shape differ in their dash
-    pattern. After six lines, the dash patterns repeat.
+    pattern. The six dash patterns repeat if there are more such lines.
 
     Args:
         cases: A dict from the name of a line to a case with its AD mode.
@@ -94,7 +94,7 @@ def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
 
 
 def to_css_variable(colour: str) -> str:
-    """Return a theme color as a CSS variable, such as 'var(--x0072b2)', or any other text unchanged."""
+    """Return the CSS variable of a theme color, such as 'var(--x0072b2)'. Return other text unchanged."""
     return f"var({_css_name(colour)})" if colour in _DARK else colour
 
 
