@@ -1,4 +1,4 @@
-"""Public API of the package: `load` a results folder as a DataFrame, `advise` on how to differentiate.
+"""Public API: `load` (results as a DataFrame) and `advise` (the fastest way to differentiate a function).
 
 The package (ad-scaling) measures the cost of automatic differentiation in JAX: the time and memory of a
 Jacobian, and how they change with the number of devices.
@@ -33,13 +33,13 @@ def advise(
     shared: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> "Advice":
-    """Return the fastest way to differentiate a function at every point of a batch, as an `Advice`.
+    """Return an `Advice` with the fastest way to differentiate a JAX function at every point of a batch.
 
     Args:
-        function: a JAX function of one point. It is called with positional arguments.
-        points: a dict from parameter name to an array whose leading axis is the points of the batch.
-        shared: a dict from parameter name to an array that all points share.
-        options: `wrt`, `target`, `budget`, `devices`, `hardware`, `note`; see `advice.advisor.advise`.
+        function: the function of one point. It is called with positional arguments.
+        points: a dict from parameter name to an array with a leading axis of points.
+        shared: a dict from parameter name to an array that has the same value at all points.
+        options: any of `wrt`, `target`, `budget`, `devices`, `hardware` and `note`; see `advice/advisor.py`.
     """
     from scaling.advice import advisor
 

@@ -1,1 +1,1 @@
-"""Peers: other libraries for automatic differentiation (`engine=NAME`), which run the same cases as JAX."""
+"""Peers: other libraries for automatic differentiation (`engine=NAME`) that run the same cases as JAX."""

@@ -1,8 +1,8 @@
 """Compute the Jacobians of a batch one seed at a time, for peers that have JVPs or VJPs but no vmap.
 
-A seed is a tangent or cotangent. The points (batch elements) are independent of each other. Therefore a seed
-that is repeated for all points yields, in a single pass over the batch, one column or one row of the Jacobian
-of every point.
+A seed is a tangent or cotangent vector. The points (batch elements) are independent of each other. Therefore
+a seed that is repeated for all points yields, in a single pass over the batch, one column or one row of the
+Jacobian of every point.
 """
 
 import math
@@ -26,8 +26,9 @@ class Batch:
     Attributes:
         case, workload: the case and its workload.
         sizes: the shape of the derivative.
-        function: maps the arrays in `x` to the outputs (points, ...), or to their sum if `sizes.summed`.
-        x: the inputs to differentiate with respect to. They have a leading axis of points, except for shared
+        function: a function from the arrays in `x` to an array of shape (points, ...), or to the sum of its
+            elements if `sizes.summed` is true.
+        x: the inputs to differentiate with respect to. Each has a leading axis of points, except for shared
             inputs that `copied_inputs` does not return.
     """
 
@@ -41,24 +42,24 @@ class Batch:
     def rows_per_sum(self) -> int:
         """Return the number of consecutive Jacobian rows that are summed to one row.
 
-        It is the number of outputs of a point if the workload sums its Jacobian over them, otherwise 1.
+        This is the number of outputs of a point if the workload sums the Jacobian over outputs, otherwise 1.
         """
         return self.sizes.outputs if self.workload.reduce else 1
 
     def points_per_seed(self, index: int) -> int:
-        """Return the number of points at which one seed of the input `x[index]` is used.
+        """Return the number of points for which one seed of the input `x[index]` is repeated.
 
-        A seed of a per-point input is copied to all points. The number is 1 if the input is shared by all
-        points, or if all outputs are summed to a scalar.
+        A seed is repeated for all points if the input differs between points or if the target is a second
+        derivative. Otherwise, or if all outputs are summed to a scalar, the number is 1.
         """
         is_per_point = self.workload.names[index] in self.workload.points or self.case.target in SECOND
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(self, push: Callable[[int, np.ndarray], np.ndarray], size: float = 1.0) -> list[np.ndarray]:
-        """Return the columns of the Jacobian: a list with an array (columns, points, outputs) per input.
+        """Return the columns of the Jacobian: one array of shape (columns, points, outputs) for each input.
 
-        If the workload reduces the Jacobian (`reduce`), columns are summed over outputs: (columns, points).
-        `push` maps the index of an input and a tangent with nonzeros of this size to a column.
+        If the workload reduces the Jacobian, the last axis is summed. `push(index, tangent)` returns the
+        column for a tangent of the input `x[index]`. The nonzero elements of a tangent have the value `size`.
         """
         parts = []
         for index, array in enumerate(self.x):
@@ -69,10 +70,10 @@ class Batch:
         return parts
 
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
-        """Return the rows of the Jacobian: a list with an array (rows, *shape of the input) per input.
+        """Return the rows of the Jacobian: one array of shape (rows, *shape of the input) for each input.
 
-        If the workload reduces the Jacobian, every `rows_per_sum` consecutive rows are summed. `pull` maps a
-        cotangent like `like`, the outputs, to a row for each input.
+        If the workload reduces the Jacobian, every `rows_per_sum` consecutive rows are summed. `pull` returns
+        a tuple with one row per input for a cotangent. A cotangent has the shape and dtype of `like`.
         """
         points = 1 if self.case.batch == "whole" else self.case.points
         count = like.size // points // self.rows_per_sum
@@ -87,7 +88,7 @@ class Batch:
         return parts
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
-        """Return the result of `columns` or `rows` as one array (points, outputs, inputs)."""
+        """Return the result of `columns` or `rows` as one array of shape (points, outputs, inputs)."""
         outputs = 1 if self.sizes.summed or self.workload.reduce else self.sizes.outputs
         if self.case.ad_mode.seed == TANGENT:
             parts = [np.moveaxis(part, 0, -1) for part in parts]
@@ -99,7 +100,10 @@ class Batch:
 def make_batch(
     case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], library: Any, log_gamma: Any
 ) -> Batch:
-    """Return the `Batch` of a case, with its function from formulas.py for an array library like NumPy."""
+    """Return the `Batch` of a case. The differentiated function is the one in formulas.py.
+
+    `library` is an array library with NumPy's API, and `log_gamma` its logarithm of the gamma function.
+    """
     formula = formulas.function(case, library, log_gamma if case.ad_mode.is_value else None)
     # Integers are cast as well, because NumPy promotes int32 * float32 to float64.
     inputs = {name: array.astype(case.dtype) for name, array in arrays.items()}
@@ -123,10 +127,10 @@ def copied_inputs(case: Case, workload: Any) -> set[str]:
 
 
 def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.ndarray]:
-    """Yield every unit tangent or cotangent of a point, times `size`, repeated for all points.
+    """Yield every unit tangent or cotangent of a point, multiplied by `size` and repeated for all points.
 
-    The array has the shape and dtype of `like`, with a leading axis of `points` unless that is 1. The same
-    array is yielded each time and is overwritten in place.
+    A seed has the shape and dtype of `like`. If `points` is greater than 1, the leading axis of `like` is the
+    axis of points. The same array is yielded each time and is overwritten in place.
     """
     seed = np.zeros(like.shape, like.dtype)
     flat = seed.reshape(points, -1)
@@ -152,7 +156,7 @@ def _stack_slices(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
 def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
     """Return the reason why a peer that uses formulas.py cannot run a case, or None if it can.
 
-    `modes` are the AD modes that the peer offers.
+    `modes` contains the AD modes that the peer offers.
     """
     text = f"{case.engine} implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     return first_reason(
@@ -165,7 +169,7 @@ def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str])
     """Return the reason why a peer that offers the AD modes `modes` cannot run a case, or None if it can.
 
     The mode, the target, the chunk and the memory are checked. The memory is estimated as twice the size of
-    the result, which is copied once, plus eight times the size of the largest intermediate array.
+    the result, because the result is copied, plus eight times the size of the largest intermediate array.
     """
     result = sizes.inputs * (1 if sizes.summed or workload.reduce else sizes.outputs)
     largest = max(sizes.inputs, sizes.outputs * (case.sizes["d"] if case.variant == "squared" else 1))

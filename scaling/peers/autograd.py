@@ -1,4 +1,4 @@
-"""Peer: HIPS autograd, which records NumPy calls on a tape, on a single core.
+"""Peer: HIPS autograd (JVPs and VJPs by tracing NumPy calls) on a single core.
 
 JVPs are computed with respect to one input at a time, because autograd would also propagate the zero tangents
 of the other inputs. VJPs are computed with respect to all inputs at once, because most of the backward pass
@@ -24,7 +24,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
-    """Return a `Prepared` object whose `call` records a new tape and computes the derivative."""
+    """Return a `Prepared` object that computes the derivative. Each derivative traces the function again."""
     import autograd.numpy
     from autograd.scipy.special import gammaln
 
@@ -38,7 +38,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 
 
 def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the columns of the Jacobian, computed by JVPs: an array (columns, points, outputs) per input."""
+    """Compute the columns of the Jacobian by JVPs, and return them in the form of `Batch.columns`."""
     from autograd import make_jvp
     from autograd.differential_operators import make_jvp_reversemode
 
@@ -51,7 +51,7 @@ def _columns(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _rows(batch: _seeds.Batch) -> list[np.ndarray]:
-    """Return the rows of the Jacobian, computed by VJPs: an array (rows, *shape of the input) per input."""
+    """Compute the rows of the Jacobian by VJPs, and return them in the form of `Batch.rows`."""
     from autograd import make_vjp
 
     vjp, y = make_vjp(lambda x: batch.function(*x))(batch.x)
@@ -80,9 +80,9 @@ def _hessian(batch: _seeds.Batch) -> list[np.ndarray]:
 
 
 def _make_hvp(mode: str, f: Any, x: tuple) -> Any:
-    """Return the function v -> H v, with H the Hessian of sum(f) at x.
+    """Return the function v -> H v, where H is the Hessian of sum(f) at x.
 
-    x and v are tuples of arrays, and so is the result. `mode` is the AD mode, such as "fwd_over_rev".
+    x, v and H v are tuples of arrays. `mode` is the AD mode, such as "fwd_over_rev".
     """
     from autograd import make_jvp, make_vjp
 

@@ -1,16 +1,16 @@
-"""Peer: CasADi, which differentiates a symbolic graph (SX) of one point and evaluates it at every point.
+"""Peer: CasADi (a symbolic SX graph of one point, differentiated once and evaluated at every point).
 
 The graph is built once. With `jit: false`, CasADi's virtual machine evaluates it. With `jit: true`, it is
 compiled as C code by `cc`. In both cases, CasADi divides the loop over the points among threads. With `batch:
 whole`, a single graph contains all points. `compile_seconds` is the time to build and compile the graph.
 CasADi computes in float64 only.
 
-A sweep is one forward or reverse differentiation of the graph, which yields one compressed column or row of
+A sweep is one forward or reverse differentiation of the graph. A sweep yields one compressed column or row of
 the Jacobian. The modes `jacfwd` and `jacrev` select forward or reverse sweeps (`ad_weight`), and `passes` is
 the number of sweeps after graph coloring. Operations with constant zeros and ones are removed from the graph.
 The dense result includes the zeros, and the time to write them is included in the measured time.
 
-The graph consists of operations on scalars, in which a matrix product becomes a sum. Therefore all
+The graph consists of operations on scalars, so that a matrix product becomes a sum. Therefore all
 formulations of `residual`, and of `rbf` with `variant: source`, yield the same graph.
 """
 
@@ -36,10 +36,10 @@ _SECOND_WEIGHTS = {  # (inner ad_weight, outer ad_weight)
     "fwd_over_rev": (1, 0), "rev_over_fwd": (0, 1), "rev_over_rev": (1, 1), "fwd_over_fwd": (0, 0),
 }  # fmt: skip
 _MODES = ("value", *_WEIGHTS, *HESSIAN)
-_MOST_INSTRUCTIONS = 2_000_000  # instructions of a graph
-_MOST_COMPILED = 40_000  # instructions of a compiled graph, whose compilation takes several seconds
-_MOST_SWEPT = 400_000_000  # instructions of all sweeps together, which take about half a minute
-_MOST_COPIED = 2**27  # elements of the copies of the shared inputs, one copy for every point
+_MOST_INSTRUCTIONS = 2_000_000  # maximum number of instructions of a graph
+_MOST_COMPILED = 40_000  # maximum if the graph is compiled. Compilation takes several seconds.
+_MOST_SWEPT = 400_000_000  # maximum number of instructions in all sweeps, which take about half a minute
+_MOST_COPIED = 2**27  # maximum number of elements if the shared inputs are copied for every point
 _GRID = np.arange(-10.0, 11.0)
 
 
@@ -133,8 +133,7 @@ def _build_graph(
     CasADi stores matrices in column-major order. Every matrix is therefore the transpose of the NumPy array.
 
     Returns:
-        The function.
-        The number of sweeps, or None if the function computes a value or a second derivative.
+        (function, number of sweeps). The number is None for a function value or a second derivative.
     """
     import casadi as ca
 
@@ -157,10 +156,10 @@ def _build_graph(
 
 
 def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int | None]:
-    """Return the derivative dy/dx as a CasADi matrix, and the number of sweeps that compute it.
+    """Return the derivative of y with respect to x as a CasADi matrix, and the number of sweeps.
 
-    The matrix has the shape (inputs, outputs), which is (outputs, inputs) in row-major memory. The number of
-    sweeps is None for a second derivative.
+    The matrix has the shape (inputs, outputs), which is (outputs, inputs) in row-major memory. For a second
+    derivative, the number of sweeps is None.
     """
     if case.target in SECOND:
         inner, outer = _SECOND_WEIGHTS[case.mode]
@@ -178,9 +177,9 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
 
 
 def _jacobian(ca: Any, y: Any, x: Any, weight: int) -> tuple[Any, int]:
-    """Return the Jacobian dy/dx and the number of sweeps that compute it.
+    """Return the Jacobian dy/dx and the number of sweeps.
 
-    The sweeps are in forward mode if `weight` is 0, and in reverse mode if it is 1.
+    The sweeps are in forward mode if `weight` is 0, and in reverse mode if `weight` is 1.
     """
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": weight, "ad_weight_sp": weight}})
     pattern = jacobian.sparsity()
@@ -189,7 +188,7 @@ def _jacobian(ca: Any, y: Any, x: Any, weight: int) -> tuple[Any, int]:
 
 
 def _rbf(ca: Any, case: Case, x: Any, support: Any) -> Any:
-    """Return the kernel values (m, 1) between x (d, 1) and support (d, m)."""
+    """Return the kernel values of shape (m, 1), for a point x of shape (d, 1) and centers of shape (d, m)."""
     if case.variant == "squared" and case.formulation == "product":
         return ca.exp(ca.mtimes(support.T, x) - 0.5 * (ca.sum1(x**2) + ca.sum1(support**2).T))
     if case.variant == "squared":
@@ -198,14 +197,14 @@ def _rbf(ca: Any, case: Case, x: Any, support: Any) -> Any:
 
 
 def _linear(ca: Any, case: Case, X: Any, W: Any) -> Any:
-    """Return the matrix product W X, (o, points), for X (p, points) and W (o, p)."""
+    """Return the product W X of shape (o, points), for X of shape (p, points) and W of shape (o, p)."""
     return ca.mtimes(W, X)
 
 
 def _residual(ca: Any, case: Case, d: Any, m: Any) -> Any:
-    """Return d - a f, with f = exp(-1.5 (x - m)^2) and the least-squares amplitude a.
+    """Return d - a f, where f = exp(-1.5 (x - m)^2) on a grid x, and a is the least-squares amplitude.
 
-    For `variant: scalar`, return the sum of the squares.
+    For `variant: scalar`, return the sum of the squares of d - a f.
     """
     f = ca.exp(-1.5 * (ca.SX(_GRID) - m) ** 2)
     rs = d - ca.sum1(d * f) / ca.sum1(f * f) * f
@@ -213,7 +212,7 @@ def _residual(ca: Any, case: Case, d: Any, m: Any) -> Any:
 
 
 def _poisson(ca: Any, case: Case, c: Any, lam: Any) -> Any:
-    """Return the sum of c log(lam) - lam, the Poisson log likelihood without terms independent of lam."""
+    """Return sum(c log(lam) - lam): the Poisson log-likelihood without the terms independent of lam."""
     return ca.sum1(c * ca.log(lam) - lam)
 
 

@@ -1,4 +1,4 @@
-"""Peer: Enzyme-JAX, which differentiates the compiler IR (StableHLO) instead of the jaxpr, on one CPU core.
+"""Peer: Enzyme-JAX (differentiation of the compiler IR, StableHLO, instead of the jaxpr) on one CPU core.
 
 Enzyme-JAX has no vmap. It therefore differentiates the function of the whole batch: a single pass computes
 one column or one row of the Jacobian of every point, and a loop in the same program iterates over the seeds.
@@ -60,9 +60,9 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 def _batch_function(
     case: Case, workload: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[Callable, tuple, tuple]:
-    """Return the function of the whole batch, the differentiated inputs and the other inputs.
+    """Return (function of the whole batch, differentiated inputs, other inputs).
 
-    The function takes all inputs as positional arguments, the differentiated inputs first.
+    The positional arguments of the function are the differentiated inputs followed by the other inputs.
     """
     import jax
     import jax.numpy as jnp
@@ -87,7 +87,7 @@ def _batch_function(
 
 
 def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Return the columns of the Jacobian, computed by JVPs: an array (columns, points, ...) per input."""
+    """Compute the columns of the Jacobian by JVPs, and return them in the form of `Batch.columns`."""
     import jax
     import jax.numpy as jnp
 
@@ -104,10 +104,7 @@ def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Return the rows of the Jacobian, computed by VJPs: an array (rows, *shape of the input) per input.
-
-    If the workload reduces the Jacobian, every `rows_per_sum` consecutive rows are summed.
-    """
+    """Compute the rows of the Jacobian by VJPs, and return them in the form of `Batch.rows`."""
     import jax
     import jax.numpy as jnp
 
@@ -128,7 +125,7 @@ def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _unit_seed(like: Any, points: int, k: Any) -> Any:
-    """Return an array like `like` in which the element k of every point is 1 and all others are 0."""
+    """Return an array with the shape of `like` in which element k of every point is 1 and all others 0."""
     import jax.numpy as jnp
 
     width = like.size // points

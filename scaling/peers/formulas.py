@@ -15,10 +15,10 @@ KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
 def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
-    """Return the function of a case, which takes the inputs of the workload as keyword arguments.
+    """Return the function to differentiate in a case. Its keyword arguments are the inputs of the workload.
 
-    `np` is the array library, and `log_gamma` its logarithm of the gamma function, which only the value of
-    `poisson` needs.
+    `np` is the array library, and `log_gamma` its logarithm of the gamma function. Only the value of
+    `poisson` needs `log_gamma`.
     """
     if case.workload == "rbf":
         functions = {
@@ -34,9 +34,10 @@ def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable
 
 
 def _rbf_product(np, x, support):
-    """Return exp(-(x + y - 2xy) / 2) with a matrix product: x (..., 1), support (m, 1) -> (..., m).
+    """Return exp(-(x + y - 2xy) / 2) of shape (..., m), for x of shape (..., 1) and y of shape (m, 1).
 
-    This is not an RBF, except for x and y in {0, 1}, where x^2 = x and y^2 = y.
+    The centers y are `support`, and xy is computed by a matrix product. The result is a radial basis function
+    (RBF) only for x and y in {0, 1}, where x^2 = x and y^2 = y.
     """
     return np.exp(-0.5 * ((-2 * x @ support.T) + (x + support[:, 0])))
 
@@ -47,17 +48,17 @@ def _rbf_rowwise(np, x, support):
 
 
 def _rbf_squared(np, x, support):
-    """Return exp(-|x - y|^2 / 2): x (..., d), support (m, d) -> (..., m)."""
+    """Return exp(-|x - y|^2 / 2) of shape (..., m), for x of shape (..., d) and y of shape (m, d)."""
     return np.exp(-0.5 * np.sum((x[..., None, :] - support) ** 2, -1))
 
 
 def _rbf_squared_product(np, x, support):
-    """Return exp(-|x - y|^2 / 2) with a matrix product: x (..., d), support (m, d) -> (..., m)."""
+    """Return the same values as `_rbf_squared`, computed with a matrix product."""
     return np.exp(x @ support.T - 0.5 * (np.sum(x**2, -1)[..., None] + np.sum(support**2, -1)))
 
 
 def _linear(np, X, W):
-    """Return X @ W: X (..., p), W (p, o) or (..., p, o) -> (..., o)."""
+    """Return X @ W of shape (..., o), for X of shape (..., p) and W of shape (p, o) or (..., p, o)."""
     return X @ W if len(W.shape) == 2 else np.einsum("...p,...po->...o", X, W)
 
 
@@ -70,9 +71,9 @@ def _dot(np, a, b):
 
 
 def _residual(np, dot, d, m):
-    """Return d minus its least-squares fit by a Gaussian: d (..., 21), m (...) -> (..., 21).
+    """Return d minus its least-squares fit by a Gaussian, for d of shape (..., 21) and m of shape (...).
 
-    The Gaussian is exp(-1.5 (x - m)^2) on the grid x = -10, -9, ..., 10.
+    The Gaussian is exp(-1.5 (x - m)^2) on the grid x = -10, -9, ..., 10. Only its amplitude is fitted.
     """
     f = np.exp(-1.5 * (_grid(np, d) - m[..., None]) ** 2)
     return d - (dot(np, d, f) / dot(np, f, f))[..., None] * f
@@ -88,7 +89,7 @@ def _residual_scalar(np, dot, d, m):
 
 
 def _poisson(np, log_gamma, c, lam):
-    """Return the Poisson log-likelihood log pmf(c; lam), elementwise: c (...), lam (...) -> (...).
+    """Return the logarithm of the Poisson probability of the count c with the rate lam, elementwise.
 
     The term log(c!) is omitted if `log_gamma` is None.
     """

@@ -1,9 +1,9 @@
-"""Interface of a peer (another AD library): import and check the module that `engine=NAME` selects.
+"""Interface of a peer (another AD library): class `Prepared`, and import of the module for `engine=NAME`.
 
 A peer runs the same cases as JAX, with the same inputs and checks. It is a module of this package, such as
-`engine: torch`, or a module of the user, given by its import path. It must define two functions,
+`engine: torch`, or a module of the user, given by its import path. A peer must define two functions,
 
-    reason_to_skip(case, workload, sizes) -> str | None     the reason why the peer cannot run a case
+    reason_to_skip(case, workload, sizes) -> str | None     the reason why the peer cannot run a case, or None
     prepare(case, workload, sizes, arrays, threads) -> Prepared     the derivative as a function to call
 
 and may define these constants and functions:
@@ -38,7 +38,7 @@ from scaling.core.case import AUTO, JAX, LAPLACIAN, Case, Refusal, unknown_name
 from scaling.core.timing import Samples, Sampling
 
 _INSTALL = "pip install 'ad-scaling[peers]'"
-_NOT_PEERS = {"formulas", "interface"}  # other modules of this folder
+_NOT_PEERS = {"formulas", "interface"}  # modules of this folder that are not peers
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ class Prepared:
     Attributes:
         call: a function that computes the complete derivative. It must not return before the computation is
             finished.
-        collect: a function that converts the result of `call` to an array (points, outputs, inputs), see
-            `shape.result_shape`.
+        collect: a function that converts the result of `call` to an array of shape (points, outputs, inputs).
+            `shape.result_shape` defines this shape.
         compile_seconds: the time of compilation or tracing in seconds, or None if there is neither.
         passes: the number of JVPs, VJPs or function evaluations per Jacobian, or None if it is unknown.
         sample: a function that samples the run time with a benchmark tool of the peer. If it is None, `call`
@@ -70,9 +70,10 @@ def built_in() -> list[str]:
 
 
 def module(engine: str) -> ModuleType:
-    """Import and return the module of a peer, such as "torch", "julia/ForwardDiff" or an import path.
+    """Import the module of a peer and return it.
 
-    Raise `Refusal` if the module cannot be imported or does not define a peer.
+    `engine` is a name, such as "torch" or "julia/ForwardDiff", or an import path. Raise `Refusal` if the
+    module cannot be imported or does not define a peer.
     """
     name, _, system = engine.partition("/")
     path = f"scaling.peers.{name}" if name in built_in() else name
@@ -106,7 +107,7 @@ def versions(engine: str) -> dict[str, str | None]:
     """Return a dict from the name of each package of an engine to its version.
 
     The version of a package that is not installed is None. For a peer of the user, the dict also contains the
-    name of its module with a hash of its source. The dict is empty for JAX, whose version is in every record.
+    name of its module with a hash of its source. The dict is empty for JAX: every record has its version.
     """
     if engine == JAX:
         return {}
@@ -141,10 +142,10 @@ def missing(engine: str) -> str | None:
 
 
 def complete_case(case: Case) -> dict[str, Any]:
-    """Return the values of those fields of a case that its peer determines, as a dict by field name.
+    """Return the fields of a case that its peer determines, as a dict from field name to value.
 
     A peer computes the whole batch with threads in a single process. Therefore fields that select options of
-    JAX, such as `api` and `block`, get a fixed value.
+    JAX, such as `api` and `block`, get a fixed value. `jit` gets a value that the peer supports.
     """
     supported = getattr(module(case.engine), "JIT", (False,))
     jax_options = dict.fromkeys(("mesh", "block", "storage", "memory_limit", "remat", "forward"))
@@ -156,16 +157,16 @@ def complete_case(case: Case) -> dict[str, Any]:
 
 
 def formulations(case: Case) -> tuple[str, ...]:
-    """Return the formulations that a peer adds to those of the workload, or () if the engine is JAX."""
+    """Return the formulations that only the peer of a case offers, or () if its engine is JAX."""
     if case.engine == JAX:
         return ()
     return tuple(getattr(module(case.engine), "FORMULATIONS", {}).get(case.workload, ()))
 
 
 def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | None:
-    """Return (reason, text) if the engine of a case cannot run it, or None if it can.
+    """Return (reason, error message) if the peer of a case cannot run the case, or None if it can.
 
-    The reason is "not_offered" or "not_installed", and the text is an error message.
+    The reason is "not_offered" or "not_installed".
     """
     peer = module(case.engine)
     only_jax = "is implemented for engine=jax only, not for"
@@ -183,7 +184,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
 
 
 def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) -> np.ndarray:
-    """Return the result of a peer in the shape `expected`, which is (points, outputs, inputs).
+    """Return the result of a peer, reshaped to the shape `expected` = (points, outputs, inputs).
 
     Raise `Refusal` if the result has a different number of elements.
     """
@@ -194,5 +195,5 @@ def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) ->
 
 
 def first_reason(*checks: tuple[Any, str]) -> str | None:
-    """Return the text of the first pair (condition, text) whose condition is true, or None if none is."""
+    """Return the text of the first (condition, text) whose condition is true, or None if all are false."""
     return next((text for condition, text in checks if condition), None)

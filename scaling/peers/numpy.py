@@ -1,6 +1,6 @@
 """Peer: NumPy on a single core, with function values, finite differences and handwritten derivatives.
 
-Its run times show what derivatives cost without an automatic differentiation system.
+The run times show what derivatives cost without an automatic differentiation system.
 """
 
 from typing import Any
@@ -36,8 +36,7 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 def _finite_differences(batch: _seeds.Batch) -> list[np.ndarray]:
     """Return the forward differences (f(x + h e) - f(x)) / h for each unit vector e of the inputs x.
 
-    The result is a list with an array (vectors, points, outputs) for each input. The step h depends on the
-    dtype.
+    The result has the form of `Batch.columns`. The step h depends on the dtype.
     """
     step, x = STEPS[batch.case.dtype], batch.x
     y = batch.function(*x)
@@ -60,10 +59,9 @@ def _analytic(case: Case, workload: Any, inputs: dict[str, np.ndarray]) -> np.nd
 
 
 def _rbf(variant: str | None, is_summed: bool, x: np.ndarray, support: np.ndarray) -> np.ndarray:
-    """Return the derivative of `rbf` with respect to x, an array (points, m, d).
+    """Return the derivative of the workload `rbf` with respect to x, an array of shape (points, m, d).
 
-    If `is_summed` is true, the derivative is summed over the axis m. The axis d is omitted if the variant is
-    not `squared`.
+    If `is_summed` is true, the axis m is summed. If the variant is not `squared`, the axis d is omitted.
     """
     if variant == "squared":
         value = np.exp(-0.5 * np.sum((x[:, None, :] - support) ** 2, axis=-1))
@@ -76,16 +74,16 @@ def _rbf(variant: str | None, is_summed: bool, x: np.ndarray, support: np.ndarra
 
 
 def _linear(X: np.ndarray, W: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the derivatives of (X @ W).sum(axis=1), as a dict from input name to array (points, inputs).
+    """Return the derivatives of (X @ W).sum(axis=1) with respect to W and to X, as a dict by input name.
 
-    The derivative with respect to W[i, j] is X[:, i]. The derivative with respect to X[:, i] is the sum of
-    W[i, :].
+    Each derivative is an array of shape (points, inputs). The derivative with respect to W[i, j] is X[:, i],
+    and the derivative with respect to X[:, i] is the sum of W[i, :].
     """
     return {"W": np.repeat(X, W.shape[1], axis=1), "X": np.tile(W.sum(axis=1), (len(X), 1))}
 
 
 def _residual(variant: str | None, d: np.ndarray, m: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the derivatives of the residual rs by d and m, a dict from input name to array.
+    """Return the derivatives of the residual rs with respect to d and m, as a dict by input name.
 
     The residual is rs = d - a f with f = exp(-1.5 (x - m)^2) and a = sum(d f) / sum(f f). The arrays have the
     shape (points, 21, inputs). For the variant `scalar`, they contain the derivatives of sum(rs^2) and have

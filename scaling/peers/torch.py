@@ -65,8 +65,8 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
     """Return the estimated memory of a case in bytes, for eager execution.
 
-    It includes the autograd graph, the seeds, the intermediate results and the derivative. `torch.compile`
-    usually needs less.
+    The estimate includes the autograd graph, the seeds, the intermediate results and the derivative.
+    `torch.compile` usually needs less.
     """
     size = {name: math.prod(spec.shape) for name, spec in {**workload.points, **workload.shared}.items()}
     inputs, mode = sum(size[name] for name in workload.names), case.ad_mode
@@ -86,7 +86,7 @@ def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """Return a `Prepared` object whose `call` computes the derivative. It is compiled if `jit` is true."""
+    """Return a `Prepared` object that computes the derivative. If `jit` is true, compile the derivative."""
     import torch
 
     from scaling.core.shape import result_shape  # imports JAX
@@ -117,7 +117,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 
 
 def _prepare_input(case: Case, workload: Any, name: str, tensor: Any) -> Any:
-    """Return an input as a tensor to differentiate with respect to.
+    """Return the tensor of an input with respect to which the function is differentiated.
 
     In reverse mode with `batch: vmap`, a shared input is expanded along a new axis of points, so that its
     gradient is not summed over points.
@@ -174,9 +174,9 @@ def _make_derivative(
 def _make_function(
     torch: Any, case: Case, workload: Any, sizes: Any, tensors: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Return the function of a batch, which maps the differentiated inputs to the outputs.
+    """Return the function that maps the differentiated inputs of a batch to the outputs.
 
-    If `sizes.summed` is true, it returns the sum of all outputs.
+    If `sizes.summed` is true, the function returns the sum of all outputs.
     """
     dtype = getattr(torch, case.dtype)
     log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 gammaln of integers is float32
@@ -191,7 +191,7 @@ def _make_function(
 
 
 def _linear(X: Any, W: Any) -> Any:
-    """Return X @ W: X (points, p), W (p, o) or (points, p, o) -> (points, o).
+    """Return X @ W of shape (points, o), for X of shape (points, p) and W of shape (p, o) or (points, p, o).
 
     With a shared W, a single matrix product is faster than a product for each point.
     """
@@ -199,9 +199,10 @@ def _linear(X: Any, W: Any) -> Any:
 
 
 def _unit_seeds(torch: Any, like: Arrays, is_common: list[bool]) -> Arrays:
-    """Return the unit tangents or cotangents of several tensors: (seeds, *shape of the tensor) each.
+    """Return the unit tangents or cotangents of several tensors, as a tuple with one tensor for each.
 
-    For each tensor, `is_common` specifies whether a seed is the same for all points.
+    A returned tensor has the shape (seeds, *shape of the tensor). `is_common` specifies for each tensor
+    whether a seed is the same for all points.
     """
     shapes = [(1, *a.shape[1:]) if common else a.shape for a, common in zip(like, is_common, strict=True)]
     sizes = [math.prod(shape) for shape in shapes]
@@ -225,7 +226,7 @@ def _columns(
 ) -> Arrays:
     """Return the columns of the Jacobian, computed by one JVP per seed.
 
-    For a single seed without `jit`, dual tensors are used, which take 0.7 times as long as torch.func.
+    For a single seed without `jit`, dual tensors are used. They take 0.7 times as long as torch.func.
     """
     from torch.autograd import forward_ad
 
@@ -263,8 +264,8 @@ def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> Li
 def _make_hvp(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> LinearMap:
     """Return the function v -> H v, where H is the Hessian of f at each point.
 
-    It returns a tuple with one tensor, or one for each input. `fwd_over_fwd` computes the gradient with
-    `tangents`, all unit tangents of x.
+    H v is a tuple with one tensor, or one for each input. The mode `fwd_over_fwd` computes the gradient with
+    `tangents`. These are all unit tangents of x.
     """
     every = tuple(range(len(x)))
     total = lambda *z: f(*z).sum()  # noqa: E731 points are independent: its gradient contains all of theirs

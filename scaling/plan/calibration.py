@@ -21,10 +21,10 @@ _TARGETS = {  # rate -> target of the peak measurement
 
 
 def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = True) -> Hardware:
-    """Return the CPU hardware with rates from measured peaks, one set of rates per device count.
+    """Return a copy of the hardware model of a CPU with measured rates, one set of rates per device count.
 
     Args:
-        timings: Measured times, of which only those of peaks and latencies are used.
+        timings: Measured times. Only those of the peak and latency benchmarks are used.
         bound_only: If true, peaks of a process that is not bound to one core per device are ignored.
     Raises:
         Refusal: If no rates are measured.
@@ -59,7 +59,8 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
 
     Return None unless both a copy and an empty call are measured.
     """
-    speeds: dict[tuple[str | None, str, str], list[tuple[float, float]]] = {}  # -> (work, work per second)
+    # (target, dtype, precision) -> list of (work, work per second)
+    speeds: dict[tuple[str | None, str, str], list[tuple[float, float]]] = {}
     latencies: dict[tuple[str | None, str], float] = {}  # (target, api) -> seconds
     for timing in timings:
         case = timing.case
@@ -99,7 +100,12 @@ def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
 
 
 def _network(devices: int, speed: float | None, collective: float | None, call: float) -> tuple[Level, ...]:
-    """Return a network of the CPU cores with the bytes per second and latency of the measured all-reduce."""
+    """Return the network of the CPU cores as one level, or () for one device or without measurements.
+
+    Args:
+        speed: Measured bytes per second of an all-reduce.
+        collective, call: Measured seconds of a call with a small collective and of an empty call.
+    """
     if devices < 2 or speed is None or collective is None:
         return ()
     latency = max(collective - call, _MIN_LATENCY) / (2 * math.ceil(math.log2(devices)))

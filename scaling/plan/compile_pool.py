@@ -1,4 +1,4 @@
-"""Distribute the cases of `scaling plan` to compile workers (child processes), each program only once.
+"""Class `CompilePool`: compile the cases of `scaling plan` in child processes, each program only once.
 
 compile_worker.py compiles a case and reads its cost from the program. plan_study.py writes the records.
 """
@@ -43,8 +43,8 @@ class CompilePool:
         """Compile all cases, starting with those on the most devices.
 
         Args:
-            report: Called with each case that ends and the fields of its record (result).
-            begin: Called with each case that begins.
+            report: Function that is called with each case that ends and the fields of its record.
+            begin: Function that is called with each case that begins.
         """
         work = _SharedState(iter(sorted(cases, key=lambda case: -case.devices)), report, begin)
         threads = [
@@ -105,9 +105,9 @@ class _SharedState:
 
     Attributes:
         cases: The cases that have not begun.
-        programs: Dict from program digest to its result: the last event of its compilation, or None if it
+        programs: Dict from program digest to the last event of the compilation, or None if the compilation
             failed.
-        failure: Exception of a thread, which stops all others.
+        failure: Exception that a thread raised. The other threads then stop.
     """
 
     cases: Iterator[Case]
@@ -124,9 +124,10 @@ class _SharedState:
     def compile_once(
         self, case: Case, program: str | None, compile_program: Callable[[], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Compile a program, or wait for the result of another case with the same program digest.
+        """Return the result of compiling a program. Each digest `program` is compiled for one case only.
 
-        After a failed compilation, the next case that waits compiles the program again.
+        Other cases with the same program digest wait for this result. After a failed compilation, the next
+        case that waits compiles the program again.
         """
         if program is None:
             return compile_program()

@@ -85,10 +85,10 @@ def describe_failure(error: Exception) -> RecordFields:
 
 
 def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
-    """Return compile-only devices of the platform and target of the header, without access to such devices.
+    """Return `count` devices of the platform in the header, to compile for. The devices need not exist.
 
-    For a TPU, the devices form a complete slice. A single device is an exception: it is taken from the
-    smallest slice that libtpu supports (2 x 2).
+    For a TPU, the devices form a complete slice. As an exception, a single device belongs to the smallest
+    slice that libtpu supports (2 x 2).
     """
     platform, target, per_host = header["platform"], header["target"], header["per_host"]
     if platform == "cpu":
@@ -276,8 +276,8 @@ def _device_jaxpr(jaxpr: Any) -> Any:
 def _optimized_work(cost: hlo_cost.ProgramCost, steps: int, platform: str) -> RecordFields:
     """Return the kernels and operation counts of the optimized program as a dict of record fields.
 
-    A call runs the program `steps` times. Equal kernels are merged, and `times` contains their total count.
-    Their overhead is that on a CPU, and 0 on other platforms.
+    A call runs the program `steps` times. Equal kernels are merged, and `times` is their total number of
+    executions. On platforms other than a CPU, the overhead of a kernel is 0.
     """
     counts: Counter[hlo_cost.Kernel] = Counter()
     for kernel in cost.kernels:

@@ -1,6 +1,6 @@
-"""Hardware model of a machine, from conf/hardware: rates, memory, network levels, and valid device counts.
+"""Class `Hardware`, a model of a machine from conf/hardware: rates, memory, network, valid device counts.
 
-time_model.py predicts run times from it, and calibration.py measures the rates of a CPU.
+time_model.py predicts run times from the model. calibration.py determines the rates of a CPU.
 """
 
 import dataclasses
@@ -46,12 +46,12 @@ class Rates:
 
     Attributes:
         bandwidth: Pairs (bytes that a kernel moves, bytes per second), in ascending order of the bytes.
-        products: dtype -> precision -> operations of matrix products per second.
-        arithmetic: dtype -> other operations per second.
-        divisions, transcendental, reductions: dtype -> operations of this kind per second.
+        products: Operations of matrix products per second, by dtype and precision.
+        arithmetic: Other operations per second, by dtype.
+        divisions, transcendental, reductions: Operations of this kind per second, by dtype.
         turned: Bytes per second of arrays that a kernel transposes.
-        kernel_seconds: Launch latency of a kernel.
-        call_seconds: API -> dispatch latency of an empty function. The key "" is for all other APIs.
+        kernel_seconds: Launch latency of a kernel in seconds.
+        call_seconds: Dispatch latency of an empty function in seconds, by API. The key "" is for other APIs.
         network: Levels of the network, innermost first.
     """
 
@@ -74,7 +74,7 @@ class Rates:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A machine to predict run times for.
+    """A machine for which run times are predicted.
 
     Attributes:
         memory: Bytes per device. For a CPU this is the free memory per usable core, or None if unknown.
@@ -111,13 +111,13 @@ class Hardware:
 
     @property
     def digest(self) -> str:
-        """Return a hash of 12 hexadecimal digits of all fields that affect a prediction."""
+        """Return a hash of all fields that affect a prediction, as 12 hexadecimal digits."""
         ignored = ("price", "sources", "title")
         relevant = {name: value for name, value in self.config.items() if name not in ignored}
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:12]
 
     def rates_at(self, devices: int) -> Rates:
-        """Return the rates for the largest number of active devices that does not exceed `devices`.
+        """Return the rates for the largest number of working devices that does not exceed `devices`.
 
         If all rates are for more devices, return the rates for the smallest number.
         """
@@ -125,9 +125,9 @@ class Hardware:
         return max(smaller, key=lambda rates: rates.devices, default=self.rates[0])
 
     def slice_shape(self, devices: int) -> tuple[int, ...] | None:
-        """Return the torus shape in chips of the slice with this device count, such as (2, 2, 4).
+        """Return the torus shape in chips, such as (2, 2, 4), of the slice with the given number of devices.
 
-        Return () for hardware without slices, or None if the device count is not available.
+        Return () for hardware without slices. Return None if the number of devices is not available.
         """
         if not self.slices:
             return () if devices <= self.per_host or devices % self.per_host == 0 else None
@@ -136,7 +136,10 @@ class Hardware:
         return next((shape for shape in self.slices[1:] if math.prod(shape) * self.per_chip == devices), None)
 
     def device_counts(self) -> list[int]:
-        """Return the available device counts in ascending order, up to the largest to compile for."""
+        """Return the available device counts up to `most`, in ascending order.
+
+        For hardware without slices, these are powers of two.
+        """
         if self.slices:
             return sorted({1, *(math.prod(shape) * self.per_chip for shape in self.slices[1:])})
         powers = [2**k for k in range(self.most.bit_length())]
@@ -145,7 +148,7 @@ class Hardware:
     def check_devices(self, devices: int) -> None:
         """Raise `Refusal` if a device count is not available.
 
-        Counts beyond `most` are valid up to a million, because they are predicted from a smaller program.
+        Counts beyond `most` are valid up to a million. Their times are predicted from smaller programs.
         """
         if devices > _MAX_DEVICES:
             raise Refusal(f"devices={devices} exceed the maximum of a plan: {_MAX_DEVICES} devices")
@@ -156,7 +159,7 @@ class Hardware:
 
 
 def from_config(config: Mapping[str, Any]) -> Hardware:
-    """Create the hardware from a composed configuration, or raise `Refusal` if a field is invalid."""
+    """Return the hardware that a composed configuration defines. Raise `Refusal` if a field is invalid."""
     fields = {field.name for kind in (Hardware, Rates) for field in dataclasses.fields(kind)}
     field_names = fields - {"config", "rates", "devices"} | {"sources", "ceilings"}
     if unknown := [name for name in config if name not in field_names]:
@@ -298,7 +301,7 @@ _PLATFORM_RULES: dict[str, dict[str, _Rule]] = {  # calibration.py measures the 
 
 
 def _read_rates(config: Mapping[str, Any]) -> Rates:
-    """Return the rates in a GPU or TPU configuration, which hold for any number of devices.
+    """Return the rates in a GPU or TPU configuration. The rates hold for any number of devices.
 
     By default, division has the rate of transcendental functions, a reduction the rate of other arithmetic,
     and a transposed array the memory bandwidth.

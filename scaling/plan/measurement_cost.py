@@ -9,14 +9,14 @@ _BUILD_SECONDS = 2.0  # to build and check a case, including a part of the start
 
 
 def seconds(record: Record, settings: RunSettings, end: str = "high") -> float | None:
-    """Return the predicted wall time in seconds to measure a case once, or None if it is not predicted.
+    """Return the predicted wall time to measure a case once, in seconds, or None if it is not predicted.
 
     Sampling takes `sampling.seconds`, or longer if the minimum number of samples requires it. If a case is
     compiled several times, the samples are taken for each compilation. The compile time is the one that was
     measured on this host.
 
     Args:
-        end: The limit of the 95 % interval of the predicted call time that is used, "low" or "high".
+        end: Which limit of the 95 % interval of the predicted call time is used, "low" or "high".
     """
     if record.predicted is None:
         return None
@@ -30,7 +30,7 @@ def device_hours(records: Sequence[Record], settings: RunSettings) -> tuple[floa
     """Return lower and upper bounds of the device-hours to measure all cases in all replicates (repetitions).
 
     Returns:
-        (lower bound, upper bound, number of cases without a prediction, which are not included).
+        (lower bound, upper bound, number of cases that are omitted because they have no prediction).
     """
     predicted_records = [record for record in records if record.predicted is not None]
     low, high = (

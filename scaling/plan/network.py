@@ -64,7 +64,7 @@ def collective(
 def _all_reduce(
     size: float, devices: int, levels: tuple[Level, ...], shape: tuple[int, ...]
 ) -> CollectiveCost:
-    """Return the cost of an all-reduce on the innermost level and, recursively, on the outer levels."""
+    """Return the cost of an all-reduce as the sum of its costs on the innermost and the outer levels."""
     level, *outer = levels
     within = min(devices, level.devices or devices)
     torus = level.shape == "torus" and shape
@@ -89,10 +89,10 @@ def _ring_or_tree(size: float, devices: int, level: Level) -> CollectiveCost:
 
 
 def _torus(size: float, shape: tuple[int, ...], level: Level) -> CollectiveCost:
-    """Return the cost of an all-reduce on a torus, whose axes reduce one part of the bytes each.
+    """Return the cost of an all-reduce on a torus of the given shape in chips.
 
-    All axes transfer simultaneously. An axis that is a ring sends in both directions, which doubles the
-    bandwidth of a line.
+    Each axis reduces one part of the bytes, and all axes transfer simultaneously. An axis that is a ring
+    sends in both directions and thus has twice the bandwidth of a line.
     """
     axes = [length for length in shape if length > 1]
     if not axes:

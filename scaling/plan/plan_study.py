@@ -59,7 +59,7 @@ Exit status: as for `scaling run`."""
 
 @dataclass(frozen=True)
 class PlannedStudy:
-    """A study whose cases are to be compiled for other hardware, with predicted run times.
+    """A study whose cases are to be compiled for other hardware, to predict their run times.
 
     Attributes:
         folder: Results folder to which the records are written.
@@ -80,10 +80,10 @@ class PlanSchedule:
     """The cases of a planned study that are to be compiled, and those that cannot be.
 
     Attributes:
-        cases: Cases to plan, each with the case that is compiled. This is a smaller case if the machine has
-            too few devices.
+        cases: Cases to plan, each with the case to compile for it. The latter is a smaller case if the
+            machine has too few devices.
         environments: Dict from `PreflightResult.environment_key` to the hardware and software to record.
-        rejected: Cases that cannot be planned, each with reason and text of its record.
+        rejected: Cases that cannot be planned, each with the reason and text of its record.
         done: Number of cases that are already planned.
         keys: Keys of all cases of the study.
     """
@@ -132,7 +132,7 @@ def _calibrate_cpu(hardware: Hardware, folder: Path) -> Hardware:
 
 
 def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int) -> list[grid.GridCell]:
-    """Return the cases of a study. devices=all means each available device count that divides the points."""
+    """Return the cases of a study. devices=all means every available device count that divides the points."""
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(config["study"], overrides, max_cases, hardware.device_counts())
     if (overrides["devices"] or config["study"].get("devices")) != grid.EVERY:
@@ -147,7 +147,7 @@ def _expand_cases(config: Mapping[str, Any], hardware: Hardware, max_cases: int)
 def prepare_plan(study: PlannedStudy, note: preflight.Note = lambda done, total: None) -> PlanSchedule:
     """Check the cases of a study, and return the schedule of those that are not planned yet.
 
-    `note` is called several times a second with the numbers of checked and of all cases.
+    `note` is called several times a second with (number of checked cases, number of all cases).
     """
     hardware, (compiler, version) = study.hardware, find_compiler(study.hardware)
     results = preflight.examine_cells(study.cells, study.settings.case_seconds, note)
@@ -195,9 +195,9 @@ def _why_rejected(result: PreflightResult) -> tuple[str, str] | None:
 def smaller_case(case: Case, hardware: Hardware) -> Case | None:
     """Return a smaller case in which each device does the same work as in `case`, or None if there is none.
 
-    It is compiled instead of a case with more devices than the largest machine. It has fewer devices along
-    the point axis of the mesh and fewer points (batch elements). The number of devices that partition the
-    seeds of a point is the same.
+    A case with more devices than the largest machine is compiled as such a smaller case. The smaller case has
+    fewer devices along the point axis of the mesh, fewer points (batch elements), and the same number of
+    devices along the seed axis.
     """
     over_points, over_seeds = case.axes
     if case.points % over_points and case.split != "both":
@@ -212,7 +212,7 @@ def smaller_case(case: Case, hardware: Hardware) -> Case | None:
 
 
 def find_compiler(hardware: Hardware) -> tuple[str, str]:
-    """Return the (package, version) of the compiler for a machine. Raise `Refusal` if it is not installed."""
+    """Return (package, version) of the compiler for a machine. Raise `Refusal` if none is installed."""
     found = _find_package(_COMPILERS[hardware.platform])
     assembler = (
         hardware.platform != "gpu" or _find_package(_ASSEMBLERS) or _CUDA.is_dir() or shutil.which("ptxas")
@@ -236,7 +236,7 @@ def _find_package(names: Sequence[str]) -> tuple[str, str] | None:
 def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
     """Compile the cases, predict their times, and write the record of each case when it ends.
 
-    `listener` is called with an event, which is a dict, when a case begins or ends.
+    `listener` is called with a dict that describes the event when a case begins or ends.
     """
     study, by_program = schedule.study, dict[Case, list[PreflightResult]]()
     for result, compiled in schedule.cases:
@@ -288,8 +288,8 @@ def predict(case: Case, compiled: Case, hardware: Hardware, fields: RecordFields
     Args:
         case: The case to predict.
         compiled: The case that was compiled: `case`, or a smaller case if `case` exceeds the largest machine.
-            Each device does the same work in both. The messages of the smaller case are changed to connect
-            all devices of `case`.
+            Each device does the same work in both. The messages (collectives) of the smaller case are changed
+            to connect all devices of `case`.
         fields: The record fields of the compiled case.
     """
     if fields["status"] != "planned":
@@ -331,7 +331,7 @@ def describe_work(schedule: PlanSchedule) -> str:
 
 
 def plan_lines(schedule: PlanSchedule, found: Findings, deadline: float | None) -> list[str]:
-    """Return a summary of a plan as sentences: predicted times, and the device-hours to measure the study.
+    """Return sentences that state the predicted times and the device-hours to measure the study.
 
     If `deadline` is given, a sentence names the cheapest device count whose calls take at most `deadline`
     seconds.

@@ -1,7 +1,7 @@
 """Time model: predict the time of a call from the kernels and messages of its compiled program.
 
 A kernel takes the longer of the times for its bytes and for its operations at the rates of the machine (the
-roofline model), and on a CPU also its overhead (see hlo_cost.py). Kernels and messages do not overlap, and
+roofline model). On a CPU, its overhead is added (see hlo_cost.py). Kernels and messages do not overlap, and
 all devices wait for the slowest. Caches are ignored beyond the table of bandwidths.
 
 The uncertainty is estimated by a Monte Carlo simulation with random machines. A program reaches random
@@ -24,8 +24,8 @@ from scaling.options.program import cpu_overhead
 from scaling.plan.hardware import Hardware, Rates
 from scaling.plan.network import CollectiveCost, collective
 
-DRAWS = 2000  # random machines
-_KEPT = 100  # random machines whose times are recorded
+DRAWS = 2000  # number of random machines
+_KEPT = 100  # number of random machines whose times are recorded
 _SEED = 0
 _PERCENTILES = (2.5, 50, 97.5)
 
@@ -47,7 +47,7 @@ class TimeEstimate:
         bound: What limits the kernels most: memory, overhead, or one of the kinds of operations. None if
             there is no work.
         draws: Times on the first `_KEPT` random machines. The machines are the same for every program, so
-            that the times of two programs can be divided one by one.
+            that the times of two programs can be divided element by element.
     """
 
     seconds: float
@@ -63,10 +63,10 @@ class TimeEstimate:
 
 @dataclass(frozen=True)
 class TimeParts:
-    """Parts of the time of a call in seconds: arrays (DRAWS,) of Monte Carlo samples.
+    """Parts of the time of a call in seconds, as arrays of shape (DRAWS,).
 
-    An element belongs to one sample of the uncertain machine parameters. The samples are the same for every
-    program, so that the times of two programs can be divided element by element.
+    Each element is the time on one random machine. The machines are the same for every program, so that the
+    times of two programs can be divided element by element. `bound` is the same as in `TimeEstimate`.
     """
 
     call: np.ndarray
@@ -87,7 +87,7 @@ def estimate(
 
     Args:
         kernels: The kernels of the compiled program, each a dict of bytes and operation counts.
-        messages: Its collectives, each a dict of kind, bytes and group size.
+        messages: The collectives of the program, each a dict of kind, bytes and group size.
     """
     try:
         with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
@@ -146,9 +146,9 @@ def _kernel_seconds(
     """Return the times of the kernels at the full rates of the hardware.
 
     Returns:
-        A dict from "memory", "overhead" or a kind of operations to an array (kernels,) with the seconds that
-        an execution of each kernel takes for it.
-        Array (kernels,) with the number of executions of each kernel.
+        (seconds, times). `seconds` is a dict from "memory", "overhead" or a kind of operations to an array of
+        shape (kernels,) with the time of one execution of each kernel. `times` is an array of shape
+        (kernels,) with the number of executions of each kernel.
     """
     dtype = case.dtype
     speeds: dict[str, float | None] = {
@@ -174,9 +174,9 @@ def _kernel_seconds(
 
 
 def _overhead_rate(rates: Rates) -> float | None:
-    """Return the units of overhead per second on a CPU, see cpu_overhead.py.
+    """Return the rate of overhead on a CPU, in units of cpu_overhead.py per second, or None if unknown.
 
-    If the arithmetic rate in float32 is unknown, it is taken as twice that in float64.
+    If the arithmetic rate in float32 is unknown, twice the rate in float64 is used.
     """
     in_float32, in_float64 = (rates.arithmetic[dtype] for dtype in ("float32", "float64"))
     operations = in_float32 or (in_float64 and 2 * in_float64)
@@ -186,8 +186,8 @@ def _overhead_rate(rates: Rates) -> float | None:
 def _bandwidth(size: float, rates: Rates) -> float:
     """Return the memory bandwidth in bytes per second of a kernel that moves `size` bytes.
 
-    It is interpolated linearly in log(size) and log(bandwidth). Beyond the measured sizes, it is that of the
-    nearest one.
+    The bandwidth is interpolated linearly in log(size) and log(bandwidth). Beyond the measured sizes, the
+    bandwidth of the nearest size is used.
     """
     sizes, speeds = (np.log(np.maximum(values, 1.0)) for values in zip(*rates.bandwidth, strict=True))
     return float(np.exp(np.interp(math.log(max(size, 1.0)), sizes, speeds)))
@@ -203,13 +203,13 @@ def _message_cost(message: Work, hardware: Hardware, rates: Rates) -> Collective
 
 
 def _slowdown_of_slowest(hardware: Hardware, devices: int, uniform: np.ndarray) -> np.ndarray:
-    """Return the time of the slowest device divided by the typical time, an array (draws,).
+    """Return the time of the slowest device divided by the typical time, as an array of shape (draws,).
 
     The devices are independent. The distribution function of the slowest of n devices is therefore the n-th
     power of the distribution function of one device.
 
     Args:
-        uniform: Random numbers in [0, 1), an array (draws,).
+        uniform: Random numbers in [0, 1), an array of shape (draws,).
     """
     share, shift = hardware.stragglers["share"], math.log(hardware.stragglers["slowdown"]) / hardware.jitter
     grid = np.linspace(-6, shift + 6, 4000)  # standard deviations

@@ -86,7 +86,7 @@ class ChildProcess:
             reader.start()
 
     def send(self, value: Any) -> None:
-        """Write a value as one line of JSON to the standard input of the process, if it is still open."""
+        """Write a value as one line of JSON to the process. If its standard input is closed, do nothing."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(value) + "\n")

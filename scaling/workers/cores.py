@@ -21,10 +21,10 @@ _NAME = "ad-scaling/core/"  # prefix of the abstract socket names
 
 
 def usable_cores() -> list[int]:
-    """Return the numbers of the logical cores that this process may use, hyperthread siblings last.
+    """Return the numbers of the logical CPU cores that this process may use.
 
     The CPU affinity of the process and the CPU quota of its cgroup limit the cores. The list starts with one
-    logical core of each physical core.
+    logical core of each physical core, and the other hyperthreads follow.
     """
     path = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
@@ -85,10 +85,10 @@ def claim_cores(
 
 
 def describe_wait(holders: Sequence[int], node: str = "") -> str:
-    """Return a message such as "waits for cores: another study on this host holds them (process 17)".
+    """Return the message that a case waits for cores. The message names the processes that hold the cores.
 
     Args:
-        holders: IDs of the processes that hold the cores, as far as they are visible to this process.
+        holders: IDs of the processes that hold the cores. Processes in other PID namespaces may be missing.
         node: Name of the node, or "" for this host.
     """
     pids = ", ".join(map(str, holders))
@@ -97,7 +97,10 @@ def describe_wait(holders: Sequence[int], node: str = "") -> str:
 
 
 def _find_holders(cores: list[int]) -> list[int]:
-    """Return the sorted IDs of the processes that hold any of these cores, if they are visible from here."""
+    """Return the sorted IDs of the processes that hold any of the given cores.
+
+    Processes that are not visible in the PID namespace of this process are omitted.
+    """
     pids = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
@@ -110,7 +113,7 @@ def _find_holders(cores: list[int]) -> list[int]:
 def _try_claim(
     usable: list[int], count: int, owner: str, node: str, stack: contextlib.ExitStack
 ) -> list[int] | None:
-    """Claim `count` cores without waiting and return their numbers, or None if too few are available.
+    """Claim `count` cores without waiting, and return their numbers. Return None if too few are available.
 
     Cores are available if they are free, or if the same owner and node already hold them. Cores that the same
     owner holds for another node are shared only if too few other cores can become free.
@@ -136,7 +139,7 @@ def _try_claim(
 
 
 def _try_bind(name: str, stack: contextlib.ExitStack) -> bool:
-    """Bind the abstract Unix socket of this name until the stack is closed. Return whether it was free."""
+    """Bind the abstract Unix socket `name` until `stack` is closed. Return whether the name was free."""
     claim = socket.socket(socket.AF_UNIX)
     try:
         claim.bind(f"\0{_NAME}{name}")

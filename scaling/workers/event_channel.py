@@ -1,7 +1,7 @@
-"""Pipe from a worker to its launcher: read requests from standard input, write events to standard output.
+"""Class `Channel`, the end of the pipe in a worker: read requests of the launcher, and send events to it.
 
-Requests and events are JSON objects, one per line. The pipe keeps working if the measured function prints,
-forks, or replaces `json.dumps` or `print`.
+Requests and events are JSON objects, one per line of standard input or output. The pipe keeps working if the
+measured function prints, forks, or replaces `json.dumps` or `print`.
 """
 
 import contextlib
@@ -20,11 +20,11 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Channel:
-    """The two-way connection of this worker process to the launcher, the process that started it."""
+    """The connection of a worker process to its launcher. The launcher is the process that started it."""
 
     requests: TextIO  # text stream with one JSON request per line
     send_event: Callable[..., None]  # sends its keyword arguments to the launcher as one JSON object
-    exit_if_forked: Callable[[], None]  # ends a process that is a fork of the one that opened the channel
+    exit_if_forked: Callable[[], None]  # ends this process if it is a fork of the one that opened the channel
 
 
 def open_channel() -> Channel:
@@ -62,7 +62,7 @@ def open_channel() -> Channel:
 
 
 def die_with_parent(parent: int) -> None:
-    """Make Linux kill this process when its parent ends, or exit at once if the parent has already ended."""
+    """Make Linux kill this process when the process `parent` ends. Exit if `parent` has already ended."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before the call of prctl
         os._exit(0)

@@ -1,6 +1,6 @@
-"""JAX part of a worker process: start and check the devices, then prepare, sample, and record cases.
+"""JAX part of a worker process: start and check the devices, and run cases on request (class `CaseLoop`).
 
-worker_main.py imports this module after the process is bound to its cores, because JAX starts threads, which
+worker_main.py imports this module after the process is bound to its cores, because JAX starts threads that
 inherit the binding.
 """
 
@@ -33,13 +33,12 @@ def start(
     """Start JAX in this process, connect it to the other workers of the case, and return the process group.
 
     Args:
-        header: Dict of settings, the first line that the launcher sends.
+        header: Dict of settings that the launcher sends as its first line.
         rank: Rank of this process.
-        bound: CPU cores that this process is bound to, or None.
-        get_coordinator: Function that returns the address of the coordinator of `jax.distributed` as
-            "host:port".
+        bound: CPU cores to which this process is bound, or None if it is not bound.
+        get_coordinator: Function that returns the address ("host:port") of the `jax.distributed` coordinator.
     Raises:
-        Refusal: If JAX does not have the requested devices.
+        Refusal: If JAX has no backend for the platform, or fewer devices than requested.
     """
     platform, count, processes = header["platform"], header["shape"]["devices"], header["shape"]["processes"]
     user_platforms = os.environ.get("JAX_PLATFORMS")
@@ -85,14 +84,15 @@ def _explain_missing_backend(platform: str, error: str) -> str:
 
 
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
-    """Check the devices and cores of all processes of a case, and return their description for the records.
+    """Check the devices and cores of all processes of a case, and return a dict that describes both.
 
     Args:
-        header: Dict of settings, the first line that the launcher sends.
+        header: Dict of settings that the launcher sends as its first line.
         group: All processes of the case and their devices.
     Returns:
-        A dict of environment fields: "hosts" (node names), "cores" (sorted core numbers or None), "shape"
-            (numbers of devices, nodes, and processes), and the fields that the launcher sent.
+        A dict of environment fields for the records: "hosts" (node names), "cores" (sorted core numbers, or
+            None if no process is bound), "shape" (numbers of devices, nodes, and processes), and the
+            environment fields in the header.
     Raises:
         Refusal: If the devices or cores are not as requested.
     """
@@ -129,7 +129,7 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
 def _all_gather(values: list[float]) -> list[list[float]]:
     """Return the values of every process as nested lists of shape (processes, values), in rank order.
 
-    All processes must call this function with the same number of values. It waits for all processes.
+    All processes must call this function, with the same number of values. The call blocks until all do.
     """
     from jax.experimental import multihost_utils
 
@@ -143,7 +143,7 @@ class CaseLoop:
     """Loop of a worker that executes the launcher's requests to prepare, sample, and finish cases.
 
     Args:
-        header: Dict of settings, the first line that the launcher sends.
+        header: Dict of settings that the launcher sends as its first line.
         channel: Connection to the launcher.
         group: All processes of the case and their devices.
         context: Environment fields of the whole process group, from `check_process_group`.
@@ -203,7 +203,10 @@ class CaseLoop:
         self._refuse_side_effects()
 
     def _refuse_side_effects(self) -> None:
-        """End this process if a module has changed it. The launcher then records the case."""
+        """End this process if a user's module has changed settings of JAX or replaced library functions.
+
+        The launcher then records the case as failed.
+        """
         if self.changes and (changed := self.changes()):
             self.channel.send_event(event="refused", reason="error", text="; ".join(changed))
             os._exit(1)
@@ -223,7 +226,7 @@ class CaseLoop:
         )  # fmt: skip
 
     def _finish(self, key: str) -> None:
-        """Write the record of a case. If that fails, send it to the launcher, which writes it."""
+        """Write the record of a case and reply "end". If writing fails, the reply contains the record."""
         record, unwritten = run_case.finish_case(self.attempts.pop(key)), None
         self._refuse_side_effects()
         try:

@@ -23,7 +23,7 @@ _PLATFORMS = {"cuda": "gpu", "rocm": "gpu"}  # backends of JAX that this package
 
 
 class AllocationLost(Exception):
-    """Raised if no worker process can be started on the other nodes, for example after the job has ended."""
+    """Raised if no worker process can be started, for example because the Slurm job has ended."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Machine:
 
 
 def local_machine() -> Machine:
-    """Return this host as a `Machine`: JAX platform, device model, and number of devices or CPU cores."""
+    """Return this host as a `Machine` with the default devices of JAX. A CPU device is a usable core."""
     platform = find_platform()
     if platform == "cpu":
         return Machine(platform, None, len(cores.usable_cores()))
@@ -133,7 +133,7 @@ def find_platform() -> str:
 
 @functools.cache
 def _start_jax() -> Machine:
-    """Return the default devices that JAX has in another process."""
+    """Return this host as a `Machine` with the default devices that JAX finds in a child process."""
     code = "import jax, json; d = jax.devices(); print(json.dumps([d[0].platform, d[0].device_kind, len(d)]))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     try:

@@ -1,6 +1,6 @@
 """Subreaper process: run a command, and kill every descendant process that outlives it.
 
-`python -I -S reaper.py PARENT COMMAND...` runs the command, which inherits the standard streams. PARENT is
+`python -I -S reaper.py PARENT COMMAND...` runs the command with the standard streams of the reaper. PARENT is
 the ID of the process that starts the reaper.
 
 The reaper is the child subreaper of the command (see prctl(2)). Therefore, a process that detaches itself,
@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.005
 
 
 def main() -> None:
-    """Run the command, kill its descendants, and exit with its exit status."""
+    """Run the command in `sys.argv`, kill its descendants, and exit with its exit status or signal."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, _kill_descendants_and_exit)

@@ -17,21 +17,21 @@ _NESTED_REPLICATES = 3  # default and minimum if all device counts share one all
 class RunSettings:
     """Settings of a run that apply to every benchmark case of the study."""
 
-    sampling: Sampling = field(default_factory=Sampling)  # when enough samples have been taken
+    sampling: Sampling = field(default_factory=Sampling)  # rule for the number of samples
     bind: bool = True  # whether each process on a CPU is bound to as many cores as it has devices
     oversubscribe: bool = False  # whether a case may have more devices than the host has cores
-    case_seconds: float = 600.0
-    order_seed: int = 0
+    case_seconds: float = 600.0  # time limit of a case in seconds
+    order_seed: int = 0  # seed of the random order of the cases
     replicates: int = 1  # number of times that every case is measured, each time in a new process
-    processes: int | str | None = None  # of a case; "device" for one per device, None for one per node
+    processes: int | str | None = None  # number per case, "device" (one per device), or None (one per node)
     max_cases: int = 100_000  # maximum number of cases. A larger study is rejected.
-    attempts: int | None = None  # maximum for transient failures; None: every run retries all failures
+    attempts: int | None = None  # maximum per case, or None to retry every failed case in each run
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
         """Return the settings in a composed Hydra configuration. Raise `Refusal` if a value is invalid.
 
-        `attempts` is not part of the configuration and is copied to the settings.
+        The configuration has no field `attempts`. The argument sets this field.
         """
         for name in ("bind", "oversubscribe", "dry_run", "nested", "wait", "retry"):
             if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):

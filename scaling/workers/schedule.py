@@ -18,7 +18,7 @@ from scaling.core.record import Record
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 
-# Reason of a failure in which the devices differ from the request. It does not count as an attempt.
+# Reason of a failure if the code, nodes, or devices differ from the request. It does not count as an attempt.
 REQUEST_NOT_MET = "not_as_asked"
 # Reasons of failures that another attempt may avoid.
 TRANSIENT_FAILURES = ("killed", "timeout", "preempted", "node_failed", "cancelled", REQUEST_NOT_MET)
@@ -33,20 +33,20 @@ class PreflightResult:
     """Result of checking, before any measurement, whether a benchmark case can run."""
 
     case: Case  # the case with all defaults filled in, or as written in the study if the check itself failed
-    inapplicable: tuple[str, str] | None  # (reason, text) of a "skipped" record if it cannot run
+    inapplicable: tuple[str, str] | None  # (reason, text) of the skip if the case cannot run, or None
     workload_digest: str | None  # hash of the source code of the differentiated function, or None if unknown
-    engine: tuple[tuple[str, str | None], ...] = ()  # (name, version) of each package in place of JAX
+    engine: tuple[tuple[str, str | None], ...] = ()  # (name, version) of each package of a peer
     failure: tuple[str, str] | None = None  # (reason, text) if the check itself failed
 
     @property
     def environment_key(self) -> tuple:
-        """Return (workload digest, package versions). Cases with equal keys have equal environments."""
+        """Return (workload digest, peer versions). Cases with equal keys have equal environments."""
         return self.workload_digest, self.engine
 
 
 @dataclass(frozen=True)
 class ScheduledCase:
-    """One attempt to run a benchmark case in one replicate, a repetition of the study."""
+    """An attempt to run a benchmark case in one replicate. A replicate is a repetition of the study."""
 
     preflight: PreflightResult  # the case, with the result of its preflight check
     order: int  # position of the case in the shuffled order of its replicate
@@ -60,20 +60,20 @@ class ScheduledCase:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number), which identifies the measurement in all of its attempts."""
+        """Return (case key, replicate number). All attempts at one measurement have the same key."""
         return self.case.key, self.replicate
 
     def identity(self, environments: Mapping[tuple, Environment]) -> Identity:
-        """Return (case key, digest of the planned environment, replicate).
+        """Return (case key, digest of the planned environment, replicate number).
 
-        `environments` are the planned ones, by `PreflightResult.environment_key`.
+        `environments` maps each `PreflightResult.environment_key` to the planned environment.
         """
         return self.case.key, environments[self.preflight.environment_key]["digest"], self.replicate
 
     def record_without_result(
         self, environment: Environment, settings: RunSettings, status: str, reason: str, text: str
     ) -> Record:
-        """Return a record without measurements, for a case that no worker has recorded."""
+        """Return a record without measurements for a case that no worker has recorded."""
         return Record(
             self.case, status, environment, order=self.order, order_seed=settings.order_seed,
             attempt=self.attempt, replicate=self.replicate, reason=reason, text=text,
@@ -82,9 +82,9 @@ class ScheduledCase:
 
     @property
     def session_key(self) -> tuple:
-        """Return a hashable key. Cases with different keys must not share a worker process.
+        """Return a hashable key. Only cases with equal keys may share a worker process.
 
-        The key contains, in addition to the replicate:
+        The key contains, in addition to the replicate number:
 
         - the engine, because a peer package may abort the process or start threads,
         - the number of devices, because a CPU process is bound to one core per device,
@@ -99,18 +99,18 @@ class ScheduledCase:
 class Schedule:
     """The cases that a run will execute or only record, and counts of all other cases."""
 
-    sessions: tuple[tuple[ScheduledCase, ...], ...]  # cases to execute, divided by worker process
+    sessions: tuple[tuple[ScheduledCase, ...], ...]  # cases to execute, grouped by worker process
     skips: tuple[ScheduledCase, ...]  # inapplicable cases, to be recorded as skipped
-    done: int  # number of cases that have a result, which is an "ok" record or a lasting "skipped" record
+    done: int  # number of cases that have a result, as defined at the top of this module
     machine: Machine  # nodes and devices on which the cases run
-    environments: dict[tuple, Environment]  # planned, by `PreflightResult.environment_key`
+    environments: dict[tuple, Environment]  # planned environments by `PreflightResult.environment_key`
     queued: int = 0  # number of cases that another submission will run
     lost: int = 0  # number of failed cases that have no attempts left
     failures: tuple[ScheduledCase, ...] = ()  # cases whose preflight check failed, to be recorded as failed
 
     @property
     def missing(self) -> int:
-        """Return the number of cases that the run will execute. Each replicate of a case counts."""
+        """Return the number of cases to execute. Each replicate of a case is counted separately."""
         return sum(len(session) for session in self.sessions)
 
 
@@ -120,8 +120,8 @@ def make_schedule(
 ) -> Schedule:  # fmt: skip
     """Return the schedule of the cases that have no result yet.
 
-    A result is an "ok" record or a lasting "skipped" record in the planned environment. Replicates run one
-    after another, each in a different shuffled order.
+    A result is a record in the planned environment that is "ok" or "skipped". A skip does not count if its
+    reason may no longer apply. Replicates run one after another, each in a different random order.
 
     Args:
         results: Preflight results of all cases.
@@ -130,7 +130,7 @@ def make_schedule(
             comparison, a case has a result only if its samples were interleaved with those of a valid
             baseline record.
         queued: (case key, replicate) of each case that another submission will run.
-        retry: Whether to run cases that have no attempts left once more.
+        retry: Whether to run each case that has no attempts left once more.
     """
     keys = {preflight.environment_key for preflight in results}
     environments = {key: planned_environment(machine, settings, key) for key in keys}
@@ -201,14 +201,17 @@ def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> 
 class History:
     """Outcomes of previous attempts at cases."""
 
-    good: set[Identity]  # have an "ok" record, or a "skipped" record with a lasting reason
+    good: set[Identity]  # identities with an "ok" record, or a skip for a reason that still applies
     temporary_skips: set[Identity]  # identities that were skipped for a reason that may no longer apply
     final: set[Identity]  # identities with a failure that another attempt would repeat
-    attempts: Counter[Identity]
+    attempts: Counter[Identity]  # number of attempts, without failures for the reason `REQUEST_NOT_MET`
     recorded: set[tuple[Identity, int]]  # (identity, attempt number) of each attempt that has a record
 
     def is_exhausted(self, identity: Identity, settings: RunSettings) -> bool:
-        """Return whether another attempt would fail again or exceed the attempts of the settings."""
+        """Return whether a case has no attempts left. If `settings.attempts` is None, return False.
+
+        A case has none left if another attempt would repeat its failure, or if it has reached the limit.
+        """
         limit = settings.attempts
         return limit is not None and (identity in self.final or self.attempts[identity] >= limit)
 
@@ -216,7 +219,7 @@ class History:
 def build_history(
     records: Iterable[Record], environments: Iterable[Environment], baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return the outcomes of previous attempts from the records that match a planned environment.
+    """Return the `History` of those records that match a planned environment.
 
     See `make_schedule` for `baseline`.
     """
@@ -235,16 +238,16 @@ def build_history(
 
 
 def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
-    """Return the set of `Record.setting` of all records that match a planned environment.
+    """Return the values of `Record.setting` in all records that match a planned environment.
 
-    `Record.setting` is a hash of the environment of a record, without the versions of peer packages.
+    `Record.setting` is a hash of the environment that does not include the versions of peers.
     """
     identities = _identity_matcher(environments)
     return frozenset(record.setting for record in records if identities(record))
 
 
 def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record], list[Identity]]:
-    """Return a function from a record to its identities, one for each planned environment it matches."""
+    """Return a function from a record to a list of identities, one per planned environment that matches."""
     planned_environments, digests = list(environments), dict[str, list[str]]()
 
     def identities(record: Record) -> list[Identity]:
@@ -261,7 +264,10 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return the preflight result, marked as inapplicable for a peer package on another platform than cpu."""
+    """Return the preflight result, marked as inapplicable if a peer would run on a platform other than cpu.
+
+    A result that is already inapplicable or failed is returned unchanged.
+    """
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
@@ -272,11 +278,11 @@ def study_manifest(
     name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: RunSettings,
     recorded_once: Collection[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the content of study.json, which describes the study that last used the results folder.
+    """Return the content of study.json as a dict. The file describes the last study in the results folder.
 
     Args:
         scaling: Scaling rules in the study: "strong", "weak", or both.
-        recorded_once: Keys of the cases that are recorded without being run, and have only one replicate.
+        recorded_once: Keys of the cases that are recorded without being run, in a single replicate.
     """
     replicates = dict.fromkeys(recorded_once, 1)
     return store.stamp() | {

@@ -1,4 +1,4 @@
-"""Main loop of a run in the launcher: interleave the cases, replace workers that die, and record failures."""
+"""Main loop `run_schedule` of the launcher: interleave cases, replace workers that die, record failures."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ from scaling.workers.transport import Transport
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
 _MAX_INTERLEAVED = 8  # number of cases that are prepared in one process at the same time
-_FINISH_SECONDS = 60.0  # timeout to write a record
+_FINISH_SECONDS = 60.0  # timeout to finish or discard a case
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -38,7 +38,7 @@ class VariantResults:
     variant: Variant
     folder: Path
     writer: store.Writer
-    environments: dict[tuple, dict[str, Any]]  # as last reported or planned, by `environment_key`
+    environments: dict[tuple, dict[str, Any]]  # last reported or planned one of each `environment_key`
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class WorkerOptions:
     """Options for starting workers, and environment fields to record."""
 
     transport: Transport | None = None  # how to start workers on other nodes, or None for this host
-    environment: Mapping[str, Any] = field(default_factory=dict)  # fields of every record
+    environment: Mapping[str, Any] = field(default_factory=dict)  # fields to add to every environment
     log_folder: Path | None = None  # folder for the standard error of the workers, or None
-    python: str = sys.executable
+    python: str = sys.executable  # Python interpreter of the workers
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class _Run:
     options: WorkerOptions
     between_groups: Callable[[], None] | None
     owner: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # identifies the claims on cores
-    groups_started: int = 0
+    groups_started: int = 0  # number of worker groups that were started
     out_of_memory: list[WorkItem] = field(default_factory=list)  # cases that ran out of memory
 
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
@@ -133,7 +133,7 @@ class _Run:
                     self._measure_groups(waiting, workers)
 
     def _group_comparable(self, session: Sequence[ScheduledCase]) -> Groups:
-        """Divide the cases of a session into groups, whose sampling will be interleaved.
+        """Divide the cases of a session into groups. The cases of one group are sampled in alternation.
 
         A group contains up to `_MAX_INTERLEAVED` cases of one problem, each once for every compared program.
         """
@@ -145,9 +145,9 @@ class _Run:
         ]
 
     def _measure_groups(self, waiting: Groups, workers: dict[int, WorkerGroup]) -> None:
-        """Measure groups of cases, and remove each group from `waiting`, until a worker must be replaced.
+        """Measure the groups in `waiting`, and remove them from it, until a worker must be replaced.
 
-        If a worker must be replaced, the unfinished cases of the group are added to `waiting` again.
+        The unfinished cases of a group are added to `waiting` again.
         """
         usable = True
         while waiting and usable:
@@ -192,7 +192,7 @@ class _Run:
         )
 
     def record_end(self, work: WorkItem, status: str, reason: str, text: str) -> None:
-        """Write a record with this status, reason, and text for a case that no worker has recorded."""
+        """Write a record with the given status, reason, and text for a case that no worker recorded."""
         results = self.results[work.variant]
         environment = results.environments[work.item.preflight.environment_key]
         if self.options.transport:
@@ -205,7 +205,7 @@ class _Run:
     def handle_event(self, work: WorkItem, event: dict[str, Any]) -> None:
         """Process an event of a worker. Pass "begin" and "end" of the first program to the listener.
 
-        Write the record that the event contains if no worker has written it. Raise OSError if that fails.
+        If the event contains an unwritten record, write the record. Raise OSError if writing fails.
         """
         item = work.item
         if line := event.pop("unwritten", None):
@@ -224,15 +224,15 @@ class _InterleavedCases:
     """A group of cases whose sampling is interleaved. All are prepared before the first is sampled."""
 
     run: _Run
-    workers: dict[int, WorkerGroup]  # by the index of a compared program
+    workers: dict[int, WorkerGroup]  # workers of each compared program by its index
     items: list[WorkItem]  # the cases, each once for every compared program
-    name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # the field `block` of records
+    name: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # field `block` of the records
     # Seconds spent on each case, limited by `case_seconds`.
     seconds_used: dict[WorkItem, float] = field(default_factory=lambda: defaultdict(float))
     last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
-    prepared: set[WorkItem] = field(default_factory=set)  # in the memory of their worker
-    ended: set[WorkItem] = field(default_factory=set)  # have a record
-    postponed: set[ScheduledCase] = field(default_factory=set)  # did not fit into memory with the others
+    prepared: set[WorkItem] = field(default_factory=set)  # cases in the memory of their worker
+    ended: set[WorkItem] = field(default_factory=set)  # cases that have a record
+    postponed: set[ScheduledCase] = field(default_factory=set)  # cases too large to be in memory with others
 
     @property
     def has_single_case(self) -> bool:
@@ -287,7 +287,7 @@ class _InterleavedCases:
         return [work for work in self.items if work not in self.ended and work.item not in self.postponed]
 
     def _handle_death(self, death: WorkerDied) -> None:
-        """Record the case of the last request as failed, because its worker died.
+        """Record the case of the last request as failed, unless its worker recorded the case before it died.
 
         If memory ran out and the group has other cases, the case is postponed instead, because it may fit
         into memory alone.
@@ -311,7 +311,7 @@ class _InterleavedCases:
         return [record for record in records if record.key == work.item.case.key]
 
     def _prepare(self, work: WorkItem) -> None:
-        """Request a worker to build and check a case, or skip it if a case no larger ran out of memory."""
+        """Request a worker to prepare a case. Skip the case if one that is no larger ran out of memory."""
         item = work.item
         candidates = (other.item.case for other in self.run.out_of_memory if other.variant == work.variant)
         if smaller := next((case for case in candidates if _is_no_larger(case, item.case)), None):
@@ -329,7 +329,10 @@ class _InterleavedCases:
         )  # fmt: skip
 
     def _request(self, work: WorkItem, action: str, **fields: Any) -> dict[str, Any]:
-        """Send a request for a case, and return the reply. The timeout is the remaining time of the case."""
+        """Send a request for a case to its workers, and return the last event, which is the reply.
+
+        The timeout is the remaining time of the case, or `_FINISH_SECONDS` to finish or discard the case.
+        """
         self.last_request, began, event = (work, action), time.monotonic(), {}
         remaining = self.run.settings.case_seconds - self.seconds_used[work]
         seconds = _FINISH_SECONDS if action in ("finish", "forget") else max(remaining, 0.001)

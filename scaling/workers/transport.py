@@ -1,4 +1,4 @@
-"""Transports to other nodes: start workers as srun steps of a Slurm allocation, or through ssh."""
+"""Classes `SrunSteps` and `SshShells`: commands that start workers on other nodes, by srun or by ssh."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from scaling.core.case import Refusal
 from scaling.core.environment import last_line
 from scaling.workers.machine import ProcessShape
 
-# Prefixes of variables through which srun inherits the request of the job. A step has its own request.
+# Prefixes of the environment variables through which a job step would inherit options of the job.
 _JOB_VARIABLES = (
     "SLURM_GPUS", "SLURM_GRES", "SLURM_TRES", "SLURM_CPU_BIND", "SLURM_CPUS_PER", "SLURM_MEM",
     "SLURM_NTASKS", "SLURM_TASKS_PER", "SLURM_DISTRIBUTION", "SLURM_HINT", "SLURM_EXPORT_ENV", "SLURM_EXACT",
@@ -28,12 +28,12 @@ _CAUSES = {  # text in a message of srun or slurmstepd -> reason of the record
 
 
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
-    """Return why Slurm ended a job step, as (reason, line of output), or None if the output does not say.
+    """Return the cause of a failed job step as (reason, explanation), or None if no line states a cause.
 
     The reason is a code for records, such as "timeout".
 
     Args:
-        lines: Lines of standard error of srun, slurmstepd, and JAX's coordination service.
+        lines: Lines that srun, slurmstepd, and JAX's coordination service wrote to standard error.
     """
     causes = ((reason, line) for line in lines for text, reason in _CAUSES.items() if text in line.lower())
     no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # JAX coordination service
@@ -43,9 +43,9 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
 
 @dataclass(frozen=True)
 class Transport:
-    """A way to start worker processes on other nodes."""
+    """Base class of the ways to start worker processes on other nodes."""
 
-    nodes: tuple[str, ...]  # their names
+    nodes: tuple[str, ...]  # names of the nodes
 
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
@@ -53,7 +53,7 @@ class Transport:
         """Return the commands that start the workers of a case: one per worker, or one for all workers.
 
         Args:
-            shape: Number of devices, nodes, and processes of the case.
+            shape: Numbers of devices, nodes, and processes of the case.
             worker: Command of a single worker.
             variables: Environment variables of the launcher.
         """
@@ -61,7 +61,7 @@ class Transport:
 
 
 def without_job_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables without those from which srun would inherit options of the job."""
+    """Return the environment variables without those that would pass options of the job to a job step."""
     return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
 
 
@@ -71,7 +71,7 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
     Args:
         option: Name of the option: "gres", "gpus_per_node", or "gpus_per_task".
         gres: Name of the GPU resource in Slurm, with or without its type: "gpu" or "gpu:h100".
-        shape: Number of devices, nodes, and processes of the case.
+        shape: Numbers of devices, nodes, and processes of the case.
     """
     if option == "gres":
         return {"gres": f"{gres}:{shape.devices // shape.nodes}"}
@@ -94,7 +94,7 @@ class SrunSteps(Transport):
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return a list with one srun command, which starts all workers and passes its input to each."""
+        """Return a list with one srun command that starts all workers and sends its input to each."""
         per_process = shape.devices // shape.processes
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
             resources = [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
@@ -116,17 +116,17 @@ class SrunSteps(Transport):
 
 @dataclass(frozen=True)
 class SshShells(Transport):
-    """A transport that starts workers through a remote shell, a command to which the host name is added.
+    """A transport that starts each worker by a separate remote shell command, by default ssh.
 
     The current folder of the launcher must exist under the same path on each host.
     """
 
-    shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")
+    shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")  # followed by the host name and the command
 
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return one remote shell command per worker. It sets the environment variables that JAX reads."""
+        """Return one remote shell command per worker. Each sets the variables with `_FORWARDED` prefixes."""
         forwarded = [f"{n}={variables[n]}" for n in sorted(variables) if n.startswith(_FORWARDED)]
         commands = []
         for host in self.nodes[: shape.nodes]:
@@ -151,15 +151,15 @@ def allocated_nodes() -> tuple[str, ...]:
 
 
 def cpus_per_node() -> int | None:
-    """Return the number of CPUs of the current Slurm job on a node, or None outside a job.
+    """Return the number of CPUs per node of the current Slurm job, or None outside a job.
 
-    If the nodes differ, the smallest number is returned.
+    If the nodes of the job differ, return the smallest number.
     """
     text = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # such as 4(x2),2
     return min(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", text)), default=None)
 
 
 def cpus_per_gpu() -> float | None:
-    """Return the number of CPUs per GPU on a node of the current Slurm job, or None without GPUs."""
+    """Return the number of CPUs per GPU of the current Slurm job, or None if there is no job or no GPU."""
     cpus, gpus = cpus_per_node(), int(os.environ.get("SLURM_GPUS_ON_NODE") or 0)
     return cpus / gpus if cpus and gpus else None

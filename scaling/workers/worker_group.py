@@ -30,7 +30,7 @@ _INTERMEDIATE = ("here", "begin", "meet", "waiting")  # events that are not repl
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to start workers: this checkout, or another revision, interpreter or set of flags to compare."""
+    """A program that workers run: this checkout, or another revision, interpreter or set of flags."""
 
     name: str = "this"
     python: str = sys.executable
@@ -40,7 +40,7 @@ class Variant:
 
 
 class WorkerDied(Exception):
-    """Raised if a worker process ends or exceeds its time limit.
+    """Raised if a worker process ends, refuses to continue, or exceeds its time limit.
 
     `reason` is a code for records, such as "timeout".
     """
@@ -116,7 +116,7 @@ def open_worker_group(
     remote: Transport | None = None, log: Path | None = None,
     report_wait: Callable[[list[int]], None] = lambda _: None,
 ) -> Iterator[WorkerGroup]:  # fmt: skip
-    """Start the workers of a case, and yield them as a `WorkerGroup`. They end when the context exits.
+    """Start the workers of a case and yield a `WorkerGroup`. The workers end when the context exits.
 
     Args:
         header: Settings that each worker receives as its first line, such as the JAX platform.
@@ -159,7 +159,7 @@ def open_worker_group(
 
 
 def _wait_for_start(group: WorkerGroup, report_wait: Callable[[list[int]], None]) -> None:
-    """Wait until the workers are ready. Send them the address of the coordinator, which rank 0 chooses."""
+    """Wait until the workers are ready. Send the coordinator address that rank 0 chooses to all workers."""
     responded = False
     try:
         for event in group.receive(_START_SECONDS):
@@ -175,7 +175,11 @@ def _wait_for_start(group: WorkerGroup, report_wait: Callable[[list[int]], None]
 
 
 def _filter_worker_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines that best explain the end of a worker: its own, or specific ones of srun and ssh."""
+    """Return the lines of standard error that best explain why a worker ended.
+
+    These are the lines of the worker itself or, if there are none, the specific messages of srun and ssh. If
+    there are no specific messages either, all lines are returned.
+    """
     output = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
     if child_process.last_line(output):
         return output

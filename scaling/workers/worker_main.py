@@ -1,4 +1,4 @@
-"""Entry point of a worker process: before JAX is imported, read the header and bind the process to cores.
+"""Function `main` of a worker process: read the settings of the case, bind to CPU cores, and start JAX.
 
 `python -m scaling.worker` needs jax, numpy, and the standard library only. The launcher is the process that
 started the worker. The launcher writes JSON objects to the worker's standard input, one per line: first a
@@ -9,13 +9,13 @@ header with settings, and then requests about benchmark cases, each identified b
     {"do": "finish", "key": ...}         write the record of the case; reply "end"
     {"do": "forget", "key": ...}         discard the case as if it had not begun; reply "forgotten"
 
-The reply "turn" contains whether the samples suffice. The reply "later" means that the case does not fit into
-memory together with the other cases. With these requests, the launcher can interleave the turns of cases that
-are to be compared.
+The reply "turn" states whether the case has enough samples. The reply "end" means that the case has ended.
+The reply "later" means that the case does not fit into memory together with the other cases. With these
+requests, the launcher can interleave the turns of cases that are to be compared.
 
 If several processes share the devices of a case, all of them receive the same requests, and rank 0 replies.
-They connect at an address that rank 0 chooses and the launcher distributes. Rank 0 writes the records to a
-new file of the results folder.
+Rank 0 chooses the address of the `jax.distributed` coordinator, and the launcher sends it to all processes.
+Rank 0 writes the records to a new file of the results folder.
 """
 
 import contextlib
@@ -45,11 +45,11 @@ def main() -> int:
     """Run this worker process: bind it to cores, start JAX, and execute requests until standard input ends.
 
     Returns:
-        Exit status: 0, or 1 if the devices or cores are not as requested.
+        The exit status: 1 if the requested devices or cores are not available, and otherwise 0.
     """
     channel = event_channel.open_channel()
     header = json.loads(channel.requests.readline())
-    # srun passes the same header to all workers, so that their ranks are in the environment.
+    # srun sends the same header to all workers. Slurm sets the rank of each worker in its environment.
     rank = header.get("rank", int(os.environ.get("SLURM_PROCID", "0")))
     if "parent" in header:
         event_channel.die_with_parent(header["parent"])
@@ -99,7 +99,10 @@ def _die_with_launcher(pipe: int) -> None:
 def _bind_to_cores(
     header: dict[str, Any], rank: int, send_event: Callable[..., None]
 ) -> Iterator[list[int] | None]:
-    """Bind this process to CPU cores before JAX starts threads. Yield the cores, or None if unbound."""
+    """Bind this process to its CPU cores, and yield their numbers. JAX must not have started threads yet.
+
+    Yield None without binding the process if the platform is not "cpu" or if the header disables binding.
+    """
     if header["platform"] != "cpu" or not header["bind"]:
         yield None
         return
@@ -123,7 +126,7 @@ def _bind_to_cores(
 
 
 def _find_free_address(nodes: int) -> str:
-    """Return a "host:port" address of this host for `jax.distributed`, with a port that is free."""
+    """Return an address of this host with a free port, as "host:port", for `jax.distributed`."""
     with socket.socket() as probe:
         probe.bind(("", 0))
         host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or os.uname().nodename

@@ -12,14 +12,14 @@ not timed on a current version of Julia. Enzyme and DifferentiationInterface hav
 fails with one of these two, the cause may be an error in `measure.jl`. Every result is checked.
 
 `compile_seconds` is the time to prepare a case (configurations and tapes) plus the time of the first call,
-which compiles. It includes neither the start of Julia nor the loading of packages. The timing samples are
-taken by BenchmarkTools, which warms up and repeats short calls. It stops after a number of samples or after a
-time, but unlike the other engines not at a width of the confidence interval.
+including compilation, but neither the start of Julia nor the loading of packages. The timing samples are
+taken by BenchmarkTools. BenchmarkTools warms up and repeats short calls. In contrast to the other engines,
+it stops only after a number of samples or a time, not at a width of the confidence interval.
 
 `jit` affects only ReverseDiff, directly or through DifferentiationInterface: true compiles a tape for every
-point, and false records a tape at each call. `poisson` with batch=whole has additional formulations, which
-are taken from a forum thread on Julia. The default is `broadcast`. The value of `rbf` with variant=source is
-computed on a single thread as a matrix of all points. In all other cases, the points are divided among
+point, and false records a tape at each call. `poisson` with batch=whole has additional formulations from a
+forum thread on Julia. The default is `broadcast`. On a single thread, the value of `rbf` with variant=source
+is computed as a matrix of all points. In all other cases with batch=vmap, the points are divided among
 threads.
 """
 
@@ -88,9 +88,10 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def versions(system: str) -> dict[str, str | None]:
-    """Return the versions of Julia and of each package that a system such as "ForwardDiff" loads, by name.
+    """Return a dict with the version of Julia and of each package that a system loads, by name.
 
-    The key for Julia is "julia". The version of a package that is not installed is None.
+    `system` is a name such as "ForwardDiff". The key for Julia is "julia". The version of a package that is
+    not installed is None.
     """
     match = re.search(r"(\d+\.\d+\.\S+)", _command_output("julia", "--version"))
     if not match:
@@ -111,9 +112,9 @@ def _command_output(*command: str) -> str:
 
 
 def _installed_versions(julia: str) -> dict[str, str | None]:
-    """Return the version of each package in the environment of a version of Julia, such as "1.11.2", by name.
+    """Return a dict from the name to the version of each package that is installed for a version of Julia.
 
-    They are read from the manifest file that Julia uses: the manifest of its minor version, such as
+    The versions are read from the manifest file that Julia uses: the manifest of its minor version, such as
     Manifest-v1.11.toml, or else Manifest.toml. A file with the prefix "Julia" takes precedence.
     """
     minor = ".".join(julia.split(".")[:2])
@@ -148,7 +149,7 @@ def install() -> None:
 def prepare(
     case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
 ) -> Prepared:
-    """Start a Julia process, and return a `Prepared` object whose `call` computes the derivative in it."""
+    """Start a Julia process, and return a `Prepared` object that computes the derivative in this process."""
     julia = _Julia(case.engine.partition("/")[2], threads)
     is_value = case.ad_mode.is_value
     is_summed = bool(workload.reduce) and not is_value
@@ -196,7 +197,7 @@ class _Julia:
         weakref.finalize(self, _close, self._process, folder)
 
     def write_input(self, name: str, array: np.ndarray) -> dict[str, Any]:
-        """Write an array to a binary file, and return its name, file, shape and dtype as sent to Julia."""
+        """Write an array to a binary file. Return a dict that describes the file for a request to Julia."""
         file = self.folder / f"{name}.bin"
         np.ascontiguousarray(array).tofile(file)
         return {"name": name, "file": str(file), "shape": array.shape, "type": array.dtype.name}
