@@ -122,6 +122,8 @@ def describe_fastest(findings: Findings) -> list[str]:
 def _describe_kind(case: Case) -> str:
     if case.kind != "case" or case.engine != "jax":
         return case.engine if case.kind == "case" else "what the machine can do"
+    if case.mode == AUTO:
+        return "the method chosen by mode=auto"
     return "values" if case.ad_mode.is_value else "derivatives written by hand"
 
 

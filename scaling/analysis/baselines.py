@@ -221,7 +221,7 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
     )
 
 
-def count_refused(curve: Curve) -> int:
+def count_omitted(curve: Curve) -> int:
     """Return the number of device counts that `efficiency_breakdowns` omits because a time is too short.
 
     A time is too short if an empty call takes at least as long. If the time on one device is too short, all

@@ -290,7 +290,7 @@ def trend(samples: Sequence[float]) -> float | None:
     The change is a fraction of the median of all samples. Return None if Spearman's rank correlation with the
     sample index is not significant at the 0.1 % level, or if there are fewer than three samples.
     """
-    ranks, count = _centred_ranks(samples), len(samples)
+    ranks, count = _centered_ranks(samples), len(samples)
     if count < 3 or not ranks.any():
         return None
     correlation = abs(float(np.corrcoef(ranks, range(count))[0, 1]))
@@ -325,10 +325,10 @@ def spread_factor(samples: Sequence[float]) -> float:
 
 
 def _lag_one_correlation(samples: Sequence[float]) -> float:
-    ranks = _centred_ranks(samples)
+    ranks = _centered_ranks(samples)
     return 1 - float((np.diff(ranks) ** 2).sum()) / (2 * float(ranks @ ranks)) if ranks.any() else 0.0
 
 
-def _centred_ranks(samples: Sequence[float]) -> Any:
+def _centered_ranks(samples: Sequence[float]) -> Any:
     _, index, counts = np.unique(samples, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[index] - (len(samples) + 1) / 2

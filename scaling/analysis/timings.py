@@ -16,7 +16,7 @@ from scaling.core.formatting import count_of, format_duration, format_number
 from scaling.core.record import COMPILING_STAGES, Record
 from scaling.core.store import latest
 
-FLOORS = 10  # a time shorter than this many empty calls is mostly dispatch latency
+LEAST_EMPTY_CALLS = 10  # a time shorter than this many empty calls is mostly dispatch latency
 # Reasons why a time may not be reliable, in the words of all tables, sentences and warnings.
 SHORT, ONE_PROCESS = "shorter than ten empty calls", "measured in one process"
 DISTURBED = 0.2  # largest fraction of disturbed samples in a reliable time
@@ -115,7 +115,7 @@ def dispatch_floor(timing: Timing) -> float:
 def near_floor(timing: Timing) -> float | None:
     """Return the time of an empty call in seconds if a timing is shorter than ten of them, otherwise None."""
     floor = dispatch_floor(timing)
-    return floor if timing.median < FLOORS * floor else None
+    return floor if timing.median < LEAST_EMPTY_CALLS * floor else None
 
 
 def is_empty_call(timing: Timing) -> bool:
@@ -146,9 +146,9 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
     """Return the reasons why `fast` may not be faster than `slow`, such as 'measured in one process'."""
     floor = max(map(dispatch_floor, (fast, slow)))
     reasons = []
-    if fast.median < FLOORS * floor:
+    if fast.median < LEAST_EMPTY_CALLS * floor:
         reasons.append(SHORT)
-    elif slow.median - fast.median < FLOORS * floor:
+    elif slow.median - fast.median < LEAST_EMPTY_CALLS * floor:
         reasons.append("they differ by less than ten empty calls")
     if min(fast.replicates, slow.replicates) < 2:
         reasons.append(ONE_PROCESS)
