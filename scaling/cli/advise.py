@@ -47,14 +47,14 @@ _DTYPES = (*DTYPES, "int8", "int16", "int32", "int64", "uint8", "uint16", "uint3
 _FIELDS_OF_FUNCTION = ("wrt", "target", "devices", "hardware")
 _FIELDS_OF_WORKLOAD = (*VIEWS["problem"], "formulation", "memory_limit", "mode", "devices", "hardware")
 _COLUMNS = ["method", "devices", "predicted_seconds", "measured_seconds", "memory_bytes", "left_out"]
-_FORMATS: dict[str, Callable[[Any], str]] = {  # by the last word of the name of a column
+_FORMATS: dict[str, Callable[[Any], str]] = {  # last word of a column name -> formatter
     "seconds": format_duration, "bytes": format_bytes,
 }  # fmt: skip
 Job = dict[str, Any]
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Print the advice for the function or workload in the arguments, and return exit status 0."""
+    """Print how to differentiate the given function or workload fastest, and return exit status 0."""
     if not words or {"-h", "--help"} & set(words):
         console.print(escape(HELP), highlight=False)
         return OK
@@ -65,7 +65,7 @@ def execute(words: list[str], console: Console) -> int:
     is_measured = job["budget"] and not job["hardware"]
     how = f"measured for {job['budget']:g} s" if is_measured else "by compiling alone"
     print_lines(console, [f"{job['name']} on {where}, devices={job['devices']}: {how}"])
-    # On a CPU, each number of devices has a process of its own, which is bound to as many cores.
+    # On a CPU, each number of devices gets a separate process that is bound to one core per device.
     groups = [[count] for count in job["devices"]] if is_bound else [job["devices"]]
     share = job["budget"] / len(groups)
     seconds = [_run_in_process(job | {"devices": group, "budget": share}, is_bound) for group in groups]
@@ -79,7 +79,7 @@ def execute(words: list[str], console: Console) -> int:
 
 
 def _read_job(words: Sequence[str]) -> Job:
-    """Parse the arguments into a dict with the problem, the device counts, the hardware and the budget."""
+    """Parse the arguments into a dict with the function or case, device counts, hardware and time budget."""
     functions, inputs, fields = _sort_words(words)
     stated = [len(functions), bool(inputs["--points"]), "workload" in fields]
     if stated not in ([1, True, False], [0, False, True]):
@@ -115,9 +115,10 @@ def _read_job(words: Sequence[str]) -> Job:
 
 
 def _sort_words(words: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]], dict[str, str]]:
-    """Return the functions 'FILE.py:NAME', the inputs and the fields, such as target=hessian.
+    """Divide the arguments into functions, inputs and fields, and return these three groups.
 
-    The inputs are a dict from "--points" and "--shared" to a dict from input name to (shape, dtype).
+    A function has the form FILE.py:NAME. The inputs are a dict from the option ("--points" or "--shared") to
+    a dict from input name to (shape, dtype). The fields, such as target=hessian, are a dict of strings.
     """
     fields: dict[str, str] = {"budget": "30"}
     inputs: dict[str, dict[str, Any]] = {"--points": {}, "--shared": {}}
@@ -150,7 +151,7 @@ def _parse_shape(option: str, text: str) -> dict[str, tuple[tuple[int, ...], str
 
 
 def _advise_or_refuse(job: Job) -> float:
-    """Call `_advise`. Raise `Refusal` if the function ends its process or raises a root exception."""
+    """Return `_advise(job)`. Raise `Refusal` if the user's function raises SystemExit or the like."""
     try:
         return _advise(job)
     except (Exception, KeyboardInterrupt):
@@ -160,7 +161,7 @@ def _advise_or_refuse(job: Job) -> float:
 
 
 def _run_in_process(job: Job, is_bound: bool) -> float:
-    """Run `_advise` in a new process. On a CPU (`is_bound`), it is bound to one core per device."""
+    """Run `_advise` in a new process and return its result. If `is_bound`, use one CPU core per device."""
     count, usable = job["devices"][0], cores.usable_cores()
     if is_bound and not (type(count) is int and 0 < count <= len(usable)):
         raise Refusal(
@@ -174,7 +175,7 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
         while True:
             try:
                 return future.result()
-            except KeyboardInterrupt:  # the process gets it too, and prints the advice so far
+            except KeyboardInterrupt:  # the new process receives Ctrl-C too, and prints its advice so far
                 if future.done():
                     raise KeyboardInterrupt("stopped before there was any advice") from None
             except BrokenProcessPool:
@@ -183,7 +184,7 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
 
 
 def _advise(job: Job) -> float:
-    """Print the advice, and return the time of one call of the best method in seconds, or 0 if unknown."""
+    """Print the advice. Return the time per call of the best method in seconds, or 0 if it is unknown."""
     if job["cores"]:  # bind the process before JAX is imported
         os.sched_setaffinity(0, job["cores"])
     import jax

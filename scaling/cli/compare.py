@@ -16,8 +16,8 @@ from scaling.core.case import Refusal
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Compare two results folders, print the changes, and return the exit status.
 
-    The exit status is 1 if a case became slower or failed, otherwise 0. Raise `Refusal` if the file of
-    --markdown cannot be written.
+    The exit status is 1 if a case became slower or failed, otherwise 0. Raise `Refusal` if the file that
+    --markdown names cannot be written.
     """
     if args.markdown not in (None, "-"):
         file = Path(args.markdown)
@@ -38,7 +38,7 @@ def print_comparison(
 
     Args:
         margin: The relative difference below which two times count as equal, or None for the default of 0.01.
-        markdown: The file to write a Markdown table to, "-" to print only that table, or None.
+        markdown: The Markdown file to write, "-" to print only a Markdown table, or None for neither.
     """
     result = comparing.compare(a, b, comparing.MARGIN if margin is None else margin)
     if markdown == "-":

@@ -13,7 +13,7 @@ from scaling.report import export as exporting
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Write the results folder in the requested file formats, print the paths, and return exit status 0."""
+    """Export a results folder in the requested formats, print the file paths, and return exit status 0."""
     if args.output is not None and not args.output.strip():
         raise Refusal(f"--output must be a folder, such as --output tables, not {args.output!r}")
     output = Path(args.output) if args.output else None

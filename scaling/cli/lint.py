@@ -19,7 +19,7 @@ _COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"
 def execute(args: argparse.Namespace, console: Console) -> int:
     """Print the methodological problems of a results folder, and return the exit status.
 
-    The exit status is 1 if there is an error, or with --strict a warning. Otherwise it is 0.
+    The exit status is 1 if there is an error, or if --strict is given and there is a warning, otherwise 0.
     """
     folder = store.folder_of(args.folder)
     loaded = store.load(folder)

@@ -22,14 +22,14 @@ from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import format_wait, list_first
 from scaling.core.record import Record
 
-_SHORTEST = 4  # the shortest abbreviation of a key, in characters
-_MOST_NAMED = 3  # keys in an error message
-_MOST_LINES = 1000  # the last lines of a file
-_MOST_SHOWN = 3  # cases that are shown without --all
+_SHORTEST = 4  # minimum length of an abbreviated key, in characters
+_MOST_NAMED = 3  # maximum number of keys in an error message
+_MOST_LINES = 1000  # maximum number of lines shown, from the end of a file
+_MOST_SHOWN = 3  # maximum number of cases shown without --all
 
 
 class LogPart(NamedTuple):
-    """A section of the output: a title and a text, such as the path and the content of a log file."""
+    """A section of the output of `scaling logs`, such as the path and the content of a log file."""
 
     title: str
     text: str
@@ -37,18 +37,18 @@ class LogPart(NamedTuple):
 
 @dataclass(frozen=True)
 class KnownCases:
-    """The cases of a results folder, with their records (results of runs) and the submitted cluster tasks."""
+    """All cases of a results folder, their records (results of runs), and the submitted cluster tasks."""
 
     results: Path
     records: list[Record]
     tasks: list[TaskState]
     keys: dict[Path, set[str]]  # task file -> keys of its cases
-    cases: dict[str, Case]
-    lost: list[Record]  # records of cases that jobs lost, which the next run will write
+    cases: dict[str, Case]  # key -> case
+    lost: list[Record]  # "failed" records, not written yet, of cases that ended jobs did not finish
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the logs of the selected cases, by default the failed cases, and return exit status 0."""
+    """Print the logs of the cases that `select_keys` selects for the arguments, and return exit status 0."""
     known = load_cases(store.folder_of(args.folder))
     for number, part in enumerate(iterate_logs(known, select_keys(known, " ".join(args.key)), args.all)):
         if number:
@@ -61,7 +61,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def load_cases(results: Path) -> KnownCases:
     """Return the cases, records and cluster tasks of a results folder.
 
-    If the scheduler does not answer, the task states are read from the last query or from the task journals.
+    If the scheduler does not answer, the task states are read from files, and may be unknown.
     """
     tasks, _ = try_find_tasks(results)
     records = store.load(results).records
@@ -69,7 +69,7 @@ def load_cases(results: Path) -> KnownCases:
     cases |= {key: case for key, (case, _) in status.expected_cases(results, cases).items()}
     keys: dict[Path, set[str]] = {}
     for task in tasks:
-        with contextlib.suppress(Refusal):  # the file of the task is gone
+        with contextlib.suppress(Refusal):  # the task file is missing or malformed
             by_key = {item.case.key: item.case for item in submission_files.read_task(task.entry.path).items}
             keys[task.entry.path] = set(by_key)
             cases |= by_key
@@ -77,11 +77,11 @@ def load_cases(results: Path) -> KnownCases:
 
 
 def select_keys(known: KnownCases, given: str) -> list[str]:
-    """Return the keys of the cases whose logs are to be printed, most recent first.
+    """Return the keys of the cases whose logs `scaling logs` prints.
 
-    If `given` identifies one case, return its key. Otherwise return the keys of the failed cases. If no case
-    has failed, return the keys of all cases of the workload or, for "", the key of the case that a task began
-    last. Raise `Refusal` if no case matches.
+    If `given` identifies one case, return its key. If it is a workload, return the keys of the failed cases
+    of the workload, or of all its cases if none has failed. If it is "", return the keys of all failed cases,
+    or of the case that a task began last if none has failed. Raise `Refusal` if no case matches.
 
     Args:
         given: The label of one case, the beginning of its key (a hash), the name of a workload, or "".
@@ -103,9 +103,9 @@ def select_keys(known: KnownCases, given: str) -> list[str]:
 
 
 def iterate_logs(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
-    """Yield the log sections of several cases. A file that several cases share is yielded once.
+    """Yield the log sections of the given cases. A log file that several cases share is yielded once.
 
-    If `every` is true, yield all cases and all lines. Otherwise yield the first 3 cases and the last 1000
+    If `every` is true, include all cases and all lines. Otherwise include the first 3 cases and the last 1000
     lines of each file.
     """
     parts: dict[str, LogPart] = {}
@@ -118,10 +118,10 @@ def iterate_logs(known: KnownCases, keys: Sequence[str], every: bool = False) ->
 
 
 def find_key(known: KnownCases, given: str) -> str:
-    """Return the key of the only case whose label is `given` or whose key begins with `given`.
+    """Return the key of the case that `given` identifies.
 
-    If `given` consists of several words, it may also be the beginning of a label. The beginning of a key must
-    have at least 4 characters. Raise `Refusal` if no case matches or if several cases match.
+    `given` is the label of the case, the first words of its label (at least two), or the first characters of
+    its key (at least 4). Raise `Refusal` if no case matches or if several cases match.
     """
     words = " ".join(given.split())
     labels = {key: label(case) for key, case in known.cases.items()}
@@ -148,7 +148,7 @@ def find_key(known: KnownCases, given: str) -> str:
 
 
 def logs_of_case(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:
-    """Yield the log sections of one case: its attempts, its worker logs and its scheduler logs.
+    """Yield the log sections of one case: a list of its attempts, the worker logs, and the scheduler logs.
 
     If `every` is true, yield all lines of each file instead of the last 1000.
     """
@@ -219,7 +219,7 @@ def _list_worker_logs(task: TaskState, key: str) -> list[tuple[Path, str]]:
     """
     folder, name = task.entry.folder, task.entry.name
     workers = {(attempt.run, worker) for attempt in _attempts(task, key) for worker in attempt.workers}
-    if not workers and not task.open:  # the logs of all workers show why none started
+    if not workers and not task.open:  # these logs may show why no worker ran the case
         return [(path, "") for path in sorted(folder.glob(f"{name}.run-{task.journal.runs}/worker-*.log"))]
     cases = Counter((attempt.run, worker) for attempt in task.journal.attempts for worker in attempt.workers)
     return [

@@ -19,21 +19,21 @@ from scaling.core.environment import hide_secrets
 from scaling.study.hydra_options import Parser
 from scaling.workers.machine import AllocationLost
 
-_LONGEST = 1400  # characters of an error message
+_LONGEST = 1400  # maximum length of an error message, in characters
 _CONTINUES = "and the same command continues"
 
 
 def entry() -> None:
-    """Run the command-line interface and exit with the status that `main` returns."""
+    """Prepare the standard streams, run `main`, and exit with the status that it returns."""
     streams.prepare()
     sys.exit(main())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand, print an error as one line on standard error, and return the exit status.
+    """Run one subcommand, and return its exit status. Print an error as one line on standard error.
 
     Args:
-        argv: The arguments after the program name. By default these are the arguments of the command line.
+        argv: The arguments after the program name, or None for those in `sys.argv`.
     """
     console = Console(width=None if sys.stdout.isatty() else 140)
     for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
@@ -111,6 +111,6 @@ def _raise_interrupt(number: int, _frame: Any) -> None:
 
 
 def _exit_at_once(_signal: int, _frame: Any) -> None:
-    """End the process immediately at the second Ctrl-C. Finished records are already on disk."""
+    """Exit immediately at the second Ctrl-C. All finished records are already on disk."""
     os.write(2, b"scaling: stopped at once; every finished record is kept\n")
     os._exit(INTERRUPTED)

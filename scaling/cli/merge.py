@@ -26,11 +26,11 @@ from scaling.core.formatting import count_of
 from scaling.core.record import Record, to_line
 from scaling.core.record_reading import from_line
 
-DAMAGED = "damaged"  # the name of the folder for damaged lines
+DAMAGED = "damaged"  # subfolder of the output folder for damaged lines
 _STUDY = "study.json"
-_JOIN = " + "  # between the names of studies that differ
+_JOIN = " + "  # separator of the names of different studies
 _LOCK_SECONDS = 2.0
-_Records = dict[str, Record]  # the records of the output folder by digest
+_Records = dict[str, Record]  # digest of a record -> record in the output folder
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -62,7 +62,7 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     if names and _STUDY not in names and not any(name.endswith(".jsonl") for name in names):
         raise Refusal(f"{target} is not empty and holds no results: give a new folder with --output PATH")
     for path in (path for folder in folders for path in sorted(folder.glob("*.jsonl"))):
-        _read_bytes(path)  # raises for an unreadable file before anything is written
+        _read_bytes(path)  # raise `Refusal` for an unreadable file before writing any file
     with _lock_output_folder(target):
         return _copy_folders([each for each in folders if each.resolve() != target.resolve()], target)
 
@@ -108,7 +108,8 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> list[str]:
 def _copy_records(folder: Path, target: Path, records: _Records, damaged: set[str]) -> list[str]:
     """Copy the new records of a folder to the output folder, and return a summary as lines of text.
 
-    New damaged lines are copied to the subfolder `damaged`. `records` and `damaged` are extended.
+    New damaged lines are copied to the subfolder `damaged`. The new records are added to `records`, and the
+    digests of the new damaged lines to `damaged`.
     """
     counts: Counter[str] = Counter()
     for path in sorted(folder.glob("*.jsonl")):
@@ -144,7 +145,10 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _write_new_file(folder: Path, like: Path, lines: Sequence[bytes]) -> None:
-    """Write lines, if there are any, to a new file with the name of `like`, or that name and a digest."""
+    """Write lines to a new file with the name of the file `like`. If `lines` is empty, write no file.
+
+    If a file with this name exists, a digest is appended to the name.
+    """
     if lines:
         folder.mkdir(exist_ok=True)
         content, path = b"\n".join(lines) + b"\n", folder / like.name
@@ -158,12 +162,15 @@ def _digest(content: bytes) -> str:
 
 
 def _describe_omissions(folder: Path) -> list[str]:
-    """Return a line about variants, which are not copied, and one if a run may still add records."""
+    """Return lines of text about the results of a folder that are missing in the copy.
+
+    These are the subfolders `versus-*`, which are not copied, and records that unfinished runs may add.
+    """
     lines = []
     if variants := sorted(path.name for path in folder.glob("versus-*") if path.is_dir()):
         lines.append(f"{folder}: the other variant of its comparison is not copied: {', '.join(variants)}")
     entries = [entry for made in submission_files.read_submissions(folder) for entry in made.entries]
-    events = [read_journal(entry.path).last_event for entry in entries]  # no scheduler query
+    events = [read_journal(entry.path).last_event for entry in entries]  # without a query
     if count := sum(event not in ("ended", "stopped") for event in events):
         advice = "jobs are not copied, merge again after they end"
         lines.append(f"{folder}: {count_of(count, 'task')} of its jobs may still run; {advice}")
@@ -182,9 +189,10 @@ def _is_locked(folder: Path) -> bool:
 
 
 def _unite_studies(folders: Sequence[Path], target: Path) -> list[str]:
-    """Write the study.json of the output folder, and return a line for each difference between the studies.
+    """Merge the studies of several folders into the study.json of the output folder. Return remarks.
 
     The first title is kept. The fields `order_seed` and `sampling` are None if the studies differ in them.
+    There is a remark if the titles differ, and one if the sampling settings differ.
     """
     studies = [study for study in (store.read_json(f / _STUDY) for f in folders) if isinstance(study, dict)]
     if not studies:

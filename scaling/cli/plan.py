@@ -17,9 +17,9 @@ from scaling.study.compose import compose
 
 
 def execute(words: list[str], console: Console) -> int:
-    """Plan every study that the arguments select, and return the largest exit status.
+    """Compile the cases of each selected study, predict their run times, and write reports.
 
-    To plan a study is to compile its cases and to predict their run times.
+    Return the largest exit status of the studies. It is 1 if a case failed, otherwise 0.
     """
     if not words or {"-h", "--help"} & set(words):
         console.print(escape(plan_study.HELP), highlight=False)

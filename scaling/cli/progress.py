@@ -12,16 +12,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from scaling.core.formatting import count_of, format_duration, format_wait
 
-_FIRST_SECONDS, _LONGEST_SECONDS = 5.0, 60.0  # intervals between plain lines, doubled each time
+_FIRST_SECONDS, _LONGEST_SECONDS = 5.0, 60.0  # first and longest interval between plain lines
 
 _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "red"}
 
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Context manager that yields a callback for (number of checked cases, number of all cases).
+    """Return a context manager that yields a callback to show how many cases have been checked.
 
-    The progress is shown as a live bar on a terminal, and otherwise as plain lines at increasing intervals.
+    The callback takes the number of checked cases and the number of all cases. On a terminal, it updates a
+    live bar. Otherwise, it prints plain lines at increasing intervals.
     """
     bar = Progress(
         SpinnerColumn(), TextColumn("examining cases"), BarColumn(bar_width=24), MofNCompleteColumn(),
@@ -45,10 +46,11 @@ def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
 def display(
     console: Console, names: dict[str, str], total: int, skips: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Context manager that shows the progress of a run, as a live bar or as one line per case.
+    """Return a context manager that yields a callback to show the progress of a run, and a counter.
 
-    The live bar is shown on a terminal only. The context manager yields two values: a callback, which must be
-    called with each event of the run, and a counter of the ended cases by status.
+    The callback must be called with each event of the run. On a terminal, it updates a live bar, and prints a
+    line for each skipped or failed case. Otherwise, it prints a line for each ended case. The counter has the
+    number of ended cases by status.
 
     Args:
         names: A dict from the key of a case to the label to show.

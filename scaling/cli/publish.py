@@ -15,15 +15,15 @@ from scaling.wandb.settings import TrackingSettings
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Upload a results folder to Weights & Biases, and return the exit status: 1 if an upload failed."""
+    """Upload a results folder to Weights & Biases. Return exit status 1 if a step failed, otherwise 0."""
     options = {name: getattr(args, name) for name in ("project", "entity", "mode", "dashboard")}
     settings = TrackingSettings.from_config(options)
     return OK if publish_folder(store.folder_of(args.folder), settings, console) else FAILED
 
 
 def publish_folder(folder: Path, settings: TrackingSettings, console: Console) -> bool:
-    """Upload a results folder, print the outcome, and return whether every upload succeeded."""
-    with contextlib.suppress(OSError):  # errors of publishing never fail a study
+    """Upload a results folder to Weights & Biases, print the outcome, and return whether it succeeded."""
+    with contextlib.suppress(OSError):  # pictures that cannot be written do not prevent the upload
         files.draw_report_pictures(folder)
     published = publish(folder, settings)
     print_lines(console, published.lines)

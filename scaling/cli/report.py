@@ -53,11 +53,13 @@ def conclude(
     loaded: store.Loaded | None = None,
     efficiency: float = findings.EFFICIENCY,
 ) -> Findings:
-    """Write the HTML report of a folder unless it is up to date, print a summary, and return the findings.
+    """Write the HTML report of a results folder unless it is up to date, and print a summary.
+
+    Return the `Findings` of the folder: its records, and the curves and fits derived from them.
 
     Args:
         only: The hashes of the environments to summarize. If empty, all environments are summarized.
-        brief: Whether to fit the summary on one screen, without the table and the curves.
+        brief: Whether to print a summary that fits on one screen, without the table and the curves.
         loaded: The records of the folder, or None to read them.
         efficiency: The parallel efficiency that the recommended device count must reach, from 0 to 1.
     """
@@ -85,9 +87,9 @@ def conclude(
 
 
 def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
-    """Return a "failed" record for each case that a cluster job did not finish before its end.
+    """Return a "failed" record for each case that an ended cluster job left without a record.
 
-    These records are not in the folder yet. The next `scaling run` writes them.
+    The records are not written. The next `scaling run` writes them.
     """
     if not (folder / SUBMISSIONS).is_dir():
         return []

@@ -1,7 +1,7 @@
 """Implement `scaling run`: compose the studies with Hydra, and run, report, compare and publish each one.
 
-A study is read, its cases are checked and scheduled, and the missing ones run here or are submitted to a
-cluster by submit.py.
+The cases of a study are checked and scheduled. Those without a result are run directly, or submit.py submits
+them as cluster jobs.
 """
 
 import contextlib
@@ -49,12 +49,12 @@ class StudyRun:
     title: str | None
     settings: RunSettings
     cluster: ClusterSettings
-    machine: Machine
-    folder: Path
-    cells: list[grid.GridCell]
-    nested: bool
-    wait: bool
-    retry: bool = False
+    machine: Machine  # available nodes and devices
+    folder: Path  # the results folder
+    cells: list[grid.GridCell]  # the cases as given in the study
+    nested: bool  # whether all device counts run in one allocation
+    wait: bool  # whether to wait for submitted jobs
+    retry: bool = False  # whether to run cases that have no attempts left once more
 
 
 def execute(words: list[str], console: Console) -> int:
@@ -128,9 +128,9 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
 
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:
-    """Validate a composed configuration, and return the study that it describes.
+    """Return the study that a configuration describes. Raise `Refusal` if the configuration is invalid.
 
-    Raise `Refusal` for invalid input, before anything starts.
+    `config` is the configuration that Hydra composed, and `name` is the name of the study.
     """
     cluster = cluster_settings.from_config(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
@@ -166,7 +166,10 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
 
 
 def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the nodes and devices of a cluster, those in its settings for a dry run without Slurm."""
+    """Return the nodes and devices that the cluster settings select for a run.
+
+    If Slurm cannot be queried in a dry run, the nodes and devices are those in the cluster settings.
+    """
     if cluster.name in (NONE, LOCAL):
         return local_machine()
     if cluster.name == HOSTS:
@@ -195,7 +198,10 @@ def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 
 
 def _ask_cells(job: StudyRun, console: Console) -> tuple[str | None, list[preflight.Answer]]:
-    """Return the key of the preflight of a study, and the answers about its cells, which may be cached."""
+    """Return the cache key and the preflight answers for a study. There is one answer per cell.
+
+    The checks run only if the results folder contains no answers with this key.
+    """
     key = preflight.cache_key(job.cells)
     if (reports := preflight.load_answers(job.folder, key)) is None:
         from scaling.cli import progress
@@ -231,7 +237,7 @@ def _run_here(
 
 
 def _import_submit(job: StudyRun) -> ModuleType | None:
-    """Return the module `scaling.cli.submit`, or None if the study submits no jobs and has submitted none."""
+    """Return the module `scaling.cli.submit`, or None if the study does not submit jobs and never did."""
     if not job.cluster.submits and not (job.folder / SUBMISSIONS).exists():
         return None
     from scaling.cli import submit
@@ -242,9 +248,12 @@ def _import_submit(job: StudyRun) -> ModuleType | None:
 def plan_run(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> tuple[Schedule, store.Loaded]:
-    """Write study.json, print a summary, and schedule the cases that have no result yet.
+    """Schedule the cases of a study that have no result yet, write study.json, and print a summary.
 
-    First, write a failed record for each case that an earlier cluster job left unfinished when it ended.
+    Before that, write a "failed" record for each case that an ended cluster job left without a record.
+
+    Args:
+        folders: The results folder and, if programs are compared, the folder of the baseline.
 
     Returns:
         The schedule.

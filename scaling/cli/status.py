@@ -28,26 +28,26 @@ from scaling.core.record import Record
 from scaling.workers.schedule import TRANSIENT_FAILURES
 
 STATES = ("ok", "skipped", "failed", "running", "queued", "missing")
-_WITHOUT_JOBS = ("ok", "skipped", "failed", "missing")  # states to show if nothing was submitted
+_WITHOUT_JOBS = ("ok", "skipped", "failed", "missing")  # columns of the table if no job was submitted
 _LISTED = ("failed", "running", "skipped", "missing")  # states whose cases are listed individually
-_MOST_LINES = 20  # lines for one state
-_BEFORE = "before its first case"  # in the text of cases of a job that ended before its first case
-_SHORTEST = 6  # the fewest characters of a key to show
+_MOST_LINES = 20  # maximum number of lines for one state
+_BEFORE = "before its first case"  # part of the text of each case if a job ended before its first case
+_SHORTEST = 6  # minimum number of characters of a key to show
 
 
 @dataclass(frozen=True)
 class StatusLine:
     """The state of one replicate (repeated measurement) of a case, with an explanation."""
 
-    state: str
-    key: str
-    case: Case | None  # None if the case is not known
-    words: str = ""
+    state: str  # one of `STATES`
+    key: str  # key of the case
+    case: Case | None  # None if only the key is known
+    words: str = ""  # explanation
     replicate: int = 0
 
     @property
     def place(self) -> tuple[str, int]:
-        """Return the pair (case key, replicate number), which identifies the line."""
+        """Return (case key, replicate number). This pair identifies the line."""
         return self.key, self.replicate
 
 
@@ -57,11 +57,11 @@ class StudyStatus:
 
     folder: Path
     tasks: Sequence[TaskState]
-    counts: dict[str, Counter[str]]  # workload -> number of cases by state, each replicate counted
+    counts: dict[str, Counter[str]]  # workload -> number of replicates of cases in each state
     lines: list[StatusLine]  # replicates of cases that are not ok
     keys: list[str]  # keys of all cases
     replicated: bool  # whether any case has several replicates
-    notes: list[str]
+    notes: list[str]  # remarks, such as lines that cannot be read
 
     @property
     def failed(self) -> bool:
@@ -70,16 +70,16 @@ class StudyStatus:
 
     @property
     def progress(self) -> object:
-        """Return a value that changes with the states of the tasks and the numbers of cases in each state."""
+        """Return the task states and case counts, to determine by comparison whether a status has changed."""
         tasks = [(t.entry.path, t.state.name, t.journal.runs, len(t.journal.ended)) for t in self.tasks]
         return self.counts, tasks
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the state of every case, and return the exit status: 1 if a case failed, otherwise 0.
+    """Print the states of the cases and tasks of a results folder, and return the exit status.
 
-    With --watch, print the states again after every change until no task is pending or running. If the user
-    interrupts, the exit status is 130.
+    With --watch, print the states again after every change until no task is pending or running. The exit
+    status is 130 if the user interrupts --watch, 1 if a case has failed, and otherwise 0.
     """
     folder = store.folder_of(args.folder)
     if args.watch:
@@ -96,7 +96,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def load_status(folder: Path) -> StudyStatus:
     """Return the states of all cases and cluster tasks of a results folder.
 
-    If the scheduler does not answer, the task states are read from the files of the folder.
+    If the scheduler does not answer, the task states are read from files, and may be unknown.
     """
     tasks, problem = try_find_tasks(folder)
     note = f"{problem}; the state of the jobs is not known now, these are their last reports"
@@ -104,14 +104,14 @@ def load_status(folder: Path) -> StudyStatus:
 
 
 def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[str] = ()) -> StudyStatus:
-    """Return the status of a results folder, computed from its records and the given task states."""
+    """Return the states of all cases of a results folder, determined from its records and the task states."""
     loaded = store.load(folder)
     known = [*loaded.records, *lost_cases.find_unrecorded(tasks, loaded.records)]
     states = store.states(known)
     ordered = sorted(
         store.latest(known), key=lambda r: (r.status == states[r.key, r.replicate], r.started_at or "")
     )
-    # The last record of each replicate, preferably one with its final status.
+    # The last record of each replicate. Records with the status that counts take precedence.
     records = {(record.key, record.replicate): record for record in ordered}
     cases = {record.key: record.case for record in ordered}
     expected = expected_cases(folder, cases)
@@ -137,7 +137,7 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
 
 
 def _plan_lines(plans: Iterable[Record]) -> list[str]:
-    """Return lines like "for v5p, compiled and not run: 8 planned, 1 failed", one per planned hardware."""
+    """Return one line per planned hardware, such as "for v5p, compiled and not run: 8 planned, 1 failed"."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for record in store.latest(plans):
         counts[str(record.environment["hardware"]["name"])][record.status] += 1
@@ -153,7 +153,7 @@ def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[C
     Unreadable entries are omitted.
 
     Args:
-        known: A dict from key to case. The cases in it are not parsed again.
+        known: Cases that are already parsed, as a dict from key to case.
     """
     study = store.read_json(folder / "study.json")
     entries = study.get("cases") if isinstance(study, dict) else None
@@ -182,7 +182,7 @@ def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iter
     last = {(r.key, r.replicate): r for r in sorted(records, key=lambda r: r.started_at or "")}
     for task in [task for task in tasks if task.open]:
         begun = {attempt.replicate_key for attempt in task.running} | task.journal.ended
-        with contextlib.suppress(Refusal):  # the task file no longer exists
+        with contextlib.suppress(Refusal):  # the task file is missing or malformed
             work = submission_files.read_task(task.entry.path)
             most = work.settings.attempts or math.inf
             for item in work.items:
@@ -210,7 +210,10 @@ def _format_nodes(nodes: Iterable[str]) -> str:
 
 
 def task_tables(status: StudyStatus, every: bool = False) -> list[Table]:
-    """Return the table of cluster tasks, if there are any, and the table of case counts by workload."""
+    """Return a table of the cluster tasks, and a table of the number of cases by workload and state.
+
+    The first table is omitted if there are no tasks. If `every` is true, each task has its own row.
+    """
     states = STATES if status.tasks else _WITHOUT_JOBS
     title = escape(str(status.folder)) + (", each replicate counted" if status.replicated else "")
     cases = Table("workload", *states, title=title)
@@ -223,15 +226,15 @@ def task_tables(status: StudyStatus, every: bool = False) -> list[Table]:
 def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
     """Return a line for each failed, running, skipped or missing case, followed by the notes.
 
-    Lists of more than 20 cases in one state are shortened. If `every` is true, nothing is shortened, and
-    queued cases are included.
+    If more than 20 cases are in one state, some are omitted. Cases whose job ended before its first case
+    share a line. If `every` is true, there is a line for each of these cases and for each queued case.
     """
     texts: list[str] = []
     length = shortest_prefix(status.keys)
     for state in (*_LISTED, *(["queued"] if every else [])):
         listed = [line for line in status.lines if line.state == state]
         single = [line for line in listed if every or _BEFORE not in line.words]
-        lost = [line for line in listed if not every and _BEFORE in line.words]  # one line for each cause
+        lost = [line for line in listed if not every and _BEFORE in line.words]  # share one line per cause
         for words in dict.fromkeys(line.words for line in lost):
             texts.append(_format_line([line for line in lost if line.words == words], length))
         shown = single if every or len(single) <= _MOST_LINES else single[: _MOST_LINES - 1]
@@ -272,7 +275,7 @@ def print_status(status: StudyStatus, console: Console, every: bool = False) -> 
 
 
 def watch_status(folder: Path, console: Console, every: bool = False) -> StudyStatus | None:
-    """Show the status until no task is pending or running, and return the last status.
+    """Show the status of a results folder until no task is pending or running, and return the last status.
 
     On a terminal the output is updated in place. Otherwise the output is printed again after every change.
     Return None if the user interrupts.

@@ -1,7 +1,7 @@
 """Print plain lines, and replace stdin, stdout and stderr so that a command continues if they are closed.
 
-If a stream is closed or its pipe is broken, the command continues without its output, so that its exit status
-remains meaningful.
+Output to a closed stream or a broken pipe is discarded. The command continues, and its exit status remains
+meaningful.
 """
 
 import io

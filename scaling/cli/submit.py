@@ -1,6 +1,6 @@
 """Cluster step of `scaling run`: pack the missing cases into tasks, submit, wait, and resubmit lost cases.
 
-This module is imported only if the cluster accepts submissions or the results folder contains some.
+This module is imported only if the cluster accepts submissions or the results folder contains submissions.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ def submit_and_wait(
     console: Console,
     between_groups: Callable[[], None] | None,
 ) -> tuple[schedule.Schedule, store.Loaded, bool]:
-    """Submit the cases that have no result yet. If requested, wait for them, and resubmit interrupted cases.
+    """Submit the cases that have no result yet. If `job.wait` is set, wait and resubmit interrupted cases.
 
     An interrupted case failed for a reason that another attempt may avoid, such as preemption.
 
@@ -38,12 +38,12 @@ def submit_and_wait(
         The records of the results folder.
         Whether the results are incomplete because tasks are in the queue or were canceled.
     """
-    away = between_groups if job.cluster.name == SLURM else None  # other clusters may run on this machine
+    away = between_groups if job.cluster.name == SLURM else None  # a local task runs on this machine
     for again in range(job.cluster.attempts or 1):
         job = dataclasses.replace(job, retry=job.retry and not again)  # retry only in the first round
         with store.locked(job.folder):
             made, loaded = plan_run(job, answers, [job.folder], console)
-            if again:  # failures in preflight are recorded already
+            if again:  # the first round has recorded the failures in preflight
                 made = dataclasses.replace(made, failures=())
             submitted = _submit(job, made, loaded, console)
         if not submitted or not job.wait or not wait.wait_until_done(job.folder, console, away):
@@ -60,10 +60,10 @@ def submit_and_wait(
 
 
 def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Record as failed the cases that a job did not finish before its end, and return the queued cases.
+    """Write a "failed" record for each case that an ended job left without a record.
 
     Returns:
-        A set with the (case key, replicate) pair of each case in a pending or running task.
+        The (case key, replicate number) of each case in a task that may still run.
     """
     tasks = _find_task_states(job)
     if lost := lost_cases.record_lost_cases(job.folder, tasks):
@@ -76,7 +76,7 @@ def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
 
 
 def queued_cases(job: StudyRun) -> set[tuple[str, int]]:
-    """Return the (case key, replicate) pair of each case in the cluster queue, without changing a file."""
+    """Return (case key, replicate number) of each case in a task that may still run. No record is written."""
     return job_state.queued_cases(_find_task_states(job, dry_run=True))
 
 
@@ -92,14 +92,14 @@ def _pack_tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) ->
 
 
 def print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
-    """Print the sbatch scripts that would be submitted for the schedule `made`."""
+    """Print the sbatch scripts that would submit the cases of the schedule `made`."""
     tasks = _pack_tasks(job, made, store.load(job.folder)) if made.sessions else []
     for text in sbatch.format_scripts(job.folder, job.cluster, tasks, made.machine):
         console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
 
 
 def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, console: Console) -> bool:
-    """Record skipped and failed cases, submit the others, and return whether any case is in the queue."""
+    """Write records of skipped and failed cases, submit the others, and return whether any case is queued."""
     supervise.run_schedule(
         dataclasses.replace(made, sessions=()), job.settings, job.folder, None, lambda _: None
     )

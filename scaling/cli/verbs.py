@@ -8,7 +8,7 @@ from scaling.study.hydra_options import Parser
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 
-Argument = tuple[tuple[str, ...], dict[str, Any]]
+Argument = tuple[tuple[str, ...], dict[str, Any]]  # (names, options) of `add_argument`
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Verb:
     summary: str
     example: str
     description: str = ""
-    arguments: tuple[Argument, ...] | None = None  # None: Hydra parses the words
+    arguments: tuple[Argument, ...] | None = None  # None if the module parses its words itself
 
 
 def _argument(*names: str, **options: Any) -> Argument:

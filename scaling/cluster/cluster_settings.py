@@ -1,4 +1,4 @@
-"""Cluster settings: parse and validate the values of `conf/cluster/*.yaml`."""
+"""Class ClusterSettings: the validated values of `conf/cluster/*.yaml`, such as partition, time and hosts."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from scaling.core.case import Refusal, unknown_name
 
 NONE, LOCAL, SLURM, ALLOCATION, HOSTS = NAMES = ("none", "local", "slurm", "allocation", "hosts")
 SUBMISSIONS = "jobs"  # subfolder of the results folder that contains the submissions
-REJECTED = "rejected.txt"  # file of the results folder: why the last submission was rejected
+REJECTED = "rejected.txt"  # file in the results folder with the reason of a rejected submission
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # options of sbatch that request GPUs
 LISTS = ("setup", "srun", "hosts", "shell")  # fields that are tuples of strings
@@ -52,7 +52,7 @@ class ClusterSettings:
 
     @property
     def submits(self) -> bool:
-        """Return whether the cases run in submitted jobs, outside the process that the user started."""
+        """Return whether the cases run in submitted jobs. This holds for the clusters `local` and `slurm`."""
         return self.name in (LOCAL, SLURM)
 
     @property
@@ -66,12 +66,12 @@ class ClusterSettings:
 
     @property
     def srun_options(self) -> tuple[str, ...]:
-        """Return the options that the user adds to every srun command, such as ("--container-image=...",)."""
+        """Return the additional options of every srun command, such as ("--container-image=...",)."""
         return (*([f"--container-image={self.container}"] if self.container else []), *self.srun)
 
 
 def from_config(config: Any) -> ClusterSettings:
-    """Return the settings in the `cluster` group of a Hydra configuration. Raise `Refusal` if invalid."""
+    """Return the settings in the Hydra config group `cluster`. Raise `Refusal` if a setting is invalid."""
     name = config.get("name") if isinstance(config, Mapping) else config
     if isinstance(config, Mapping) and name is None:
         raise Refusal(
@@ -92,7 +92,7 @@ def from_config(config: Any) -> ClusterSettings:
 
 
 def _parse_field(key: str, value: Any) -> Any:
-    """Return the parsed value of a field, or None to use its default. Raise `Refusal` if it is invalid."""
+    """Return the parsed value of a field. None stands for the default. Raise `Refusal` if it is invalid."""
     choices = {"platform": PLATFORMS, "gpu_option": (None, *GPU_OPTIONS)}.get(key)
     if choices and value not in choices:
         raise unknown_name(f"cluster.{key}", value, [choice for choice in choices if choice])
@@ -149,7 +149,7 @@ def _parse_fraction(value: Any) -> float | None:
 
 
 def parse_minutes(value: Any) -> float | None:
-    """Parse a duration. Return it in minutes, or None if the value is not a positive duration.
+    """Return a duration in minutes, or None if `value` is not a positive duration.
 
     Args:
         value: A number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), or a time in a Slurm format:
@@ -171,7 +171,7 @@ def parse_minutes(value: Any) -> float | None:
 
 
 def parse_megabytes(value: Any) -> int | None:
-    """Parse an amount of memory. Return it in MB, or None if the value is not a positive amount.
+    """Return an amount of memory in MB, or None if `value` is not a positive amount.
 
     As in Slurm, 1 GB is 1024 MB.
 

@@ -1,4 +1,4 @@
-"""State of each submitted task, such as RUNNING or TIMEOUT, from Slurm, saved states, journals, and logs."""
+"""Class TaskState: the state of a submitted task, such as RUNNING, from Slurm, saved states, and journals."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ from scaling.core import environment, store
 from scaling.core.case import Refusal
 from scaling.workers import transport
 
-UNKNOWN = "UNKNOWN"  # state of a task if the scheduler is not queried
+UNKNOWN = "UNKNOWN"  # state of a task whose job cannot be observed from this process
 _WAITING = (
     "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
 )  # fmt: skip
@@ -39,7 +39,7 @@ class TaskState:
     submission: Submission
     entry: SubmittedTask  # the task, as listed in the submission
     state: JobState
-    settled: bool = False  # whether the cases that the job left without a result have records
+    settled: bool = False  # whether each case that the job left without a result has a record
 
     @cached_property
     def journal(self) -> TaskJournal:
@@ -75,7 +75,6 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
     """Return the states of all tasks that were submitted for a results folder. A task runs in one job.
 
     Args:
-        results: Results folder.
         query_scheduler: Whether to query Slurm. If False, a Slurm task is `UNKNOWN` unless its final state is
             saved on disk or its journal reports that it has completed.
     Raises:
@@ -86,7 +85,10 @@ def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
 
 
 def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
-    """Return (states of all tasks, "") or, if the scheduler fails, (states known without it, the error)."""
+    """Return the states of all tasks, and an error message, which is "" if the scheduler answers.
+
+    After an error, the states are those that `find_tasks` determines with `query_scheduler=False`.
+    """
     try:
         return find_tasks(results), ""
     except Refusal as refusal:
@@ -106,7 +108,7 @@ def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list
     found = slurm.query_states(list(filter(None, jobs.values()))) if on_slurm and query_scheduler else {}
     for name, job in jobs.items():
         entry = tasks[name].entry
-        # A copy reads the journal after the query.
+        # The copy of the task reads its journal after the query.
         task = dataclasses.replace(tasks[name], entry=dataclasses.replace(entry, job=job))
         state = found.get(job or "") or _find_unreported_state(task, query_scheduler, bool(entry.job))
         tasks[name] = dataclasses.replace(task, state=state)
@@ -116,10 +118,10 @@ def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list
 
 
 def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the job IDs, by task name, of a job array whose IDs the launcher did not save.
+    """Return a dict from task name to job ID for the job array whose IDs the launcher did not save.
 
     There is at most one such array, because the launcher saves the IDs of each array before it submits the
-    next. The array is found by the job name, which all jobs of a submission have in common.
+    next. The array is found by its job name. All jobs of a submission have the same name.
     """
     saved = {entry.job.partition("_")[0] for entry in submission.entries if entry.job}
     array = [entry for entry in submission.entries if not entry.job]
@@ -135,7 +137,10 @@ def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -
 
 
 def _find_unreported_state(task: TaskState, query_scheduler: bool, job_is_saved: bool) -> JobState:
-    """Return the state of a task whose job Slurm does not report, or of a task without Slurm."""
+    """Return the state of a task that Slurm does not report, from its process, journal and log.
+
+    `job_is_saved` is whether submission.json contains the job ID of the task.
+    """
     submission, on_slurm = task.submission, task.submission.kind == SLURM
     # The process of a local task is visible on the host of the launcher only.
     is_observable = query_scheduler if on_slurm else submission.host == environment.node_name()
@@ -167,7 +172,7 @@ def _read_final_state(task: TaskState) -> JobState:
 
 
 def state_in_log(task: TaskState) -> str | None:
-    """Return the Slurm state in which a job ended, such as "TIMEOUT", from its log, or None if unknown."""
+    """Return the final state that the log of a job indicates, such as "TIMEOUT", or None if unknown."""
     for line in reversed(read_log(task, "err")):
         if explanation := transport.explain_failure([line]):
             return _STATE_OF_REASON[explanation[0]]
@@ -177,7 +182,7 @@ def state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the last lines of the standard error ("err") or output ("out") of the job of a task."""
+    """Return the last lines of standard error (kind "err") or standard output ("out") of a task."""
     job = task.entry.job or task.journal.job
     lines: list[str] = []
     for path in sorted((task.entry.folder / "log").glob(f"{job}_*log.{kind}")) if job else ():
@@ -197,7 +202,7 @@ def _find_process(task: TaskState) -> int | None:
 
 
 def save_states(tasks: Iterable[TaskState], settled: bool = False) -> None:
-    """Save the states of ended tasks in the file states.json of their submission. See `TaskState.settled`."""
+    """Save the states of ended tasks in the file states.json of their submission, with the flag `settled`."""
     for folder, group in _group_by_submission(tasks).items():
         states = {
             task.entry.name: {"state": dataclasses.asdict(task.state), "settled": settled} for task in group
@@ -218,7 +223,7 @@ def _group_by_submission(tasks: Iterable[TaskState]) -> dict[Path, list[TaskStat
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
-    """Return (case key, replicate number) of each case in a pending or running task."""
+    """Return (case key, replicate number) of each case in a task that is or may be pending or running."""
     return {
         item.replicate_key
         for task in tasks

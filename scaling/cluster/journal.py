@@ -16,13 +16,13 @@ from typing import Any, TextIO
 class TaskAttempt:
     """An attempt at a benchmark case in one run of a task."""
 
-    run: int  # number of the run of the task, which is 2 or more after a requeue
+    run: int  # number of the run of the task (2 or more after a requeue)
     key: str
     replicate: int
     attempt: int  # starting with 1
     job: str | None  # Slurm job ID, or None if unknown
     nodes: tuple[str, ...]
-    workers: tuple[int, ...] = ()  # numbers N of the worker-N.log files of the workers that ran the case
+    workers: tuple[int, ...] = ()  # numbers of the workers that ran the case
     began_at: str | None = None  # in ISO 8601 format, or None if the case has not begun
     ended_at: str | None = None  # None if the case is running, or if the task ended before the case
     status: str | None = None  # status of the record, or None before the end
@@ -31,13 +31,13 @@ class TaskAttempt:
 
     @property
     def replicate_key(self) -> tuple[str, int]:
-        """Return (case key, replicate number), which identifies the measurement in all of its attempts."""
+        """Return (case key, replicate number). All attempts at a measurement have the same pair."""
         return self.key, self.replicate
 
 
 @dataclass(frozen=True)
 class TaskJournal:
-    """Content of the journal files of a task (cases that run in one job), over all of its runs.
+    """The events of a task (cases that run in one job) in all of its runs, as read from its journal files.
 
     Times are in ISO 8601 format.
     """
@@ -50,7 +50,7 @@ class TaskJournal:
     began_at: str | None  # start time of the last run, or None
     last_event: str  # name of the last event, such as "ended", or ""
     last_text: str  # text of the last event, or ""
-    last_at: str | None
+    last_at: str | None  # time of the last event, or None
 
     @property
     def ended(self) -> set[tuple[str, int]]:
@@ -59,7 +59,7 @@ class TaskJournal:
 
     @property
     def unfinished(self) -> list[TaskAttempt]:
-        """Return the last attempt at each replicate of a case, unless that attempt has ended."""
+        """Return the attempts that have not ended, if there is no later attempt at the same measurement."""
         last = {attempt.replicate_key: attempt for attempt in self.attempts}
         return [attempt for attempt in last.values() if not attempt.ended_at]
 
@@ -109,7 +109,7 @@ def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
 
 
 class Journal:
-    """Writer of the journal of a running task. Each run of the task writes to a new file.
+    """A writer for the events of a running task. Each run of the task writes to a new journal file.
 
     Args:
         task: Path of the task file.

@@ -37,7 +37,7 @@ _UNINFORMATIVE_PREFIXES = (
 
 
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
-    """Write a "failed" record for each case that a job has left without a record. Return the number of cases.
+    """Write a "failed" record for each case that an ended job left without one. Return the number of records.
 
     Only jobs that have ended since the last call are examined.
     """
@@ -51,7 +51,7 @@ def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
 
 
 def find_unrecorded(tasks: Sequence[TaskState], records: Sequence[Record]) -> list[Record]:
-    """Return the records that `record_lost_cases` would write, without writing them."""
+    """Return a "failed" record for each case that an ended job left without one. Write no record."""
     lost: list[Record] = []
     for task in tasks:
         if task.open or task.settled:
@@ -104,9 +104,9 @@ def append_records(results: Path, records: Iterable[Record]) -> None:
 
 
 def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
-    """Return why cases of an ended task have no result, or None if no case needs a "failed" record.
+    """Return why an ended task left cases without a result, or None if no case needs a "failed" record.
 
-    The result is (reason code, explanation, whether cases that never began need a record too).
+    The result is (reason code, explanation, whether cases that never began also need a record).
     """
     name, begun = task.state.name, bool(task.journal.attempts)
     if name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):

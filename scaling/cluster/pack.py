@@ -23,7 +23,7 @@ class PackedTask:
     shape: ProcessShape
     sessions: tuple[tuple[ScheduledCase, ...], ...]  # sequences of cases that share a worker process
     seconds: float  # predicted duration in seconds
-    is_planned: bool = False  # whether a plan predicts all times, and no case has been tried before
+    is_planned: bool = False  # whether a plan predicts all times, and each case runs for the first time
 
     @property
     def items(self) -> list[ScheduledCase]:
@@ -41,16 +41,17 @@ def pack(
 ) -> list[PackedTask]:
     """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
-    Cases of the same problem are in the same task. A task exceeds the budget only if it has cases of one
-    problem.
+    Cases that share a worker process and a problem (function, inputs, derivative) are in the same task. With
+    `nested`, all cases of a scaling curve are in the same task. Only a task with a single such group may
+    exceed the budget.
 
     Args:
         records: Records of the results folder. Their measured times predict the durations.
         budget: Maximum predicted duration of a task, in seconds.
-        planned: Plan records of the cases.
-        nested: Whether each task contains whole scaling curves with all device counts and replicates. All
-            tasks then have the same process shape, which is large enough for every case. Otherwise, all cases
-            of a task have the same process shape, which is the shape of the task.
+        planned: Records of `scaling plan`, which predict durations.
+        nested: Whether each task contains whole scaling curves with all device counts and replicates. The
+            process shape of every task is then large enough for all cases. Otherwise, all cases of a task
+            have the process shape of the task.
     """
     predicted = planned_seconds(planned, schedule.machine, settings)
     predict = make_predictor(records, settings, predicted)
@@ -75,7 +76,7 @@ def _group_by_shape(
 def _group_by_curve(
     schedule: Schedule, settings: RunSettings
 ) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Return groups of cases, one per scaling curve, by a process shape that suffices for every case.
+    """Return a dict from one process shape, large enough for every case, to the cases grouped by curve.
 
     The cases of a group have the same workload, target, variant, sizes, differentiated inputs, dtype, and
     precision. They may differ in the number of points and devices, the method, and the replicate.
@@ -93,7 +94,7 @@ def _group_by_curve(
 
 
 def pack_into_one(tasks: Sequence[PackedTask]) -> list[PackedTask]:
-    """Return a list with a single task of all cases, for a machine that runs one task at a time."""
+    """Return a list of one task that contains the cases of all given tasks, to run on a single machine."""
     largest = max((task.shape for task in tasks), key=lambda shape: shape.devices)
     sessions = tuple(session for task in tasks for session in task.sessions)
     return [PackedTask(largest, sessions, sum(task.seconds for task in tasks))]
@@ -109,9 +110,9 @@ def _group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCa
 def _fill_tasks(
     groups: Iterable[Sequence[ScheduledCase]], predict: Callable[[Case], float], budget: float
 ) -> list[tuple[list[ScheduledCase], float]]:
-    """Distribute groups of cases over tasks, in order, with as many groups per task as the budget allows.
+    """Distribute groups of cases over tasks, and return (cases, predicted seconds) of each task.
 
-    The cases of a group stay together. Return the cases of each task and its predicted seconds.
+    Each task takes as many groups, in order, as the budget allows. The cases of a group stay together.
     """
     tasks: list[tuple[list[ScheduledCase], float]] = []
     items, processes, total = list[ScheduledCase](), set[tuple](), 0.0
@@ -127,10 +128,10 @@ def _fill_tasks(
 
 
 def planned_seconds(planned: Iterable[Record], machine: Machine, settings: RunSettings) -> dict[str, float]:
-    """Return a dict from case key to the time to measure the case on this machine, as predicted by a plan.
+    """Return a dict from case key to the planned time of measuring the case on `machine`, in seconds.
 
-    Times are in seconds. If several plans contain a case, the longest time is used. If the device kind of the
-    machine is unknown, the plans for all devices of its platform are used.
+    If several plans contain a case, the longest time is used. If the device kind of the machine is unknown,
+    the plans for all device kinds of its platform are used.
     """
     longest: dict[str, float] = {}
     for record in planned:

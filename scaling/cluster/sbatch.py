@@ -29,8 +29,8 @@ from scaling.workers.transport import gpu_request
 _PACKAGE = Path(__file__).parents[1]
 _CANCEL_SECONDS = 30.0  # timeout for canceled jobs to end
 _KILL_SECONDS = 60  # time between the time limit of a local task and SIGKILL
-_UNLIMITED = 10**6  # number of tasks of an array that may run at the same time
-# The copy of the package precedes what setup lines add to PYTHONPATH on the node.
+_UNLIMITED = 10**6  # maximum number of running tasks of an array if `at_once` is not set
+# The copy of the package precedes the folders that setup lines add to PYTHONPATH on the node.
 _START_COMMAND = 'export PYTHONPATH="$PYTHONPATH_FIRST${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"'
 _JOB_VARIABLES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")  # prefixes of variables of a job
 
@@ -43,10 +43,10 @@ def submit(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Submit tasks to Slurm, or start the only task on this host, and return the submission.
+    """Submit tasks to Slurm and return the submission. With cluster=local, start the only task on this host.
 
-    The tasks run a copy of this package. If Slurm rejects any task, cancel all tasks of the submission,
-    remove its folder, and raise `Refusal`.
+    The tasks run a copy of this package. If the submission fails, for example because Slurm rejects a task,
+    cancel all its tasks, remove its folder, and raise the exception again.
     """
     stamp = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
     submission = submission_files.create_submission(
@@ -150,7 +150,7 @@ def _extract_sbatch_message(text: str) -> str:
 def format_scripts(
     results: Path, cluster: ClusterSettings, tasks: Sequence[PackedTask], machine: Machine
 ) -> list[str]:
-    """Return the text of each sbatch script that `submit` would submit. Slurm need not be installed."""
+    """Return the text of the sbatch script of each job array for the given tasks, without Slurm."""
     from submitit.slurm import slurm as submitit_slurm
 
     submission = submission_files.build_submission(results, "STAMP", cluster, tasks)
@@ -170,9 +170,13 @@ def _sbatch_options(
     machine: Machine,
     previous: str | None,
 ) -> dict[str, Any]:
-    """Return the sbatch options of the job array of a task, with the option names of submitit.
+    """Return the sbatch options of a job array as a dict, with the option names of submitit.
 
-    If `at_once` limits the number of running tasks, the array starts after the job `previous` has ended.
+    If `cluster.at_once` limits the number of running tasks, the array starts after `previous` has ended.
+
+    Args:
+        entry: A task of the array. All tasks of the array have the same options.
+        previous: Job ID of the previous array, or None.
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
@@ -197,15 +201,15 @@ def _sbatch_options(
         "additional_parameters": {n: value for n, value in extra_options.items() if value is not False},
     }  # fmt: skip
     specified = {name: value for name, value in options.items() if value is not None}
-    return specified | {"wckey": None}  # disables the default of submitit
+    return specified | {"wckey": None}  # disable the default wckey of submitit
 
 
 def checked_setup(lines: Sequence[str]) -> list[str]:
-    """Return shell code that runs setup lines. If one fails, the job ends with the exit status of that line.
+    """Return lines of shell code that run setup lines, and end the job if a setup line fails.
 
-    The code is a list of lines. A setup line fails if the exit status of the whole line is not 0. Failures of
-    commands inside a shell function, such as `module` of Lmod, are ignored. The message on standard error
-    begins with `submission_files.SETUP_FAILED`.
+    A setup line fails if the exit status of the whole line is not 0. Failures of commands inside a shell
+    function, such as `module` of Lmod, are ignored. The job ends with the exit status of the setup line, and
+    with a message on standard error that begins with `submission_files.SETUP_FAILED`.
     """
     if not lines:
         return []
@@ -217,7 +221,7 @@ def checked_setup(lines: Sequence[str]) -> list[str]:
 
 
 def _copy_package(folder: Path) -> list[str]:
-    """Copy this package into a folder. Return variables NAME=VALUE that make Python import the copy."""
+    """Copy this package into a folder. Return variables (NAME=VALUE) for a process that imports the copy."""
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
     shutil.copytree(_PACKAGE, folder / "scaling", ignore=ignored)
     if environment.source(folder / "scaling") != environment.source():

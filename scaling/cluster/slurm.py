@@ -25,9 +25,9 @@ _JOBS_ENDED_MESSAGE = "Invalid job id"  # message of squeue if all of the jobs h
 
 @dataclass(frozen=True)
 class JobState:
-    """State of a Slurm job."""
+    """State of a Slurm job or of a local task."""
 
-    name: str  # Slurm state, such as PENDING, RUNNING, COMPLETED, or TIMEOUT
+    name: str  # state, such as PENDING, RUNNING, COMPLETED, or TIMEOUT
     node: str = ""  # name of the node, or a node list
     elapsed: str = ""  # elapsed time in the format of Slurm
     reason: str = ""  # reason why the job is pending, or its exit code
@@ -67,15 +67,16 @@ class SlurmNode:
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes that a job may use, with their devices and CPUs, as a `Machine`, according to sinfo.
+    """Return the nodes that a job may use, and their devices and CPUs, as reported by sinfo.
 
-    The nodes are in the configured partition or, if none is configured, in the default partition. Nodes with
-    a feature that the constraint names are preferred. If a constraint, a QOS, or `per_node` is set and the
-    default partition has no such node, nodes of all partitions are used, because some sites select the
-    partition by these options. If sinfo lists no devices, the number of devices per node is `per_node`.
+    The nodes are in the configured partition. If none is configured, the default partition is searched, and
+    also all others if a constraint, a QOS, or `per_node` is set, because some sites select the partition by
+    these options. Nodes with a feature that the constraint names are preferred. If sinfo lists no devices,
+    the number of devices per node is `per_node`.
 
     Raises:
-        Refusal: If no device is found and `per_node` is not set, or if sinfo fails.
+        Refusal: If sinfo fails, if the partition is unknown, or if no device is found and `per_node` is not
+            set.
     """
     all_nodes = _list_nodes(cluster)
     pools = _node_pools(cluster, all_nodes)
@@ -106,7 +107,7 @@ def _remote_machine(
 
 
 def assumed_machine(cluster: ClusterSettings) -> Machine:
-    """Return a `Machine` that is based on the cluster settings alone, for a host without sinfo.
+    """Return the nodes and devices that the cluster settings describe, for a host without sinfo.
 
     Raise `Refusal` if `per_node` is not set.
     """
@@ -131,7 +132,7 @@ def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
 
 
 def _count_resource(requested: str, available: str) -> int:
-    """Count a resource, such as "gpu" or "gpu:h100", in the resources of a node: "gpu:h100:8(S:0-1)"."""
+    """Return the count of a resource ("gpu" or "gpu:h100") in the GRES of a node ("gpu:h100:8(S:0-1)")."""
     name = requested.split(":")
     resources = [text.split(":") for text in re.sub(r"\([^)]*\)", "", available).split(",")]
     matching = [words for words in resources if words[: len(name)] == name]
@@ -166,7 +167,7 @@ def _no_device_error(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -
 
 
 def allocation_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes and devices of the Slurm allocation of this process as a `Machine`.
+    """Return the nodes and devices of the current Slurm allocation.
 
     Raise `Refusal` outside an allocation, or if the number of GPUs is neither known nor set with `per_node`.
     """
@@ -183,7 +184,7 @@ def allocation_machine(cluster: ClusterSettings) -> Machine:
 
 
 def max_array_tasks() -> int:
-    """Return the maximum number of tasks of a Slurm job array. If unknown, return the default of Slurm."""
+    """Return the maximum number of tasks of a Slurm job array, or 1000 if scontrol does not report it."""
     size = None
     with contextlib.suppress(Refusal):
         config = run_command("scontrol", "show", "config")
@@ -249,7 +250,7 @@ def _run_sacct(*arguments: str) -> list[str]:
 
 
 def _expand_array(job: str) -> list[str]:
-    """Return the IDs that an ID of pending tasks represents: 12_0, 12_3, 12_4, 12_5 for 12_[0,3-5%2]."""
+    """Return the IDs of the tasks in a Slurm array expression: 12_0, 12_3, 12_4, 12_5 for 12_[0,3-5%2]."""
     array, bracket, indices = job.partition("_[")
     if not bracket:
         return [job]

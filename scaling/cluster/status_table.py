@@ -14,13 +14,13 @@ from scaling.core.formatting import count_of, format_wait, list_first
 _COLUMNS = ("task", "devices", "job", "state", "node", "elapsed", "cases", "why")
 _NARROW = ("task", "state", "elapsed", "cases")  # columns whose cells are not wrapped
 _MAX_SINGLE_ROWS = 10  # number of tasks in one state that have their own row
-_MAX_ROWS = 30  # maximum number, except for rows of the last submission and of open tasks
+_MAX_ROWS = 30  # maximum number; rows of the last submission and of open tasks are always shown
 _MAX_NAMES = 2  # maximum number of names in a cell
 Row = Sequence[TaskState]  # one task, or several tasks of a submission in the same state
 
 
 def task_table(tasks: Sequence[TaskState], every: bool = False) -> Table:
-    """Return the table of all submitted tasks. If `every` is true, each task has a row."""
+    """Return a table of all submitted tasks. If `every` is true, each task has its own row."""
     rows, omitted = task_rows(tasks, every)
     names = [row[0].entry.folder.name for row in rows]
     several = len(set(names)) > 1
@@ -38,7 +38,8 @@ def task_table(tasks: Sequence[TaskState], every: bool = False) -> Table:
 def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[Row], int]:
     """Return the rows of the task table, oldest submission first, and the number of omitted rows.
 
-    If there are too many rows, the oldest rows of ended tasks are omitted, except in the last submission.
+    If there are more than 30 rows, the oldest rows are omitted, except those of open tasks and of the last
+    submission.
 
     Args:
         tasks: States of all submitted tasks, oldest submission first.

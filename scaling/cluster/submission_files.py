@@ -46,7 +46,7 @@ class SubmittedTask:
     name: str  # name of the task file without its suffix, such as "0001"
     job: str | None  # job ID, or None if the task is not submitted yet
     shape: ProcessShape
-    cases: int
+    cases: int  # number of cases
     seconds: float  # predicted run time in seconds
     minutes: float  # time limit in minutes
 
@@ -151,7 +151,10 @@ def create_submission(
     schedule: Schedule,
     nested: bool,
 ) -> Submission:
-    """Write submission.json and the task files of a new submission `stamp`, whose job IDs are None."""
+    """Write submission.json and the task files of a new submission, and return the submission.
+
+    The job ID of each task is None. `stamp` is the name of the folder of the submission.
+    """
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
     for entry, task in zip(submission.entries, tasks, strict=True):
@@ -166,7 +169,8 @@ def create_submission(
 def time_limit(task: PackedTask, cluster: ClusterSettings) -> float:
     """Return the time limit of a task in minutes.
 
-    If a plan predicts the run time, it is twice this time plus 10 minutes, but at most `cluster.time`.
+    If a plan predicts the run time, the limit is twice the predicted time plus 10 minutes, but at most
+    `cluster.time`. Otherwise, the limit is `cluster.time`.
     """
     if not task.is_planned:
         return cluster.time
@@ -187,7 +191,7 @@ def write_submission(submission: Submission) -> None:
 
 
 def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
-    """Add job IDs, by task name, to a submission, write it, and return it."""
+    """Add job IDs (a dict from task name to job ID) to submission.json, and return the updated submission."""
     entries = tuple(dataclasses.replace(e, job=jobs.get(e.name, e.job)) for e in submission.entries)
     updated = dataclasses.replace(submission, entries=entries)
     write_submission(updated)

@@ -1,7 +1,8 @@
 """Program of a Slurm job or local task: run the cases of a task file that have no record yet.
 
 `python -m scaling.cluster.task FILE` runs a task. A job that Slurm requeues runs the same command again. The
-new run records cases that the previous run had begun as failed, and runs the others.
+new run writes a "failed" record for each case that the previous run did not finish, and runs the remaining
+cases.
 """
 
 import contextlib
@@ -83,7 +84,7 @@ def _run_with_journal(path: Path, definition: submission_files.TaskDefinition, l
 def _run_missing_cases(
     path: Path, definition: submission_files.TaskDefinition, journal: Journal, lock: int
 ) -> None:
-    """Run the cases without a record. First record those that an earlier run did not finish."""
+    """Write a "failed" record for each case that an earlier run did not finish, and run the missing cases."""
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
     text = "its job was requeued while it ran"
@@ -109,7 +110,7 @@ def _run_missing_cases(
 def make_worker_options(
     cluster: ClusterSettings, log_folder: Path | None = None, nested: bool = False, is_snapshot: bool = False
 ) -> supervise.WorkerOptions:
-    """Return options to start workers as steps of this Slurm allocation, through ssh, or on this host.
+    """Return the options to start the workers of a cluster with srun, through ssh, or on this host.
 
     Args:
         log_folder: Folder for the standard error of the workers, or None.
@@ -135,7 +136,7 @@ def make_worker_options(
 def remaining_sessions(
     definition: submission_files.TaskDefinition, records: Sequence[Record]
 ) -> tuple[tuple[ScheduledCase, ...], ...]:
-    """Return the cases of a task that have no result and may be attempted, by worker process."""
+    """Return the cases of a task that have no result and have attempts left, grouped by worker process."""
     history = schedule.build_history(records, definition.environments.values())
     sessions = []
     for session in definition.sessions:

@@ -11,9 +11,9 @@ from rich.markup import escape
 from scaling.cluster import job_state
 from scaling.core.case import Refusal
 
-_POLL_SECONDS = 2.0
+_POLL_SECONDS = 2.0  # initial time between two polls
 _MAX_POLL_SECONDS = 10.0  # maximum time between two polls
-_RETRY_SECONDS = 300.0  # timeout of a scheduler that no longer answers
+_RETRY_SECONDS = 300.0  # time without an answer of the scheduler after which polling fails
 _ENDING_SECONDS = 10.0  # timeout for canceled tasks to end
 _MAX_LOAD = 0.2  # maximum fraction of the waiting time that queries take
 
@@ -22,7 +22,7 @@ def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
     """Yield the states of all submitted tasks every few seconds, until no task is pending or running.
 
     If the scheduler fails temporarily, no states are yielded. Raise `Refusal` if the first query fails, or if
-    the scheduler has not answered for `_RETRY_SECONDS`.
+    the scheduler has not answered for 300 seconds.
     """
     began = time.monotonic()
     answered_at = None
@@ -43,7 +43,7 @@ def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
 
 
 def wait_until_done(results: Path, console: Console, after_poll: Callable[[], None] | None = None) -> bool:
-    """Wait until no task is pending or running, and show the progress. Return False after Ctrl-C.
+    """Show the progress until no task is pending or running, and return True. Return False after Ctrl-C.
 
     `after_poll` is called each time the states of the tasks have been queried.
     """

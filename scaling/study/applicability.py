@@ -17,7 +17,7 @@ _UNDEFINED = "not_defined"
 def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[str, str] | None:
     """Return the (reason, text) to record for a case that cannot run, or None if the case can run.
 
-    The reason is a code such as "not_defined". The defaults of the case are filled in by completion.py.
+    The reason is a code such as "not_defined". The case must have its defaults filled in (see completion.py).
     """
     rules = _list_rules(case, workload, sizes)
     if case.engine == JAX:

@@ -1,8 +1,8 @@
 """Fill in the defaults that a case takes from its workload, and reset the fields that have no effect.
 
-The target, the variant, the sizes and the inputs of a completed case are set. A field that the case does not
-use because of its mode, target or layout has its default value. This module does not decide whether a case
-can run.
+A completed case has the target, the variant, the sizes and the inputs that its workload defines. A field that
+has no effect with the mode, target or layout of the case has its default value. applicability.py decides
+whether a completed case can run.
 """
 
 import dataclasses
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 def complete(case: Case, make: workload.MakeWorkload = workload.make_user_workload) -> Case:
-    """Fill in the defaults of a case as given in a study, and reset the fields that have no effect.
+    """Return a case of a study with its defaults filled in, and with the fields that have no effect reset.
 
-    `make` maps a case to its `Workload`. Raise `Refusal` if a value in the case is invalid.
+    `make` returns the `Workload` of a case. Raise `Refusal` if a value in the case is invalid.
     """
     case = _resolve_names(case)
     case = dataclasses.replace(case, **_reset_values(case))
@@ -46,7 +46,7 @@ def complete(case: Case, make: workload.MakeWorkload = workload.make_user_worklo
 
 
 def unused_fields(case: Case) -> dict[str, UnusedField]:
-    """Return a dict from each field that is set in a case of a study but has no effect to the reason."""
+    """Return the fields that are set in a case but have no effect, as a dict from field name to reason."""
     settled, found = _resolve_names(case), dict[str, UnusedField]()
     target = f"with target={settled.target}"
     if settled.mode != case.mode:
@@ -71,10 +71,10 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _resolve_names(case: Case) -> Case:
-    """Return the case with the defaults of its workload for the fields that are not set.
+    """Return the case with its target, mode, variant, formulation, sizes and points filled in.
 
-    These are the target, mode, variant, formulation, sizes and points. Raise `Refusal` if a field has a value
-    that the workload does not offer.
+    The values of fields that are not set are the defaults of the workload. Raise `Refusal` if a field has a
+    value that the workload does not offer.
     """
     module = find_module(case.workload)
     mode, target = _resolve_target(case, module)
@@ -101,7 +101,10 @@ def _resolve_names(case: Case) -> Case:
 
 
 def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
-    """Return the AD mode and the target. One of them can determine the other: mode=value computes a value."""
+    """Return the AD mode and the target of a case, with the default target filled in.
+
+    If the mode or the target selects the function value, the other one is set accordingly.
+    """
     value = getattr(module, "VALUE", "value")
     values = (value,) if isinstance(value, str) else tuple(value)
     targets = tuple(getattr(module, "TARGETS", ("jacobian",)))
@@ -117,7 +120,10 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the value of a field such as `variant`, or the first name. Valid are `names` and `others`."""
+    """Return the value of a field such as `variant`, or the first of `names` if the field is not set.
+
+    Raise `Refusal` if the value is neither in `names` nor in `others`.
+    """
     value = getattr(case, field) or (names[0] if names else None)
     if value is not None and value not in names + others:
         raise unknown_name(f"{field} of {case.workload}", value, names + others or ["none"])
@@ -125,7 +131,7 @@ def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[s
 
 
 def _reset_values(case: Case) -> dict[str, Any]:
-    """Return a dict from each field of a case that has no effect to its new value, mostly the default.
+    """Return the fields to reset in a case, as a dict from field name to new value, mostly the default.
 
     Raise `Refusal` if the case needs a mesh (split=both) but has none that matches its number of devices.
     """
@@ -145,7 +151,7 @@ def _reset_values(case: Case) -> dict[str, Any]:
 
 
 def unused_in_layout(case: Case) -> dict[str, UnusedField]:
-    """Return a dict from each field that the mode, target or layout of a case makes unused to the reason."""
+    """Return the fields without effect due to mode, target or layout, as a dict from field name to reason."""
     mode, plain = case.ad_mode, case.api == "jit"
     whole, by_hand = not mode.has_seeds, mode.by_workload
     with_mode, seedless = f"with mode={mode.name}", whole or mode.single_seed or case.target == "hvp"
@@ -187,10 +193,10 @@ def unused_in_layout(case: Case) -> dict[str, UnusedField]:
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
-    """Return the case without a `chunk` or `block` that does not change the compiled program.
+    """Return the case without `chunk` or `block` where this field does not change the compiled program.
 
-    These are a chunk that contains all seeds of a device and a block that contains all points of a device.
-    With storage=host, `block` is kept.
+    A chunk is removed if it contains all seeds of a device, and a block if it contains all points of a
+    device. With storage=host, the block is kept.
     """
     from scaling.core.shape import ceil_div
 

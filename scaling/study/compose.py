@@ -25,7 +25,7 @@ _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|
 
 
 def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> None:
-    """Compose the configuration of a study, and call `job(config, study_name)` with it.
+    """Compose the configuration of a study with Hydra, and call `job(config, study_name)`.
 
     With --multirun, `job` is called for each combination of values. Raise `Refusal` if the configuration
     cannot be composed. Exceptions of `job` propagate unchanged.
@@ -53,7 +53,7 @@ def compose(words: list[str], job: Callable[[dict[str, Any], str], None]) -> Non
             stopped.append(error)
 
     _read_times_as_text()
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # make Hydra raise, so that the message is written here
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # make Hydra raise exceptions instead of printing its own message
     hydra_options.check(words, known)
     # argparse accepts overrides only as one uninterrupted sequence.
     overrides = [_in_hydra_syntax(word) for word in words if "=" in word and not word.startswith("-")]
@@ -78,7 +78,7 @@ _Task = Callable[[Any, Mapping[str, Any]], None]
 
 
 def _compose_once(conf: Path, folders: list[str], overrides: list[str], task: _Task) -> None:
-    """Compose one configuration for `task`, faster than `hydra.main`, which composes it twice."""
+    """Compose one configuration, and call `task` with it. `hydra.main` would compose it twice."""
     from hydra import compose as compose_config
     from hydra import initialize_config_dir
     from hydra.core.hydra_config import HydraConfig
@@ -87,7 +87,7 @@ def _compose_once(conf: Path, folders: list[str], overrides: list[str], task: _T
     search = [f"hydra.searchpath={[f'file://{Path(folder).absolute()}']}" for folder in folders]
     with initialize_config_dir(str(conf), version_base=None):
         config = compose_config("config", [*overrides, *search], return_hydra_config=True)
-    HydraConfig.instance().set_config(config)  # which ${hydra:...} refers to
+    HydraConfig.instance().set_config(config)  # ${hydra:...} refers to this configuration
     with open_dict(config):
         choices = config.pop("hydra").runtime.choices
     task(config, choices)
@@ -106,10 +106,10 @@ def _run_hydra(conf: Path, options: list[str], overrides: list[str], task: _Task
 
 
 def complete(words: list[str], verbs: list[str]) -> int:
-    """Print the shell completions of the word at the cursor, or setup code for the shell, and return 0.
+    """Print the shell completions of the word at the cursor, and return exit status 0.
 
-    Hydra completes the words after `run` and `plan`. Errors are not printed, because the user is still
-    typing.
+    Hydra completes the words after `run` and `plan`. Errors in these words are not printed, because the user
+    is still typing. Without `query=SHELL`, Hydra processes the words, such as `install=SHELL`.
 
     Args:
         words: The words after the subcommand: `query=SHELL` if a shell requests completions, or other options
@@ -132,7 +132,7 @@ def complete(words: list[str], verbs: list[str]) -> int:
 
 
 def configuration() -> Path:
-    """Return the path of `conf`, the folder of YAML files, in the installed package or source checkout."""
+    """Return the path of `conf`, the folder of YAML files in the installed package or source checkout."""
     package = Path(__file__).resolve().parents[1]
     return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
 
@@ -169,7 +169,7 @@ def _check_cluster(config: Any, conf: Path) -> None:
 
 @contextlib.contextmanager
 def _check_files() -> Iterator[None]:
-    """Check each YAML file that Hydra reads in a context, see yaml_files.py."""
+    """Return a context manager in which `yaml_files.check` checks each YAML file that Hydra reads."""
     from hydra._internal.core_plugins.file_config_source import FileConfigSource
 
     from scaling.study import yaml_files
@@ -188,7 +188,7 @@ def _check_files() -> Iterator[None]:
 
 
 def _read_times_as_text() -> None:
-    """Make YAML read times such as 2:00:00 as strings, not as base-60 integers as YAML 1.1 does."""
+    """Make PyYAML load times such as 2:00:00 as strings instead of base-60 integers."""
     import yaml
 
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers

@@ -1,8 +1,8 @@
 """Parse and evaluate the `where` conditions of a study, such as "api != 'jit' or devices == 1".
 
-A condition compares names and constants, and combines comparisons with `and`, `or` and `not`. `eval` is not
-used. Arithmetic is possible with numbers of a magnitude of at most `_LARGEST`, so that every condition can be
-evaluated with little time and memory.
+A condition compares names and constants, and combines comparisons with `and`, `or` and `not`. Conditions are
+evaluated without `eval`. The numbers in arithmetic have a magnitude of at most `_LARGEST`, so that every
+condition can be evaluated with little time and memory.
 """
 
 import ast
@@ -12,8 +12,8 @@ from typing import Any
 
 from scaling.core.case import Refusal, unknown_name
 
-_LONGEST = 2000  # characters
-_LARGEST = 10**18
+_LONGEST = 2000  # maximum length of a condition, in characters
+_LARGEST = 10**18  # maximum magnitude of a number in arithmetic
 _COMPARISONS: dict[type, Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le,
     ast.Gt: operator.gt, ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
@@ -30,9 +30,10 @@ _FORMS = (
 
 
 def parse(where: Any) -> Callable[[Mapping[str, Any]], bool] | None:
-    """Return a function that evaluates a `where` condition for a mapping of its names, or None without one.
+    """Return a function that evaluates a `where` condition, or None if `where` is None.
 
-    The function and `parse` raise `Refusal` for a condition that cannot be evaluated or parsed.
+    The function takes a dict from name to value, and returns whether the condition holds. It raises `Refusal`
+    if the condition cannot be evaluated. `parse` raises `Refusal` if the condition cannot be parsed.
     """
     if where is None:
         return None

@@ -27,7 +27,7 @@ _DEFAULTS = {each.name: each.default for each in dataclasses.fields(Case) if eac
 
 
 def fill(text: str) -> str:
-    """Return the text with all lines of more than 79 characters wrapped."""
+    """Wrap all lines of a text that have more than 79 characters, and return the text."""
     return "\n".join(
         textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
         if len(line) > _WIDTH else line for line in text.splitlines()

@@ -1,8 +1,8 @@
 """Expand the shared fields, grids and command-line overrides of a study into a list of cases.
 
-If the value of a field is a list, the field is swept over its elements. `where` excludes cases. With weak
-scaling, the number of points is multiplied by the number of devices. completion.py fills in the defaults of
-the workloads.
+If the value of a field is a list, the field is swept over its elements. A `where` condition excludes cases.
+With weak scaling, the number of points is multiplied by the number of devices. completion.py fills in the
+defaults of the workloads.
 """
 
 import dataclasses
@@ -22,14 +22,14 @@ _BYTES = {
     "": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-EVERY = "all"  # mesh: every factorization; devices: every available device count of the planned hardware
+EVERY = "all"  # mesh=all: all meshes of the devices; devices=all: all device counts of the planned hardware
 _COMMAND_LINE = "on the command line"
-_Fields = dict[str, Any]  # fields of a grid; a list is swept
+_Fields = dict[str, Any]  # field -> value, or list of values to sweep
 _Sources = dict[str, str]  # field -> its source: the command line, the study, or one of its grids
 
 
 class UnusedField(NamedTuple):
-    """The reason why a field has no effect, such as "with api=jit, ...", and the names of its causes."""
+    """The reason why a field has no effect, such as "with api=jit, ...", and the fields that cause this."""
 
     words: str
     because: tuple[str, ...]
@@ -40,7 +40,6 @@ class GridCell:
     """A case as given in a study, before defaults are filled in and weak scaling multiplies its points.
 
     Attributes:
-        case: The case.
         scaling: "strong" or "weak".
         stated: One dict for each grid that contains the case. The dict maps each field to the source of its
             value, such as "on the command line".
@@ -67,16 +66,16 @@ def expand_study(
     most: int | None = None,
     device_counts: Sequence[int] = (),
 ) -> list[GridCell]:
-    """Return the different cases of a study as a list of `GridCell`, in the order of the study.
+    """Return the cases of a study as a list of `GridCell` without duplicates, in the order of the study.
 
     The fields of a grid replace the shared fields of the study, and overrides replace both. A study may
     contain other studies by name as `parts`. The cells of the parts come first. The cases that `ceilings`
-    adds are not included, see options/machine_peaks.py. Raise `Refusal` if the study is invalid or has no
+    adds (see options/machine_peaks.py) are not included. Raise `Refusal` if the study is invalid or has no
     cells.
 
     Args:
         study: The fields, grids and parts of the study.
-        overrides: A mapping from field to its value on the command line, or to None if it is not given there.
+        overrides: The values on the command line, as a mapping from field to value. None means not given.
         most: The maximum number of cells, counted before `where` excludes any. If there are more, `Refusal`
             is raised. None means no limit.
         device_counts: The values of devices=all. If empty, devices=all is invalid.
@@ -107,7 +106,8 @@ def _expand_grids(
 ) -> Iterator[tuple[_Fields, _Sources]]:
     """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
 
-    `place` names the study or part in messages. `sources` are those of the fields that are set outside it.
+    `place` describes the study in messages. `sources` contains the sources of the fields that an enclosing
+    study or the command line sets.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY}
     parts = study.get("parts") or {}
@@ -130,7 +130,7 @@ def _expand_grids(
 
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
-    """Return the fields of both that are not None. `upper` takes precedence, in `sizes` name by name."""
+    """Merge two mappings of fields without None. `upper` takes precedence. `sizes` is merged by name."""
     if unknown := [name for name in (*under, *upper) if name not in FIELDS + _OWN]:
         raise unknown_name("study key", unknown[0], FIELDS + _OWN + _STUDY)
     merged = {k: v for layer in (under, upper) for k, v in layer.items() if v is not None}
@@ -140,7 +140,10 @@ def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
 
 
 def _without_aliases(grid: _Fields, given: Mapping[str, Any]) -> _Fields:
-    """Replace modes that set `batch`, such as vmap_jacfwd, if the command line sets `batch`."""
+    """Return the grid without modes that set `batch`, such as vmap_jacfwd, if the command line sets `batch`.
+
+    Each such mode is replaced by its plain mode, such as jacfwd. Raise `Refusal` if `given` has such a mode.
+    """
     if "batch" not in given:
         return grid
     if aliases := [mode for mode in _as_list(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]:
@@ -180,7 +183,7 @@ def _condition_names(cell: GridCell) -> dict[str, Any]:
 
 
 def _expand_meshes(fields: _Fields) -> Iterator[_Fields]:
-    """Yield the fields of a case, once for each possible mesh of its devices if `mesh` is "all"."""
+    """Yield the fields of a case. If `mesh` is "all", yield them once for each mesh of its devices."""
     devices = fields.get("devices", 1)
     if fields.get("mesh") == EVERY and isinstance(devices, int) and devices >= 1:
         yield from (fields | {"mesh": mesh} for mesh in list_meshes(devices))
@@ -189,7 +192,7 @@ def _expand_meshes(fields: _Fields) -> Iterator[_Fields]:
 
 
 def list_meshes(devices: int) -> list[str]:
-    """Return the meshes of a device count, such as "2x4": points over 2 devices and seeds over 4."""
+    """Return all meshes of a device count. "2x4" partitions the points into 2 and the seeds into 4 parts."""
     return [f"{n}x{devices // n}" for n in range(devices, 0, -1) if devices % n == 0]
 
 

@@ -13,7 +13,7 @@ from scaling.core.case import Refusal
 
 _KINDS = ("all", "config", "defaults", "defaults-tree", "plugins", "searchpath")  # values of --info
 _HYDRA_KEYS = ("searchpath", "sweeper", "launcher", "verbose")  # keys of `hydra` that have an effect
-FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")
+FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")  # boolean fields
 
 
 class Parser(argparse.ArgumentParser):
@@ -30,7 +30,8 @@ class Parser(argparse.ArgumentParser):
 def check(words: Sequence[str], fields: Sequence[str]) -> None:
     """Raise `Refusal` if a word of `scaling run` or `scaling plan` is not a valid option or override.
 
-    `fields` are the names of the configuration fields, for suggestions.
+    Args:
+        fields: The names of the configuration fields, from which error messages suggest a similar one.
     """
     parser = Parser(prog="scaling run", add_help=False, allow_abbrev=False)
     parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
@@ -58,7 +59,7 @@ def check(words: Sequence[str], fields: Sequence[str]) -> None:
         name = word.lstrip("+~").partition("=")[0]
         if name.startswith("hydra.") and name.split(".")[1] not in _HYDRA_KEYS:
             raise Refusal(
-                f"{name} has no effect: results=PATH names the folder of results, and --multirun runs several studies"
+                f"{name} has no effect: results=PATH names the folder, and --multirun runs several studies"
             )
         if "=" not in word and not word.startswith("~"):
             raise Refusal(f"{word!r} is not an override: write FIELD=VALUE, such as {_example(word, fields)}")

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from scaling.workers.child_process import ChildProcess, Event
 
 _START_SECONDS = 300.0  # timeout of importing JAX
-_MOST_HANGS, _MOST_DEATHS = 3, 20  # in a row, after which all remaining cells of a module fail
+_MOST_HANGS, _MOST_DEATHS = 3, 20  # timeouts or failures in a row after which all remaining cells fail
 _POLL_SECONDS = 0.1
-_EXITED = "(SystemExit)"  # marks an exit of the module in the text of a failure
+_EXITED = "(SystemExit)"  # part of the text of a failure if a module exits
 _FILE = ".examined.json"
 _LAYOUT_DEFAULTS = defaults((*VIEWS["layout"], *VIEWS["memory"], "cache"))
 Answer = dict[str, Any]  # an event of preflight_process.py, or {"failure": (reason, text)}
@@ -43,7 +43,7 @@ Note = Callable[[int, int], None]
 class _Unanswered(Exception):
     """Raised if a child process exits, hangs or reports a failure instead of an answer about a case.
 
-    `reason` is a code for the record. If `importing`, no case of the modules can be checked.
+    `reason` is a code for the record. `importing` is whether it occurred before any case was checked.
     """
 
     def __init__(self, reason: str, text: str, importing: bool) -> None:
@@ -142,7 +142,7 @@ class _Examination:
     stopped: bool = False
 
     def examine(self, modules: tuple[str, ...], numbers: Sequence[int]) -> None:
-        """Check the cells with the given indices in a child process. After a crash or hang, start a new one.
+        """Check the cells with the given indices in a child process, and in a new one after a crash or hang.
 
         Cells that differ only in layout are checked one after another. If one of them fails, the following
         ones fail without a check. After several failures in a row, or after a failure during import, all
@@ -171,7 +171,7 @@ class _Examination:
                 remaining = self._put_similar_last(remaining, case)
 
     def _put_similar_last(self, numbers: Sequence[int], case: Case) -> list[int]:
-        """Put the cells with the target, variant and sizes of `case`, which may fail too, at the end."""
+        """Return the cell indices with all cells like `case` (same target, variant and sizes) at the end."""
         key = operator.attrgetter("target", "variant", "sizes")
         return sorted(numbers, key=lambda number: key(self.cells[number].case) == key(case))
 
@@ -179,7 +179,7 @@ class _Examination:
         self.answers |= {number: {"failure": (reason, text)} for number in numbers}
 
     def _answer_in_order(self, modules: tuple[str, ...], remaining: list[int]) -> None:
-        """Record the answers of a child process, and remove the indices of the cells from `remaining`."""
+        """Check the `remaining` cells in a child process, and remove each cell that is answered."""
         from scaling.workers.child_process import ChildProcess
 
         cells = [{"case": to_dict(self.cells[n].case), "scaling": self.cells[n].scaling} for n in remaining]
@@ -221,8 +221,8 @@ class _Examination:
 def cache_key(cells: Sequence[GridCell]) -> str | None:
     """Return a hash of everything that determines the answers about the given cells.
 
-    Return None if the answers must not be cached. This is the case if a cell uses a user's module or an
-    engine other than JAX.
+    Return None if a cell uses a user's module or an engine other than JAX. Answers about such cells must not
+    be cached.
     """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
@@ -233,7 +233,7 @@ def cache_key(cells: Sequence[GridCell]) -> str | None:
 
 
 def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
-    """Return the answers that are cached in a results folder for cells with this `cache_key`, or None."""
+    """Return the cached answers of a results folder, or None if it has none for this `cache_key`."""
     cached = store.read_json(folder / _FILE)
     if key is None or not isinstance(cached, dict) or cached.get("key") != key:
         return None
@@ -241,9 +241,9 @@ def load_answers(folder: Path, key: str | None) -> list[Answer] | None:
 
 
 def save_answers(folder: Path, key: str | None, answers: Sequence[Answer]) -> None:
-    """Cache the answers about the cells with the given `cache_key`, unless a case is invalid or failed.
+    """Cache the answers in a results folder with their `cache_key`, unless a case is invalid or failed.
 
-    Write errors, such as a full disk, are ignored.
+    Nothing is written if `key` is None. Write errors, such as a full disk, are ignored.
     """
     # Whether a case is too large depends on the machine, so that answer is not cached.
     is_cacheable = all("case" in each and (each["unfit"] or [""])[0] != "too_large" for each in answers)

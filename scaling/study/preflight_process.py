@@ -33,8 +33,8 @@ from scaling.study.user_workload import find_module
 from scaling.workers import event_channel, module_side_effects
 from scaling.workers.child_process import signal_name
 
-_REMEMBERED = 8  # cached problems; the parent sends the cells of one problem consecutively
-_TEXT = 300  # characters of an exception message
+_REMEMBERED = 8  # number of cached workloads; the parent sends the cells of one workload consecutively
+_TEXT = 300  # maximum length of an exception message, in characters
 
 
 def main() -> None:
@@ -120,7 +120,10 @@ def _may_multiply(jaxpr: Any) -> bool:
 
 
 def _why_indivisible(case: Case) -> tuple[str, str] | None:
-    """Return (reason, text) for a single point on several devices. Raise `Refusal` for an uneven division."""
+    """Return (reason, text) if a single point would have to be partitioned over devices, otherwise None.
+
+    Raise `Refusal` if several points do not divide evenly over the devices.
+    """
     devices = case.axes[0]
     if case.engine != interface.JAX or case.split == "both" or not (rest := case.points % devices):
         return None

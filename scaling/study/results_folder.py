@@ -10,7 +10,7 @@ from scaling.core.case import Refusal
 
 
 def parse_results(value: Any) -> Path:
-    """Convert the value of `results=PATH` to a path, or raise `Refusal` if no such folder can exist."""
+    """Return the value of `results=PATH` as a path. Raise `Refusal` if no folder can have this path."""
     is_path = isinstance(value, str | int | float) and not isinstance(value, bool)
     if not is_path or not str(value).strip() or "\0" in str(value):
         raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")
@@ -29,7 +29,7 @@ def parse_results(value: Any) -> Path:
 
 
 def create_results(folder: Path) -> None:
-    """Create the results folder. Raise `Refusal` if it cannot be written to, or a file of records not read."""
+    """Create the results folder. Raise `Refusal` if it is not writable or has unreadable result files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{uuid.uuid4().hex[:8]}"
@@ -37,7 +37,7 @@ def create_results(folder: Path) -> None:
         probe.unlink()
     except OSError as error:
         raise _not_writable(folder, error.strerror) from None
-    for path in (folder / "study.json", *folder.glob("*.jsonl")):  # their cases would run a second time
+    for path in (folder / "study.json", *folder.glob("*.jsonl")):  # else their cases would run again
         if path.is_file() and not os.access(path, os.R_OK):
             reason = f"{path} cannot be read: {os.strerror(errno.EACCES)}"
             raise Refusal(f"{reason}; make it readable, or give another folder with results=PATH")

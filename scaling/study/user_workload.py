@@ -1,6 +1,6 @@
 """Import the module named by `workload=NAME` in a study, and check the result of its `workload(case)`.
 
-Errors of the user raise `Refusal`. The message contains the value, the alternatives and a fix.
+Invalid input raises `Refusal`. The message contains the value, the alternatives and a fix.
 """
 
 import os
@@ -22,9 +22,10 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Import and return the module of a workload, by its import path or the name of a built-in workload.
+    """Import the module of a workload and return it.
 
-    Raise `Refusal` if the name is the path of a file, or if a file of the user has a built-in name.
+    `name` is an import path or the name of a built-in workload. Raise `Refusal` if `name` is the path of a
+    file, or if a built-in workload and a file of the user have the same name.
     """
     if name.endswith(".py") or "/" in name or "\\" in name:
         raise Refusal(
@@ -45,7 +46,7 @@ def _import_hint(name: str) -> str:
 
 
 def _check_not_shadowed(name: str) -> None:
-    """Raise `Refusal` if a workload file in the working directory or on PYTHONPATH has a built-in name."""
+    """Raise `Refusal` if a workload file in the working directory or on PYTHONPATH is also called `name`."""
     folder_of_package = Path(__file__).resolve().parents[1] / "workloads"
     for folder in (".", *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))):
         for file in (Path(folder) / f"{name}.py", Path(folder) / name / "__init__.py"):
@@ -58,7 +59,7 @@ def _check_not_shadowed(name: str) -> None:
 
 
 def check_workload(name: str, made: Any) -> Workload:
-    """Check the result of the function `workload(case)` of a user's module `name`, and return it.
+    """Return `made`, the result of a user's function `workload(case)`, after checking its type and fields.
 
     Raise `Refusal` if the result or a field has a wrong type or an unknown value. The inputs of the workload
     are checked later, when they are flattened.

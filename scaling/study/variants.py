@@ -24,9 +24,10 @@ _PACKAGE = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """Prepare the baseline of `versus`, a text of one of the `FORMS`, and yield it as a `Variant`.
+    """Return a context manager that prepares the baseline of `versus` and yields it as a `Variant`.
 
-    Temporary files are removed when the context exits. Raise `Refusal` if the program cannot be prepared.
+    `text` has one of the `FORMS`. Temporary files are removed when the context exits. Raise `Refusal` if the
+    baseline cannot be prepared.
     """
     kind, _, what = text.partition(":")
     if (kind, bool(what)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:
@@ -50,7 +51,7 @@ def open_variant(text: str) -> Iterator[Variant]:
 
 
 def _check_out_revision(revision: str, folder: Path) -> Variant:
-    """Check out a git revision of the repository of the working directory into `folder`."""
+    """Check out a git revision of the current repository into `folder`, and return it as a `Variant`."""
     versus = f"versus=commit:{revision}"
     repository = git("rev-parse", "--show-toplevel")
     sha = git("rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
@@ -76,7 +77,7 @@ def _check_out_revision(revision: str, folder: Path) -> Variant:
 
 
 def _install_jax(version: str) -> Path:
-    """Return the Python interpreter of a virtual environment with JAX, in the user's cache folder."""
+    """Return the path of a Python interpreter with a JAX version, which is installed first if necessary."""
     if not re.fullmatch(r"[0-9][0-9A-Za-z.+]{0,30}", version):
         raise Refusal(f"versus=jax:{version} is not a version: use one on PyPI, such as versus=jax:0.10.0")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling"

@@ -11,9 +11,9 @@ import yaml
 
 from scaling.core.case import Refusal
 
-_LARGEST = 256 * 1024  # bytes
-_DEEPEST = 40  # levels
-_MOST = 100_000  # nodes, including those that aliases repeat
+_LARGEST = 256 * 1024  # maximum size of a file in bytes
+_DEEPEST = 40  # maximum number of nesting levels
+_MOST = 100_000  # maximum number of nodes, including those that aliases repeat
 
 
 def check(path: Path) -> None:
@@ -55,7 +55,7 @@ def describe(error: yaml.YAMLError, path: Path | None = None) -> str:
 
 
 def _check_events(path: Path, text: str) -> None:
-    """Check the parser events of a YAML text, without building its values."""
+    """Raise `Refusal` if a YAML text exceeds the limits or is not a single mapping. Do not load it."""
     sizes: dict[str | None, int] = {}  # anchor -> number of nodes in its value
     parents: list[tuple[str | None, int]] = []  # (anchor, number of nodes before) of the open collections
     count = documents = 0
