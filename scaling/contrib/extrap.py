@@ -1,8 +1,9 @@
 """Export run times as text files for Extra-P, which fits performance models such as c n log n to them.
 
-An Extra-P file (https://github.com/extra-p/extrap) has at most four parameters. It contains regions, which
-are the timed methods here, and all regions must be measured at the same coordinates (values of the
-parameters). Methods that were measured at different coordinates are therefore written to separate files.
+An Extra-P file (https://github.com/extra-p/extrap) has at most four parameters. In the files written here,
+each region of the format is one timed method. All regions of a file must be measured at the same coordinates
+(values of the parameters). Therefore methods that were measured at different coordinates are written to
+separate files.
 """
 
 import dataclasses
@@ -29,8 +30,8 @@ from scaling.report.text import clean_text
 
 MARK = "# Made by ad-scaling"  # the first line of a file
 _MOST_PARAMETERS = 4
-_MOST_NAME_CHARACTERS = 120  # of a file name
-_LEAST_VALUES = 5  # of a parameter; with fewer, Extra-P fits only a constant
+_MOST_NAME_CHARACTERS = 120  # the most characters of a file name, without number and suffix
+_LEAST_VALUES = 5  # the fewest values of a parameter; with fewer, Extra-P fits only a constant
 Coordinates = tuple[int, ...]  # a value for each parameter
 
 
@@ -44,7 +45,7 @@ class Experiment:
         constants: the sizes that are equal in all timings, by name.
         parameters: the description of each parameter in the file, by name.
         coordinates: the parameter values of each measurement.
-        regions: the timing of each method at each coordinate, by the name of the method.
+        regions: a dict from the name of each method to its timings by coordinates.
     """
 
     name: str
@@ -87,11 +88,11 @@ def find_experiments(findings: Findings) -> list[Experiment]:
 
 
 def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
-    """Yield every timing with its sizes, once for each kind of scaling that it belongs to.
+    """Yield every timing with its sizes, once for each kind of scaling that the timing belongs to.
 
-    For a strong scaling, the point count is the total number. For a weak scaling, it is the number for each
-    device. A timing of a weak scaling also belongs to a strong scaling if it ran on one device, or if the
-    same case was also timed on another number of devices.
+    In a strong scaling, the point count is the total number of points. In a weak scaling, the point count is
+    the number of points for each device. A timing of a weak scaling also belongs to a strong scaling if the
+    timing is for one device, or if the same case was also timed on another number of devices.
     """
     timings = [timing for timing in findings.timings if timing.honest and timing.case.kind == "case"]
     device_counts = Counter(
@@ -125,7 +126,7 @@ def _make_unique(names: Iterable[str], separator: str) -> list[str]:
 
 
 def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experiment]:
-    """Yield the contents of the files for timings of the same function with different methods and sizes.
+    """Yield the content of each Extra-P file for timings of one function with different methods and sizes.
 
     Methods with the same coordinates share a file. If more than four sizes vary, four of them are the
     parameters, and there is a file for each combination of values of the others.
@@ -148,7 +149,7 @@ def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experimen
 
 
 def _make_experiment(regions: Mapping[str, Sequence[_SizedTiming]]) -> Experiment | None:
-    """Return the content of one file, still without its name, or None if no size varies."""
+    """Return the content of one Extra-P file with an empty `name`, or None if no size varies."""
     timings = [sized for region in regions.values() for sized in region]
     rows = [sized.sizes for sized in timings]
     names = _varying_names(rows)
@@ -173,7 +174,7 @@ def _make_experiment(regions: Mapping[str, Sequence[_SizedTiming]]) -> Experimen
 
 
 def _describe_parameter(name: str, rows: Sequence[Mapping[str, int]], constants: Mapping[str, int]) -> str:
-    """Return the name of a size with those that vary with it, such as "n (points with it)"."""
+    """Return the name of a size, followed by the sizes that vary with it, as in "n (points with it)"."""
     dependent = [
         other
         for other in rows[0]
@@ -215,7 +216,7 @@ def _to_region_name(text: str) -> str:
 
 
 def _to_parameter_name(name: str) -> str:
-    """Convert a name to a parameter that Extra-P accepts: a letter, then letters, digits and underscores."""
+    """Convert a name to a parameter name of Extra-P: a letter, then letters, digits and underscores."""
     word = re.sub(r"\W", "_", name, flags=re.ASCII)
     return word if word[:1].isalpha() else f"size{word}"
 
@@ -223,8 +224,8 @@ def _to_parameter_name(name: str) -> str:
 def format_experiment(experiment: Experiment) -> str:
     """Return the text of an Extra-P file.
 
-    It contains, for each method, the samples of the time per call in seconds and, if known, the number of
-    floating-point operations of a device.
+    The text contains, for each method, the samples of the time per call in seconds and, if known, the number
+    of floating-point operations of a device.
     """
     lines = [*_format_comments(experiment), *(f"PARAMETER {name}" for name in experiment.parameters)]
     points = [" ".join(map(str, values)) for values in experiment.coordinates]

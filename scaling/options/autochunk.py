@@ -1,10 +1,10 @@
-"""Search for the largest numbers of points and seeds per call that fit into memory, for `chunk=auto`.
+"""Find the largest blocks of points and of seeds that fit into memory, by compiling them (`chunk=auto`).
 
-Points are batch elements, and seeds are tangents or cotangents. There are three kinds of candidates: fewer
-points with all seeds, all points with fewer seeds and, if none of these fits, a single point with fewer
-seeds. The memory of a program is measured by compiling it, because it can increase when fewer points or seeds
-are computed at a time. Candidates are compiled in decreasing order of size. The first that fits is enlarged
-once, by half, if the larger program also fits.
+Points are batch elements, and seeds are tangents or cotangents. The candidates are all points with all seeds,
+fewer points with all seeds, all points with fewer seeds and, if none of these fits, a single point with fewer
+seeds. Each candidate is compiled to measure the memory of its program, because this memory can increase when
+fewer points or seeds are computed at a time. Candidates are compiled in decreasing order of size. The first
+candidate that fits is enlarged by half if the larger program also fits.
 """
 
 import dataclasses
@@ -24,8 +24,8 @@ DEVICE, HOST = "device", "host"
 class BlockSizes:
     """The numbers of points and seeds that a device computes at a time, and where its arrays are stored.
 
-    `block` is the number of points and `chunk` the number of seeds. None means all that the device has.
-    `storage` is the memory that contains the inputs and the result: "device" or "host".
+    `block` is the number of points and `chunk` the number of seeds. None stands for all points or seeds of
+    the device. `storage` is the memory that contains the inputs and the result: "device" or "host".
     """
 
     block: int | None = None
@@ -40,8 +40,8 @@ class MemoryNeed:
     Attributes:
         bytes: the number of bytes, or None if it is unknown.
         fits: whether the program fits into memory.
-        hopeless: whether the inputs and the result alone, without temporary arrays, exceed the memory. Then
-            smaller blocks do not fit either.
+        hopeless: whether the inputs and the result alone, without temporary arrays, exceed the memory, so
+            that smaller blocks do not fit either.
     """
 
     bytes: int | None
@@ -103,10 +103,11 @@ def find_blocks(
     measure: Callable[[BlockSizes], MemoryNeed],
     known: BlockSizes | None = None,
 ) -> tuple[BlockSizes | None, dict[BlockSizes, MemoryNeed]]:
-    """Search for the largest numbers of points and seeds at a time that fit into memory.
+    """Find the largest numbers of points and seeds that a device can compute at a time within its memory.
 
-    The inputs and the result are stored on the host if `case.storage` is "host", or if `case.storage` is None
-    and no block sizes fit on the device.
+    Block sizes with the inputs and the result on the host are tried if `case.storage` is "host", or if
+    `case.storage` is None and no block sizes fit on the device. Storage on the host requires `batch=vmap` and
+    a reduction that does not sum over the points.
 
     Args:
         measure: returns the memory that a program with given block sizes needs.
@@ -141,7 +142,7 @@ def _find_in_storage(
     sizes: DerivativeShape,
     probe: Callable[[BlockSizes], MemoryNeed],
 ) -> BlockSizes | None:
-    """Return the largest block sizes that fit with this storage of inputs and result, or None if none fit."""
+    """Return the largest block sizes that fit with the given storage, or None if no candidate fits."""
     points = ceil_div(case.points, case.axes[0])
     seeds = max(ceil_div(part.seeds, case.axes[1]) for part in sizes.parts)
     can_divide_points = case.batch == "vmap" or workload.reduction.sums_points
@@ -164,9 +165,10 @@ def _find_in_storage(
 def _first_fitting(
     candidates: Iterable[BlockSizes], probe: Callable[[BlockSizes], MemoryNeed]
 ) -> BlockSizes | None:
-    """Return the first candidate that fits, enlarged by half if that also fits, or None if none fits.
+    """Return the first candidate that fits into memory, or None if no candidate fits.
 
-    The candidates must be in decreasing order of size.
+    The candidates must be in decreasing order of size. The first that fits is enlarged by half if the result
+    is smaller than the previous candidate and also fits.
     """
     too_large = None
     for blocks in candidates:
@@ -188,7 +190,7 @@ def _halves(count: int) -> Iterator[int]:
 
 
 def _enlarge_by_half(blocks: BlockSizes, too_large: BlockSizes) -> BlockSizes | None:
-    """Return `blocks` with its count enlarged by half, or None if that is not smaller than `too_large`."""
+    """Return `blocks` enlarged by half, or None if no size lies between `blocks` and `too_large`."""
     field = "chunk" if blocks.chunk is not None else "block"
     count = getattr(blocks, field)
     if count is None or (larger := count + count // 2) in (count, getattr(too_large, field)):

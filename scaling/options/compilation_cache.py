@@ -15,19 +15,19 @@ jax.monitoring.register_event_listener(
 
 
 class CacheUnavailable(Exception):
-    """The persistent cache was not hit although it was filled, or was hit although it was empty."""
+    """The error for a persistent cache that is not hit although filled, or is hit although empty."""
 
 
 @contextlib.contextmanager
 def persistent_cache(state: str, compile_once: Callable[[], Any]) -> Iterator[None]:
-    """Context manager that enables a new persistent compilation cache in a temporary folder.
+    """Return a context manager that enables a new persistent compilation cache in a temporary folder.
 
-    On exit, the previous settings are restored. Then raise `CacheUnavailable` if a warm cache was not hit, or
-    if a cold cache was hit.
+    On exit, the context manager restores the previous settings. It then raises `CacheUnavailable` if a warm
+    cache was not hit, or if a cold cache was hit.
 
     Args:
         state: "cold" for an empty cache, or "warm" for a cache that contains the program to be compiled.
-        compile_once: compiles the program. It is called to fill a warm cache.
+        compile_once: compiles the program. This function is called only to fill a warm cache.
     """
     _hits.clear()
     with tempfile.TemporaryDirectory() as folder:

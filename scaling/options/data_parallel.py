@@ -1,8 +1,8 @@
-"""Data parallelism: sum a loss and its gradient over a batch that is distributed over devices.
+"""Compute a loss and its gradient, summed over a batch that is distributed over devices (data parallelism).
 
-Each device sums over its part of the points (batch elements). With `split=data` an all-reduce adds the sums
-of all devices, so that every device holds the total. The loss is differentiated with respect to the inputs
-that all points share, such as weights.
+Each device sums over its part of the points (batch elements). With `split=data`, an all-reduce adds the sums
+of all devices, so that every device holds the total. The loss is differentiated with respect to inputs that
+all points share, such as weights.
 """
 
 import dataclasses
@@ -34,21 +34,21 @@ def sum_derivative(
     shared: Named,
     position: DevicePosition,
 ) -> Any:
-    """Return the gradient of the loss summed over all points, or with `mode=value` the sum itself.
+    """Return the gradient of the loss summed over points, or with `mode=value` the summed loss itself.
 
-    The gradient is a tuple with one element for each linear map in `sizes.parts`. In forward mode, the
-    element is an array with one derivative for each tangent. In reverse mode, it is a sequence with one array
-    for each shared input that the map differentiates with respect to. `points` and `shared` are the inputs of
-    this device by name.
+    With `split=data`, the sum is over all points, otherwise over the points of this device. The gradient is a
+    tuple with one element for each linear map in `sizes.parts`. In forward mode, the element is an array with
+    one derivative for each tangent of this device. In reverse mode, the element is a sequence with one array
+    for each input of the map. `points` and `shared` contain the inputs of this device by name.
     """
     count = ceil_div(case.points, case.axes[0])
     has_padding = count * case.axes[0] != case.points
 
     def sum_over_points(transform: Callable[[Loss], Any]) -> Any:
-        """Return the sum of `transform(loss)` over all blocks of `case.block` points of all devices.
+        """Return `transform(loss)`, summed over blocks of points and with `split=data` over all devices.
 
-        `transform` is called with the loss of one block. If `case.block` is None, each device has a single
-        block.
+        `transform` is called with the loss function of one block, which has `case.block` points. If
+        `case.block` is None, each device has a single block.
         """
 
         def sum_of_block(rows: Any) -> Any:
@@ -73,9 +73,9 @@ def sum_derivative(
 
 
 def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: Any) -> Any:
-    """Return the sum of the workload's function over its outputs and over the points.
+    """Return the sum of the outputs of the workload's function over the given points.
 
-    `valid` is a mask of the points that are not padding, or None if there is no padding.
+    `valid` is a boolean array that is false for points that are padding, or None if there is no padding.
     """
     if case.batch == "whole" and workload.whole is not None and valid is None:
         return jnp.sum(workload.whole(**points, **shared))
@@ -88,9 +88,9 @@ def _loss(case: Case, workload: Workload, points: Named, shared: Named, valid: A
 def _derivative_in_pieces(
     case: Case, part: LinearMapPart, sum_over_points: SumOverPoints, shared: Named, position: DevicePosition
 ) -> Any:
-    """Return the gradient by one linear map, computed and summed over the devices in pieces.
+    """Return the gradient of one linear map, computed in pieces that are summed over the devices separately.
 
-    The all-reduce of one piece can then overlap the computation of the next.
+    The all-reduce of one piece can then overlap the computation of the next piece.
     """
 
     def along_seeds(start: int, stop: int, loss: Loss) -> Any:
@@ -100,7 +100,7 @@ def _derivative_in_pieces(
         return reduce_slices(slices._replace(seeds=seeds)).reshape(-1)
 
     def by_elements(name: str, start: int, stop: int, loss: Loss) -> Any:
-        """Return the elements `start` to `stop - 1` of the raveled gradient with respect to one input."""
+        """Return the elements `start` to `stop - 1` of the raveled gradient with respect to `name`."""
         flat = shared[name].reshape(-1)
 
         def loss_of_piece(**arrays: Any) -> Any:

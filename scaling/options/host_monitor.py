@@ -2,7 +2,7 @@
 
 The values are read from /proc, cpufreq and, for an NVIDIA GPU, the management library NVML. A value that
 cannot be read is None. Other processes are not detected if they run on the GPU, or on the other hardware
-thread (SMT sibling) of a core that the process is bound to.
+thread (SMT sibling) of a core that this process is bound to.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from scaling.core import environment
 from scaling.core.environment import nvml
 
 MARKS = ("throttled", "foreign_load")
-_FOREIGN_SHARE = 0.10  # if other processes use a larger fraction of a core's time, it is a disturbance
+_FOREIGN_SHARE = 0.10  # other processes disturb if they use a larger fraction of a core's time
 _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")  # the resolution of /proc/stat, usually 10 ms
 _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user are not disturbances
     0x4: "power_cap",
@@ -33,21 +33,21 @@ _THROTTLE_REASONS = {  # bit in NVML -> name. Idling and clocks set by the user 
 
 @dataclass(frozen=True)
 class HostReading:
-    """Counters of the host at one moment. Times and counts are meaningful as differences of two readings.
+    """Counters of the host at one moment. Times and counts are meaningful only as differences.
 
-    The monitored cores are those that the process is bound to, or may run on if it is not bound.
+    The monitored cores are the cores that this process is bound to, or may run on if it is not bound.
 
     Attributes:
         platform: the JAX platform: "cpu", "gpu" or "tpu".
-        bound_to: the cores that the process is bound to, or None if it is not bound.
+        bound_to: the cores that this process is bound to, or None if it is not bound.
         core_count: the number of monitored cores that /proc/stat contains.
-        idle_seconds, stolen_seconds: the idle time of these cores, including waiting for I/O, and the time
-            that the hypervisor used. Both are summed over the cores.
+        idle_seconds: the idle time of these cores, including waiting for I/O, summed over the cores.
+        stolen_seconds: the time that the hypervisor used on these cores, summed over the cores.
         process_seconds: the CPU time of all threads of this process, without child processes.
-        clock_seconds: the wall-clock time of the reading.
+        clock_seconds: the time of the reading on a monotonic clock.
         preemptions: the number of involuntary context switches of this process.
         slowdowns: the number of thermal throttling events of the monitored cores and their packages.
-        throttled: whether any of the GPUs is throttled at this moment.
+        throttled: whether at least one of the visible GPUs is throttled at this moment.
     """
 
     platform: str
@@ -63,11 +63,11 @@ class HostReading:
 
 
 def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
-    """Return the state of the host as a dict, which a record contains.
+    """Return a dict with the load and the clock rates of the host and the state of its GPUs.
 
     Its keys are "load" (the load average of one minute), "core_mhz" (a list of the clock rates of the bound
-    cores, or None without `bound_to`), "governor" (of the CPU frequency) and, on the platform "gpu", "gpus"
-    (a list with a dict for each GPU).
+    cores, or None if `bound_to` is empty or None), "governor" (the CPU frequency governor) and, on the
+    platform "gpu", "gpus" (a list with a dict for each GPU).
     """
     gpus = {"gpus": [_gpu_state(handle) for handle in _gpus()]} if platform == "gpu" else {}
     return {
@@ -79,9 +79,9 @@ def read_host(platform: str, bound_to: Sequence[int] | None) -> dict[str, Any]:
 
 
 def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
-    """Return the counters of the host and of this process at the start of a measurement.
+    """Return the current counters of the host and of this process.
 
-    At the end of the measurement, pass them to `find_disturbances`.
+    A reading from the start of a measurement is passed to `find_disturbances` at the end.
     """
     cores = sorted(bound_to or os.sched_getaffinity(0))
     times, usage = _core_times(cores), resource.getrusage(resource.RUSAGE_SELF)
@@ -103,16 +103,16 @@ def start_meter(platform: str, bound_to: Sequence[int] | None) -> HostReading:
 
 
 def find_disturbances(start: HostReading) -> list[str]:
-    """Return the disturbances since a reading: a list that may contain "throttled" and "foreign_load".
+    """Return a list of the disturbances since a reading, which may contain "throttled" and "foreign_load".
 
-    Foreign load is time of the monitored cores that was neither idle nor used by this process, or that the
-    hypervisor used (steal time, which Linux may also attribute to this process). The larger of the two is
-    compared with a threshold. If the process is bound to cores, the threshold is a tenth of the time of one
-    core, because devices wait for the slowest core. Otherwise it is a tenth of the time of all cores, because
-    the process can migrate.
+    "foreign_load" means that other load used more time of the monitored cores than a threshold. The time of
+    other load is the time that was neither idle nor used by this process or, if larger, the time used by the
+    hypervisor (steal time, which Linux may also attribute to this process). If this process is bound to
+    cores, the threshold is a tenth of the time of one core, because devices wait for the slowest core.
+    Otherwise the threshold is a tenth of the time of all cores, because this process can migrate.
 
-    Idle time has a resolution of one tick per core, usually 10 ms. Foreign load within the error of this
-    resolution is ignored, unless a single core is monitored and this process was preempted on it.
+    Idle time has a resolution of one tick per core, usually 10 ms. Load within the error of this resolution
+    is ignored, unless a single core is monitored and this process was preempted on it.
     """
     now = start_meter(start.platform, start.bound_to)
     cores, wall = start.core_count, now.clock_seconds - start.clock_seconds
@@ -127,9 +127,9 @@ def find_disturbances(start: HostReading) -> list[str]:
 
 
 def _core_times(cores: Sequence[int]) -> list[list[int]]:
-    """Return a list of CPU ticks for each core that /proc/stat contains.
+    """Return the CPU times of each of the given cores that /proc/stat contains, in ticks.
 
-    The ticks are the user, nice, system, idle, iowait, irq, softirq and steal time, in this order.
+    The times of a core are its user, nice, system, idle, iowait, irq, softirq and steal time, in this order.
     """
     names, times = {f"cpu{core}" for core in cores}, []
     for line in (environment.contents("/proc/stat") or "").splitlines():
@@ -157,8 +157,8 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
     """Return the NVML handles of the GPUs in CUDA_VISIBLE_DEVICES, or of all GPUs if it is not set.
 
     As in CUDA, the first invalid entry and all entries after it are ignored. An integer entry is a CUDA
-    device index. It is assumed to be the NVML index, which is correct if all GPUs are of the same model. MIG
-    instances are not supported.
+    device index, which is assumed to equal the NVML index. This assumption is correct if all GPUs are of the
+    same model. MIG instances are not supported.
     """
     handles: dict[str, ctypes.c_void_p] = {}  # by UUID, or by index if the UUID is unknown
     for index in range(_query_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):

@@ -3,8 +3,8 @@
 The per-point inputs are also stored on the host, and each step copies the points (batch elements) that it
 needs to the devices. The shared inputs stay on the devices. A step computes the Jacobians of some points, or
 only the rows or columns for some seeds (tangents or cotangents). All steps run the same program and therefore
-have the same size. If the size does not divide the number of points or seeds, the last step repeats some that
-the previous step has computed. The result of a step is copied to the host while the next step is computed.
+have the same size. If the size does not divide the number of points or seeds, the last step repeats points or
+seeds of the previous step. The result of a step is copied to the host while the next step is computed.
 """
 
 import dataclasses
@@ -25,7 +25,7 @@ from scaling.core.workload import Workload
 
 
 def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> StepPlan:
-    """Return the steps in which a case with `storage=host` is computed.
+    """Return the size, the number and the memory of the steps that compute a case with `storage=host`.
 
     In each step, a device computes `case.block` points and, if the seeds can be divided, `case.chunk` seeds.
     """
@@ -70,10 +70,10 @@ def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
 
 
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[tuple[int, int]]:
-    """Yield the first point and the first seed of each step, which has `block` points and `chunk` seeds.
+    """Yield a pair for each step: the indices of the first point and the first seed of the step.
 
-    If `block` does not divide `points`, the last block starts earlier and repeats some points of the previous
-    block, so that all steps have the same size. The same applies to `chunk` and `seeds`.
+    Each step has `block` points and `chunk` seeds. If `block` does not divide `points`, the last block starts
+    earlier and repeats some points of the previous block. The same applies to `chunk` and `seeds`.
     """
     for point in range(0, points, block):
         for seed in range(0, seeds, chunk):
@@ -81,10 +81,10 @@ def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[t
 
 
 def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
-    """Return a function that runs all steps and returns the whole result, an array on the host.
+    """Return a function without arguments that runs all steps and returns the whole result on the host.
 
-    The array has the shape (points, outputs, inputs). It is allocated in the first call, and later calls
-    overwrite it.
+    The result is an array of the shape that `shape.result_shape` returns, such as (points, outputs, inputs).
+    The array is allocated in the first call, and later calls overwrite it.
     """
     case, workload, plan, program = compiled.case, compiled.workload, compiled.plan, compiled.program
     assert plan is not None and program is not None

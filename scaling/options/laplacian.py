@@ -1,10 +1,10 @@
 """Compute the Laplacian of a function by Taylor mode: direction by direction, or all directions in one pass.
 
-The Laplacian of a scalar function is the sum of its second derivatives along the unit vectors, which are the
-directions below. There are two algorithms:
+The Laplacian of a scalar function is the sum of its second derivatives along the unit vectors. The unit
+vectors are called directions below. There are two algorithms:
 
 `jet` computes the second derivative along each direction separately, with `jax.experimental.jet`. Calls of
-functions are inlined first, because that library has rules for primitive operations only.
+functions are inlined first, because that JAX module has rules for primitive operations only.
 
 `forward_laplacian`, also known as collapsed Taylor mode, sums the second derivatives over the directions
 while it evaluates the function. For each intermediate result y it computes the derivatives of y along all
@@ -46,7 +46,7 @@ _LINEAR = {
     "transpose", "unstack",
 }  # fmt: skip
 _BILINEAR = "conv_general_dilated", "dot_general", "mul"
-# Calls of functions whose jaxpr is a parameter.
+# Primitives that call a function. Its jaxpr is a parameter of the equation.
 _CALLS = "checkpoint", "closed_call", "core_call", "jit", "pjit", "remat", "remat2"
 _CUSTOM_CALLS = "custom_jvp_call", "custom_vjp_call"
 
@@ -56,8 +56,8 @@ class Expanded(NamedTuple):
 
     Attributes:
         value: the intermediate result.
-        tangents: the first derivatives along the directions: (directions, *shape of `value`).
-        second: the sum over the directions of the second derivatives, an array of the shape of `value`.
+        tangents: the first derivatives along the directions, an array of shape (directions, *value.shape).
+        second: the second derivatives summed over the directions, an array of the same shape as `value`.
     """
 
     value: Any
@@ -66,11 +66,11 @@ class Expanded(NamedTuple):
 
 
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v over the directions v in V, computed for each v separately.
+    """Return a function of V that sums v^T H v over the directions v in V, with a separate pass for each v.
 
-    H is the Hessian at x of f, which must return a scalar. V is a tuple of arrays like x, each with a leading
-    axis of directions. The returned function raises `NotImplementedError` if `jax.experimental.jet` has no
-    rule for an operation of f. Custom derivative rules of f are ignored.
+    H is the Hessian of f at x, where f must return a scalar. V is a tuple of arrays like x, each with a
+    leading axis of directions. The returned function raises `NotImplementedError` if `jax.experimental.jet`
+    has no rule for an operation of f. Custom derivative rules of f are ignored.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
     # by `jax.vmap` but do not depend on the direction.
@@ -90,10 +90,10 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v over the directions v in V, computed in one forward pass.
+    """Return a function of V that sums v^T H v over the directions v in V in one forward pass.
 
-    H is the Hessian at x of f, which must return a scalar. V is a tuple of arrays like x, each with a leading
-    axis of directions.
+    H is the Hessian of f at x, where f must return a scalar. V is a tuple of arrays like x, each with a
+    leading axis of directions.
     """
     closed = jax.make_jaxpr(f)(*x)
 
@@ -114,8 +114,9 @@ def _evaluate(
 ) -> list[Any]:
     """Evaluate a jaxpr equation by equation, and return its outputs.
 
-    The primitives named `calls` call a function, whose jaxpr is evaluated recursively. `apply` evaluates any
-    other equation: (jaxpr, equation, operands) -> list of results.
+    Args:
+        calls: the names of the primitives that call a function. Its jaxpr is evaluated recursively.
+        apply: evaluates any other equation, as a function (jaxpr, equation, operands) -> list of results.
     """
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
     read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]  # noqa: E731
@@ -133,7 +134,7 @@ def _evaluate(
 
 
 def _apply(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Evaluate an equation of a jaxpr for arrays or tracers as operands, and return a list of results."""
+    """Return the results of an equation of a jaxpr for operands that are arrays or tracers."""
     pairs = zip(equation.invars, operands, strict=True)
     values = {variable: operand for variable, operand in pairs if not isinstance(variable, Literal)}
     alone = jaxpr.replace(constvars=[], invars=[*values], outvars=equation.outvars, eqns=[equation])
@@ -141,10 +142,10 @@ def _apply(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
 
 
 def _apply_expanded(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Evaluate an equation of a jaxpr whose operands may be `Expanded`, and return a list of results.
+    """Return the results of an equation of a jaxpr for operands that are arrays or `Expanded`.
 
-    The rule is selected by the operation: elementwise, linear or any other. A result is an `Expanded`, or an
-    array if it does not depend on the directions or does not have a floating-point dtype.
+    There are different rules for elementwise, linear and other operations. A result is an `Expanded`, or an
+    array if the result does not depend on the directions or has neither a floating-point nor a complex dtype.
     """
     at = [number for number, operand in enumerate(operands) if isinstance(operand, Expanded)]
     expanded = list({id(operands[number]): operands[number] for number in at}.values())

@@ -1,8 +1,8 @@
 """Choose array sizes, dtypes and device counts of the peak benchmarks (ceiling.py), and count their work.
 
-The benchmarks are cases of the workload `ceiling`, where a case is one configuration of a study. They measure
-the peak throughputs and the minimum latencies of the machine. From these, lower bounds on the run times of
-the other cases are computed.
+The benchmarks are cases of the workload `ceiling`, where a case is one configuration of a study. The
+benchmarks measure the peak throughputs and the minimum latencies of the machine. Lower bounds on the run
+times of the other cases are computed from the measurements.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 
 from scaling.core.case import CEILING, JAX, PEAKS, Case
 
-_TERMS = {"transcendental": 64, "arithmetic": 16, "division": 16}  # per element, to be compute-bound
+_TERMS = {"transcendental": 64, "arithmetic": 16, "division": 16}  # terms per element, to be compute-bound
 _DTYPE_DEPENDENT = (*_TERMS, "reduction")  # targets that are measured in float64 for cases in float64
 _MULTI_DEVICE = ("all_reduce", "collective")
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
@@ -33,15 +33,16 @@ _ACCELERATOR_SIZES = _CPU_SIZES | {
 
 
 def are_wanted(study: Mapping[str, Any]) -> bool:
-    """Return whether a study enables the peak benchmarks with `ceilings`, itself or in one of its parts."""
+    """Return whether a study or one of its parts enables the peak benchmarks by the key `ceilings`."""
     return bool(study.get("ceilings")) or any(map(are_wanted, (study.get("parts") or {}).values()))
 
 
 def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
     """Return the benchmarks from which lower bounds on the run times of the given cases are computed.
 
-    Each benchmark is returned once. It runs on as many devices as a case, and `peak_like` chooses its dtype.
-    The benchmark `call` also uses the API of a case, because the dispatch latency depends on the API.
+    Each benchmark is returned once. A benchmark runs on as many devices as the case that it bounds, with the
+    dtype that `peak_like` returns. The benchmark `call` also uses the API of this case, because the dispatch
+    latency depends on the API.
     """
     peaks: dict[Case, None] = {}
     for case in sorted(cases, key=lambda case: case.devices):
@@ -56,9 +57,9 @@ def peak_cases(cases: Sequence[Case], platform: str) -> list[Case]:
 
 
 def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> list[Case]:
-    """Return the benchmarks of a target, such as "copy", for a case: one benchmark for each array size.
+    """Return the benchmarks of a target, such as "copy", for the case `bounded`: one for each array size.
 
-    A benchmark runs on as many devices as the case `bounded`.
+    The benchmarks run on as many devices as `bounded`.
     """
     (dtype, precision), terms = peak_like(target, bounded), _TERMS.get(target, 1)
     return [
@@ -71,9 +72,9 @@ def _cases_of_target(target: str, bounded: Case, api: str, platform: str) -> lis
 
 
 def peak_like(target: str, case: Case) -> tuple[str, str]:
-    """Return the dtype and matmul precision with which to measure a peak that limits the time of a case.
+    """Return the dtype and the matmul precision of the peak benchmark that bounds the time of a case.
 
-    `target` is the name of the peak, such as "copy".
+    `target` is the name of the benchmark, such as "copy".
     """
     if target == "matmul":
         return case.dtype, case.precision

@@ -20,10 +20,11 @@ Trees = dict[str, tuple[Any, tuple[str, ...]]]
 
 
 def flatten_inputs(name: str, workload: Workload) -> Workload:
-    """Return the workload `name` with the leaves of its inputs as inputs.
+    """Return a copy of a workload in which each leaf of a pytree input is a separate input.
 
-    Its functions take the leaves as keyword arguments, or in a dict for a reference. Raise `Refusal` if an
-    input is neither an `InputSpec` nor a pytree of `InputSpec`.
+    Its functions take the leaves as keyword arguments, and its references take the leaves in a dict. Raise
+    `Refusal` if an input is neither an `InputSpec` nor a pytree of `InputSpec`. `name` is the name of the
+    workload in error messages.
     """
     points, point_trees = _flatten_group(name, "points", workload.points)
     shared, shared_trees = _flatten_group(name, "shared", workload.shared)
@@ -56,7 +57,7 @@ def _unflatten(trees: Trees, named: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flatten_group(workload: str, group: str, inputs: Any) -> tuple[dict[str, InputSpec], Trees]:
-    """Return the leaves of the inputs in a field of a workload by name, and the trees among them."""
+    """Return the leaves of all inputs of one `group` ("points" or "shared") by name, and their trees."""
     if not isinstance(inputs, Mapping):
         example = f'{group}={{"x": normal(3)}}'
         words = f"must be a mapping from input names, such as {example}, not {describe(inputs)}"
@@ -77,7 +78,7 @@ def _flatten_group(workload: str, group: str, inputs: Any) -> tuple[dict[str, In
 
 
 def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, InputSpec]]:
-    """Return the structure of an input that is a pytree, and its leaves by name."""
+    """Return the tree structure of an input that is a pytree, and a dict of its leaves by name."""
     is_spec = lambda node: isinstance(node, InputSpec)  # noqa: E731
     paths, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=is_spec)
     specs: dict[str, InputSpec] = {}
@@ -130,11 +131,11 @@ def describe(value: Any) -> str:
 
 
 def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
-    """Return the leaves of a function's result, which may be a pytree, as one array.
+    """Return the leaves of a function's result (an array or a pytree of arrays) as one array.
 
-    A single leaf is returned unchanged. Of several leaves, all axes after the `leading` ones are raveled, and
-    the leaves are concatenated: (*leading axes, elements). Raise `Refusal` if a leaf is not an array of real
-    numbers, or if the lengths of the leading axes differ. `what` names the function in error messages.
+    A single leaf is returned unchanged. Several leaves are raveled, except for the first `leading` axes, and
+    concatenated to an array of shape (*leading axes, elements). Raise `Refusal` if a leaf is not an array of
+    real numbers, or if the leading axes differ in length. `what` names the function in error messages.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
@@ -158,7 +159,7 @@ def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
 
 
 def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point: bool = True) -> Any:
-    """Concatenate the blocks of a derivative, as `jax.jacrev` returns them for pytrees, into one array.
+    """Return a derivative as one array, given the blocks that `jax.jacrev` returns for pytrees.
 
     A block is the derivative of one output leaf with respect to one input leaf. Raise `Refusal` if the shapes
     of the blocks do not fit together.
@@ -167,7 +168,8 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
         result: the blocks, a pytree like the output in which each leaf is a pytree like the inputs.
         what: the name of the function in error messages.
         columns: the number of elements of each input leaf.
-        per_point: whether the result is (points, outputs, inputs), not (1, inputs) for a sum over points.
+        per_point: whether the returned array has the shape (points, outputs, inputs). Otherwise the shape is
+            (1, inputs), for a sum over points.
     """
     leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(result)]
     if len(leaves) == 1:
@@ -189,6 +191,6 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
 
 
 def _join_columns(blocks: Sequence[Any], columns: Sequence[int], leading: tuple[int, ...]) -> Any:
-    """Concatenate the blocks of one output leaf along the inputs, after reshaping to (*leading, inputs)."""
+    """Return the blocks of one output leaf as one array of shape (*leading, inputs)."""
     reshaped = [block.reshape(*leading, n) for block, n in zip(blocks, columns, strict=True)]
     return jnp.concatenate(reshaped, axis=-1)

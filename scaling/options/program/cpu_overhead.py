@@ -1,10 +1,10 @@
-"""Estimate the time of a kernel on a CPU in addition to that of its bytes and its vectorized operations.
+"""Estimate the overhead of a kernel on a CPU: the time beyond that of its bytes and vectorized operations.
 
 XLA compiles a fusion to one loop nest (see hlo_loops.py). Kernels and loops take time to start, and the
 innermost loop is not always vectorized. The unit of the constants is the time of `OPERATIONS` vectorized
-arithmetic operations in float32, about that of one evaluation of exp. The comments contain times that were
-measured in float32 on one core of an AMD EPYC with jaxlib 0.10.2, where the unit is 0.36 ns: those of
-`UNVECTORIZED` over 262,144 elements, and the others in 8,600 kernels of 150 programs.
+arithmetic operations in float32, which is about the time of one evaluation of exp. The times in the comments
+were measured in float32 on one core of an AMD EPYC with jaxlib 0.10.2, where the unit is 0.36 ns. The times
+of `UNVECTORIZED` were measured over 262,144 elements, and the others in 8,600 kernels of 150 programs.
 """
 
 import math
@@ -16,9 +16,9 @@ from scaling.options.program.hlo import HloLine, Instructions
 from scaling.options.program.hlo_loops import Use
 
 OPERATIONS = 28
-START = 1250  # a kernel: 0.4 to 0.8 us
-START_IN_LOOP = 100  # a kernel in the body of a while loop, whose code is in the cache: 40 ns
-ROW = 2  # an iteration of the loops around the innermost one: 0.5 to 2 ns
+START = 1250  # the start of a kernel: 0.4 to 0.8 us
+START_IN_LOOP = 100  # the start of a kernel in a while loop, whose code is in the cache: 40 ns
+ROW = 2  # an iteration of the loops outside of the innermost loop: 0.5 to 2 ns
 # A product of matrices is computed by a library, which starts once for each product of a batch.
 PRODUCT = 2000  # the start of a product in the library: 0.5 to 1.1 us
 PACKED = 0.35  # an element of the operands or the result of a product in the library: 0.1 to 0.3 ns
@@ -27,8 +27,8 @@ _MOST_TERMS = 3
 SHORT_ROW = 8  # a row of the result of such short sums: 2 to 5 ns
 SHORT_SUM = 0.45  # an operation of short sums, if the terms are next to each other in memory: 0.2 ns
 # An element that the innermost loop reads across the rows of an array, or at the indices of a gather.
-STRIDED = 0.5  # 0.2 ns
-GATHERED = 0.6  # 0.25 ns
+STRIDED = 0.5  # across the rows: 0.2 ns
+GATHERED = 0.6  # at the indices of a gather: 0.25 ns
 SCALAR = 0.3  # an operation on gathered elements, which is not vectorized: 0.12 ns
 CONCATENATED = 0.3  # an element of a concatenation in a loop: 0.1 ns
 # A loop with more padded arrays than this is not vectorized, because it has a branch for each of them.
@@ -39,7 +39,7 @@ PADDED = 1  # an element of each padded array in such a loop: 0.2 to 0.5 ns
 UNVECTORIZED = {"sine": 12, "cosine": 12, "power": 9, "tan": 63, "atan2": 41, "cbrt": 67}
 # A convolution whose features are the last axis is computed by a library, others by loops.
 PATCH = 75  # an output position in the library: 25 to 60 ns
-MULTIPLICATION = 0.15  # in a loop: 0.03 to 0.1 ns
+MULTIPLICATION = 0.15  # a multiplication in a loop: 0.03 to 0.1 ns
 # A multiplication in a loop, if an output is the sum of more than `_FEW_TERMS`: 0.1 to 1 ns.
 MULTIPLICATION_OF_MANY = 1
 _FEW_TERMS = 64
@@ -52,12 +52,12 @@ _COMPUTING = ("arithmetic", "divisions", "transcendentals")  # kinds of work on 
 def count_overhead(
     lines: Instructions, uses: Iterable[Use], work: Mapping[str, tuple[str, int]], in_loop: bool
 ) -> int:
-    """Return the overhead of a kernel on a CPU, in units of `OPERATIONS` arithmetic operations.
+    """Return the overhead of a kernel on a CPU, in units of the time of `OPERATIONS` arithmetic operations.
 
     Args:
-        lines: the instructions of the kernel.
-        uses: the uses of the instructions in the loop nest of the kernel, see `hlo_loops.trace_uses`.
-        work: dict from the name of an instruction to the kind and the amount of its work.
+        lines: the instructions of the kernel by name.
+        uses: the uses of the instructions in the loop nest of the kernel, as `hlo_loops.trace_uses` yields.
+        work: a dict from the name of an instruction to the kind and the amount of its work.
         in_loop: whether the kernel is in the body of a while loop.
     """
     overhead = float(START_IN_LOOP if in_loop else START)
@@ -75,8 +75,7 @@ def count_overhead(
 def _loop_overhead(lines: Instructions, uses: Iterable[Use], work: Mapping[str, tuple[str, int]]) -> float:
     """Return the overhead of the loop nest of a kernel.
 
-    If its innermost loop computes nothing, the kernel is a copy or a transpose, and its time is that of its
-    bytes.
+    If the innermost loop computes nothing, as in a copy or a transpose, only gathers have an overhead.
     """
     innermost = [use for use in uses if use.varies_innermost]
     computing = {use.name for use in innermost if work[use.name][0] in _COMPUTING}
@@ -106,7 +105,7 @@ def _loop_overhead(lines: Instructions, uses: Iterable[Use], work: Mapping[str, 
 
 
 def _written_array(lines: Instructions) -> tuple[HloLine, bool]:
-    """Return the array that the loops of a kernel write, and whether it updates a part of a parameter."""
+    """Return the instruction whose result a kernel writes, and whether it is written into a parameter."""
     root = hlo.root_of(lines)
     result = hlo.skip_bitcasts(root.operands[0] if root.opcode == "tuple" else root.name, lines)
     if result.opcode in hlo_ops.UPDATES:
@@ -134,7 +133,7 @@ def _axes(pattern: re.Pattern[str], line: HloLine) -> tuple[int, ...]:
 
 
 def _convolution_overhead(line: HloLine, operations: int) -> float:
-    """Return the overhead of a convolution, given its number of operations, half of them multiplications."""
+    """Return the overhead of a convolution. Half of the `operations` are multiplications."""
     labels = hlo_ops.LABELS.search(line.rest)
     if labels is None:
         return 0.0

@@ -28,15 +28,15 @@ Computations = Mapping[str, Instructions]
 class HloLine(NamedTuple):
     """An instruction of an HLO computation.
 
-    The result of an asynchronous start, such as "copy-start", also contains the operands. Both sizes in bytes
-    exclude these operands.
+    The result of an asynchronous start, such as "copy-start", also contains the operands. The sizes `bytes`
+    and `anywhere` exclude these operands.
 
     Attributes:
         name: the name of the instruction.
-        bytes: the size of the result in device memory, with the padding of its layout.
+        bytes: the size of the result in device memory in bytes, with the padding of its layout.
         anywhere: the size of the result in bytes without padding, in all memory spaces together.
         dims, dtype: the dimensions and element type of the result, or of the first array of a tuple.
-        fastest: the minor-most axis of this array that is longer than one, or None if there is none.
+        fastest: the minor-most axis longer than one of this array, or None if it has no such axis.
         opcode, operands: the opcode, such as "fusion", and the names of the operands.
         called: the names of the computations that the instruction calls.
         root: whether the instruction is the root of its computation.
@@ -67,7 +67,7 @@ def parse(text: str) -> tuple[dict[str, dict[str, HloLine]], str]:
     """Parse the text of an HLO module.
 
     Returns:
-        A nested dict: name of a computation -> name of an instruction -> instruction.
+        A dict from the name of each computation to its instructions, a dict from name to `HloLine`.
         The name of the entry computation.
     """
     computations: dict[str, dict[str, HloLine]] = {}
@@ -98,9 +98,10 @@ def _parse_instruction(match: re.Match[str], lines: Instructions) -> HloLine:
 
 
 def _without_operands(size: int, operands: int, is_copy: bool) -> int:
-    """Return the bytes of a result without the `operands` bytes that an asynchronous start repeats in it.
+    """Return the bytes of a result without those of the operands that it contains in an asynchronous start.
 
-    A copy-start always contains its operand, but some asynchronous all-reduces do not.
+    A copy-start always contains its operand. Any other result of at most `operands` bytes is assumed not to
+    contain them, as in some asynchronous all-reduces.
     """
     return max(0, size - operands) if size > operands or is_copy else size
 
@@ -136,8 +137,8 @@ def _padded_size(array: tuple[str, ...]) -> int:
 def _first_array(shape: str) -> tuple[tuple[int, ...], str, int | None]:
     """Return (dimensions, dtype, minor-most axis) of the first array in an HLO shape.
 
-    Axes of length one are ignored when the minor-most axis is determined. It is None if all axes have length
-    one, or if the array is a scalar.
+    Axes of length one are ignored when the minor-most axis is determined. The axis is None if the array is a
+    scalar or all of its axes have length one.
     """
     match = _ARRAY.search(shape)
     if match is None:
@@ -160,12 +161,12 @@ def root_of(lines: Instructions) -> HloLine:
 
 
 def skip_bitcasts(name: str, lines: Instructions) -> HloLine:
-    """Follow operands from the instruction `name`, and return the first instruction that is not a bitcast."""
+    """Return the first instruction from `name` along the operands that is not a bitcast."""
     return skip_bitcasts(lines[name].operands[0], lines) if lines[name].opcode == "bitcast" else lines[name]
 
 
 def skip_copies(name: str, lines: Instructions) -> HloLine:
-    """Return the instruction `name`, or if it is a copy or bitcast the one that computes the copied value."""
+    """Return the first instruction from `name` along the operands that is neither a copy nor a bitcast."""
     line = lines[name]
     return skip_copies(line.operands[0], lines) if line.opcode in ("copy", "bitcast") else line
 
@@ -211,10 +212,10 @@ def count_trips(loop: HloLine, lines: Instructions, computations: Computations) 
 def _operation(
     line: HloLine, lines: Instructions, computations: Computations
 ) -> tuple[str, list[HloLine], str]:
-    """Return the opcode, the operands and the attributes of an instruction.
+    """Return the opcode, the operands and the attributes of an instruction, or of the root of a fusion.
 
-    For a fusion, its root instruction is used instead, in which the parameters of the fusion are replaced by
-    the operands of the fusion. An operand that is a copy is replaced by what it copies.
+    The parameters of a fusion are replaced by its operands. An operand that is a copy is replaced by the
+    instruction that computes the copied value.
     """
     if line.opcode != "fusion":
         return line.opcode, [skip_copies(name, lines) for name in line.operands], line.rest

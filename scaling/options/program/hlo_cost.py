@@ -27,15 +27,15 @@ class Kernel:
     """The work of one execution of a kernel on one device.
 
     Attributes:
-        bytes: the bytes that are read and written.
-        turned: the bytes that transposes read and write, which change the minor-most axis of an array.
-        products: the operations of matrix products. A multiplication and an addition count as two.
-        arithmetic: other operations on elements, including comparisons, selections and conversions.
-        divisions: floating-point divisions.
-        transcendentals: evaluations of transcendental functions.
-        overhead: the additional time on a CPU, and its unit, as cpu_overhead.py defines them.
-        reductions: terms of sums along the minor-most axis. Sums along other axes are arithmetic.
-        library: the name of a library call whose operations are unknown, or "".
+        bytes: the number of bytes that are read and written.
+        turned: the number of these bytes in transposes that change the minor-most axis of an array.
+        products: the number of multiplications and additions in matrix products and convolutions.
+        arithmetic: the number of other operations, including comparisons, selections and conversions.
+        divisions: the number of floating-point divisions.
+        transcendentals: the number of evaluations of transcendental functions.
+        overhead: the additional time on a CPU, in the unit that cpu_overhead.py defines.
+        reductions: the number of terms of sums along the minor-most axis. Other sums are arithmetic.
+        library: the name of a library call whose operations are unknown, or "" if there is none.
         times: the number of executions, or infinity if it is unknown.
     """
 
@@ -57,7 +57,7 @@ class Message:
 
     Attributes:
         kind: the opcode of the collective, such as "all-reduce".
-        bytes: the size of the input or of the output of a device, whichever is larger.
+        bytes: the size of the input or of the output of a device in bytes, whichever is larger.
         group: the number of participating devices.
         times: the number of executions, or infinity if it is unknown.
     """
@@ -72,7 +72,7 @@ class Message:
 class ProgramCost:
     """The kernels and the collective operations of a compiled program on one device.
 
-    `collectives` is the number of instructions of each collective opcode, such as "all-reduce".
+    `collectives` is a dict from each collective opcode, such as "all-reduce", to its number of instructions.
     """
 
     kernels: tuple[Kernel, ...]
@@ -100,7 +100,7 @@ def _known_bytes(parts: Sequence[Kernel | Message]) -> int | None:
 
 
 def read(text: str) -> ProgramCost:
-    """Return the cost of an optimized HLO module, given the text that `compiled.as_text()` returns.
+    """Return the cost of an optimized HLO module from the text that `jax.stages.Compiled.as_text` returns.
 
     Of the branches of a conditional, only the one with the most bytes is counted. If the trip count of a loop
     is unknown, its kernels and collectives have an infinite number of executions. If an instruction has an
@@ -143,7 +143,7 @@ def read(text: str) -> ProgramCost:
 
 
 def as_work(part: Kernel | Message) -> dict[str, Any]:
-    """Return the fields of a kernel or a collective as a dict, without zeros, "" and a `times` of 1."""
+    """Return the fields of a kernel or a collective as a dict, without zeros, "" and `times` of 1."""
     return {name: value for name, value in vars(part).items() if value and (name, value) != ("times", 1)}
 
 
@@ -157,9 +157,10 @@ def _as_fusion(line: HloLine, operands: Instructions) -> dict[str, HloLine]:
 def _collectives(
     fused: Instructions, line: HloLine, operands: Instructions, devices: int
 ) -> Iterator[Message]:
-    """Yield the collectives of a kernel: the instruction itself, or instructions in its fused computation.
+    """Yield a `Message` for each collective of a kernel: `line` itself, or instructions that it fuses.
 
-    `devices` is the number of devices of the program, for a collective without `replica_groups`.
+    `devices` is the number of devices of the program. All of them take part in a collective without
+    `replica_groups`.
     """
     for candidate, lines in [(line, operands), *((inner, fused) for inner in fused.values())]:
         kind = candidate.opcode.removesuffix("-start")
@@ -197,8 +198,9 @@ def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bo
 def _repeat_work(kind: str, amount: int, repeats: float) -> tuple[str, int]:
     """Return the kind and amount of work of an instruction whose elements are evaluated `repeats` times.
 
-    A slice evaluates only a part of its operand. Other values may be evaluated several times, which is
-    rounded. The work of an instruction that the loop nest does not reach (`repeats` of 0) is counted once.
+    A fraction below 1 means that only some elements are evaluated, for example those that a slice selects.
+    Larger values are rounded to integers. If the loop nest does not reach the instruction, `repeats` is 0 and
+    the work is counted once.
     """
     return kind, round(amount * (repeats if 0 < repeats < 1 else max(1, round(repeats))))
 
@@ -217,9 +219,9 @@ def _result_instructions(lines: Instructions) -> list[HloLine]:
 
 
 def _in_place_updates(lines: Instructions, computations: Computations) -> dict[str, tuple[HloLine, int]]:
-    """Return a dict from the name of each result that updates a parameter in place to a pair.
+    """Return the results of a fusion that update a parameter in place.
 
-    The pair is the parameter and the number of bytes that the update writes.
+    The returned dict maps the name of such a result to the parameter and the number of bytes written.
     """
     updates = {}
     for result in _result_instructions(lines):
@@ -243,7 +245,7 @@ def _bytes_read(
     """Return a dict from the name of each parameter of a fusion to the number of bytes that are read from it.
 
     Args:
-        in_place: the results that update a parameter in place, as `_in_place_updates` returns them.
+        in_place: the results that update a parameter in place, in the form of `_in_place_updates`.
     """
     reads: Counter[str] = Counter()
     for line in lines.values():
@@ -264,7 +266,7 @@ def _bytes_read(
 
 
 def _bytes_read_by_operand(line: HloLine, is_updated: bool, computations: Computations) -> dict[int, int]:
-    """Return the bytes that a nested fusion reads from each operand, by the index of the operand.
+    """Return a dict from the index of each operand of a nested fusion to the number of bytes read from it.
 
     `is_updated` specifies whether the fusion updates a parameter of the enclosing fusion in place.
     """

@@ -1,11 +1,11 @@
-"""Trace how a fusion evaluates its instructions: how often, and in which order it reads their elements.
+"""Count how often a fusion evaluates each instruction, and find the order in which it reads the elements.
 
-XLA compiles a fusion to one loop nest over the elements of its result. In the innermost loop, it computes
-from the operands the values that the current element needs. A value that does not depend on the inner loops
-is computed outside of them. A value that varies with an inner loop is computed again in each iteration of the
-outer loops. For example, let a fusion compute `a[:, None] * b[None, :]` and also a and b. It evaluates an
-element of a once per row of the result, and an element of b once per element of the result. A value that is
-used at two different indices, such as in a sum of two shifted arrays, is evaluated twice.
+XLA compiles a fusion to one loop nest over the elements of its result. The innermost loop computes the values
+that the current element needs. A value that does not depend on the inner loops is computed outside of them. A
+value that varies with an inner loop is computed again in each iteration of the outer loops. For example, let
+a fusion compute `a[:, None] * b[None, :]` and also a and b. The fusion evaluates an element of a once per row
+of the result, and an element of b once per element of the result. A value that is used at two different
+indices, such as in a sum of two shifted arrays, is evaluated twice.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from scaling.options.program.hlo import HloLine, Instructions
 _SHIFTS = {"pad", "concatenate", "slice", "dynamic-slice", "reverse"}
 _DIMENSIONS = re.compile(r"dimensions=\{([\d,]*)\}")
 _GATHER_AXES = re.compile(r"(\w+)=\{([\d,]*)\}")
-_MOST_USES = 16  # of an instruction at different indices; XLA does not duplicate it more often
+_MOST_USES = 16  # the most uses of an instruction at different indices for which XLA duplicates it
 
 # For each axis of an array, the position in the loop nest of the loop over this axis; 0 is the outermost.
 # None means that no loop varies the index of this axis.
@@ -34,7 +34,7 @@ class Use:
 
     Attributes:
         name: the name of the instruction.
-        loops: the position of the loop of each axis of its result, see `Loops`.
+        loops: the position of the loop over each axis of its result, see `Loops`.
         lengths: the length of each enclosing loop, outermost first.
         is_gathered: whether the instruction is evaluated at indices of a gather that vary with the innermost
             loop.
@@ -47,27 +47,27 @@ class Use:
 
     @property
     def evaluations(self) -> int:
-        """Return the number of element evaluations.
+        """Return the number of evaluations of elements of the instruction.
 
-        It is the number of iterations of the innermost loop that varies an index of the instruction.
+        It is the total number of iterations of the innermost loop that runs over an axis of its result.
         """
         innermost = max((loop for loop in self.loops if loop is not None), default=-1)
         return math.prod(self.lengths[: innermost + 1])
 
     @property
     def varies_innermost(self) -> bool:
-        """Return whether the innermost loop varies the index of an axis."""
+        """Return whether the innermost loop runs over an axis of the result of the instruction."""
         return len(self.lengths) - 1 in self.loops
 
     def is_contiguous(self, line: HloLine) -> bool:
-        """Return whether the innermost loop varies the index of the minor-most axis of the instruction."""
+        """Return whether the innermost loop runs over the minor-most axis of the result of `line`."""
         return line.fastest is not None and self.loops[line.fastest] == len(self.lengths) - 1
 
 
 def count_evaluations(uses: Iterable[Use]) -> Counter[str]:
-    """Return a dict from the name of an instruction to the number of element evaluations in a fusion.
+    """Return a dict from the name of each instruction to the number of evaluations of its elements.
 
-    The number is the total over all elements of the result of the instruction.
+    The number is the total over all uses of the instruction in a fusion.
     """
     evaluations: Counter[str] = Counter()
     for use in uses:
@@ -76,7 +76,7 @@ def count_evaluations(uses: Iterable[Use]) -> Counter[str]:
 
 
 def trace_uses(lines: Instructions) -> Iterator[Use]:
-    """Yield the uses of all instructions in the loop nest of a fusion. Uses at equal indices are one use."""
+    """Yield the uses of all instructions in the loop nest of a fusion, with uses at equal indices as one."""
     visits: Counter[str] = Counter()
     root = hlo.root_of(lines)
     results = root.operands if root.opcode == "tuple" else [root.name]
@@ -112,11 +112,11 @@ def _gathers_innermost(line: HloLine, operand: HloLine, use: Use) -> bool:
 def _own_loops(line: HloLine) -> tuple[Loops, tuple[int, ...]]:
     """Return the loops of a loop nest over the result of an instruction.
 
-    The minor-most axis is the innermost loop.
+    The innermost loop runs over the minor-most axis.
 
     Returns:
-        The position of the loop of each axis.
-        The length of each loop, outermost first.
+        For each axis of the result, the position of the loop over it.
+        For each loop, outermost first, its number of iterations.
     """
     axes = sorted(range(len(line.dims)), key=lambda axis: axis == line.fastest)
     return tuple(map(axes.index, range(len(axes)))), tuple(line.dims[axis] for axis in axes)
@@ -130,7 +130,7 @@ def _operand_loops(
     The loops are numbered from the outermost, 0.
 
     Args:
-        loops, lengths: the loops in which the instruction itself is evaluated, in the form of the result.
+        loops, lengths: the loops in which the instruction itself is evaluated, in the form that is returned.
 
     Returns:
         For each axis of the operand, the number of the loop that runs over it, or None if no loop does.
@@ -168,12 +168,12 @@ def _operand_loops(
 
 
 def _reshaped_loops(dims: tuple[int, ...], loops: Loops, operand_dims: tuple[int, ...]) -> Loops:
-    """Return the position of the loop of each axis of the operand of a reshape.
+    """Return, for each axis of the operand of a reshape, the position of the loop over it.
 
-    An axis that the reshape splits or merges varies with the innermost loop over its parts.
+    An axis that the reshape splits or merges is assigned to the innermost loop over its parts.
 
     Args:
-        dims, loops: the dimensions of the result, and the loop of each of its axes.
+        dims, loops: the dimensions of the result, and the position of the loop over each of its axes.
         operand_dims: the dimensions of the operand.
     """
     remaining = iter(zip(dims, loops, strict=True))
@@ -200,13 +200,14 @@ def _is_row_major(line: HloLine) -> bool:
 
 
 def _gathered_loops(line: HloLine, rank: int, loops: Loops) -> Loops:
-    """Return the number of the loop that runs over each axis of the array that a gather reads from.
+    """Return, for each axis of the array that a gather reads from, the position of the loop over it.
 
-    For an axis whose position the indices of the gather select, it is the innermost loop over these indices.
+    If the indices of the gather select the position along an axis, the innermost loop over the indices runs
+    over this axis.
 
     Args:
         rank: the number of axes of the array.
-        loops: the loop of each axis of the result of the gather.
+        loops: the position of the loop over each axis of the result of the gather.
     """
     named = {name: hlo.parse_integers(text) for name, text in _GATHER_AXES.findall(line.rest)}
     offsets, batching = named.get("offset_dims", ()), named.get("operand_batching_dims", ())

@@ -51,7 +51,7 @@ def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
     """Return the kind of work that an HLO instruction does, and the amount of this work.
 
     The kind is the name of a field of `hlo_cost.Kernel`, such as "products", whose description gives the unit
-    of the amount. Return ("", 0) if the instruction only moves data, except for transposes ("turned").
+    of the amount. Return ("", 0) if the instruction only moves data without changing the minor-most axis.
     """
     operands = [lines[x] for x in line.operands if x in lines]
     kind = line.opcode
@@ -106,7 +106,7 @@ def _forward_roles(line: HloLine, first: HloLine, second: HloLine) -> tuple[HloL
 
 
 def _count_convolution(attributes: str, image: HloLine, kernel: HloLine, output: HloLine) -> int:
-    """Return the operations of a convolution, without those on the zeros of padding and dilation."""
+    """Return the number of operations of a convolution, without those on zeros of padding and dilation."""
     labels = LABELS.search(attributes)
     if labels is None:
         return 0
@@ -128,7 +128,7 @@ def _count_convolution(attributes: str, image: HloLine, kernel: HloLine, output:
 
 
 def _window_value(window: Mapping[str, str], name: str, axis: int, default: int) -> int:
-    """Return the value of a convolution window's attribute for one axis, such as 3 for axis 0 of pad=3_3x0_0.
+    """Return an attribute of a convolution window for one axis, such as 3 for axis 0 of pad=3_3x0_0.
 
     If the window does not have the attribute, return `default`.
     """
@@ -140,8 +140,8 @@ def _count_taps(
 ) -> int:
     """Return the number of products of a one-dimensional convolution, or of one axis of a convolution.
 
-    A pair of an output index and a kernel index counts if it reads an element of the input, and not a zero of
-    padding (`pad` zeros before the input) or dilation.
+    A pair of an output index and a kernel index counts if it reads an element of the input instead of a zero
+    of padding or dilation. `pad` is the number of zeros before the input.
     """
     count = 0
     for tap in range(kernel):

@@ -63,9 +63,9 @@ def _count_convolution(params: dict[str, Any], inputs: list[Any], outputs: list[
 
 
 def _count_lu(params: dict[str, Any], inputs: list[Any], outputs: list[Any]) -> int:
-    """Return the number of operations of LU factorizations of matrices (m, n).
+    """Return the number of operations of LU factorizations of matrices of shape (m, n).
 
-    It is n^2 (m - n / 3) for each matrix if m >= n, and m^2 (n - m / 3) otherwise.
+    The number for each matrix is n^2 (m - n / 3) if m >= n, and m^2 (n - m / 3) otherwise.
     """
     a = inputs[0]
     short, long = min(a.shape[-2:]), max(a.shape[-2:])
@@ -92,17 +92,17 @@ _RULES: dict[str, Callable[[dict[str, Any], list[Any], list[Any]], int]] = {
 
 
 def count_operations(jaxpr: Any) -> OperationCounts:
-    """Return the number of floating-point operations and transcendental evaluations of a ClosedJaxpr.
+    """Return the numbers of floating-point operations and transcendental evaluations of a ClosedJaxpr.
 
     A matrix product counts 2 * batch * M * N * K operations. Other arithmetic counts one per element of the
     result, a reduction or a cumulative sum one per element of the input, and a scatter one per update.
-    Transcendental functions, roots and powers are counted separately, one each. Integer arithmetic,
-    comparisons, selections, data movement and collectives are not counted. Of the branches of a conditional,
-    only the most expensive is counted. Inside `shard_map` and `pmap`, the operations of one device are
-    counted.
+    Transcendental functions, roots and powers are counted separately, as one each. A power with a constant
+    integer exponent is counted as multiplications. Integer arithmetic, comparisons, selections, data movement
+    and collectives are not counted. Of the branches of a conditional, only the most expensive is counted.
+    Inside `shard_map` and `pmap`, the operations of one device are counted.
 
-    The counts are None if the jaxpr contains a primitive without a rule, such as most factorizations and
-    custom kernels, complex numbers, or a loop whose trip count is not a constant.
+    The counts are None if the jaxpr contains complex numbers, a loop whose trip count is not a constant, or a
+    primitive without a rule, such as most factorizations and custom kernels.
     """
     try:
         return OperationCounts(*_count_jaxpr(jaxpr))
@@ -165,9 +165,9 @@ def subjaxprs(equation: Any) -> list[Any]:
 
 
 def trip_count(equation: Any) -> int:
-    """Return the trip count of a loop `while counter < end: counter += step`.
+    """Return the trip count of an equation that is a loop `while counter < end: counter += step`.
 
-    Raises `KeyError` if the equation has another form, or if start, end or step is not an integer literal.
+    Raise `KeyError` if the equation has another form, or if start, end or step is not an integer literal.
     """
     params = equation.params
     condition, body = params["cond_jaxpr"].jaxpr, params["body_jaxpr"].jaxpr

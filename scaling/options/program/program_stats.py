@@ -1,4 +1,4 @@
-"""Combine the operations, memory traffic and collectives of a compiled case, and check the collectives.
+"""Count the operations, memory traffic and collectives of a compiled case, and check the collectives.
 
 Operations are counted in the jaxpr. Memory traffic and collectives are determined from the HLO module.
 """
@@ -34,7 +34,7 @@ class ProgramWork:
 
 
 def measure_work(compiled: CompiledCase, devices: Sequence[Any]) -> tuple[ProgramWork, str | None]:
-    """Return the work of a compiled case, and the error message of `unexpected_collectives` or None."""
+    """Return the work of a compiled case, and the result of `unexpected_collectives` if it is compiled."""
     executable = compiled.stages.compiled
     cost = None if executable is None else hlo_cost.read(executable.as_text())
     unexpected = unexpected_collectives(compiled.case, cost.collectives) if cost else None
@@ -46,8 +46,8 @@ def program_work(
 ) -> ProgramWork:
     """Return the work of a compiled case on one device.
 
-    If `cost` is None, memory traffic and collectives are unknown. `devices` are used for tracing if the case
-    has no jaxpr.
+    If `cost` is None, the fields for memory traffic and collectives are None. `devices` are used to trace the
+    program if `compiled` contains no jaxpr.
     """
     operations = jaxpr_flops.count_operations(compiled.stages.jaxpr or trace_program(compiled, devices))
     work: dict[str, float | None] = dict(vars(operations))

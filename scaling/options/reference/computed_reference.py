@@ -26,10 +26,10 @@ from scaling.options.reference.evaluation import Arrays, Evaluation
 from scaling.options.reference.rounding import RoundingProperties, rounding_properties
 
 _POINTS = 16  # the most points at which the function is examined, and the most suspects of the others
-_SCREENED_TOGETHER = 2**22  # elements of the intermediate results of all points of a call
-_MOST_SCREENED = 2**26  # of these elements in all; further points are not screened
+_SCREENED_TOGETHER = 2**22  # the most elements of intermediate results of all points of a call
+_MOST_SCREENED = 2**26  # the most of these elements in all calls; further points are not screened
 _LEAST_CONFIRMED_SHARE = 0.1  # of the outputs; the others may have a derivative too small for a difference
-_EVALUATIONS = 2  # from which the rounding error of values is estimated
+_EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
 _MOST_RELATIVE_TO_ROUNDING = 2.0  # a larger difference between dtypes is not explained by rounding
 
 
@@ -44,12 +44,12 @@ class LazyReference:
 
     @functools.cached_property
     def value(self) -> np.ndarray:
-        """Return the values of the function: (points, outputs)."""
+        """Return the values of the function, an array of shape (points, outputs)."""
         return evaluations.values(self._function, self._arrays)
 
     @functools.cached_property
     def derivative(self) -> np.ndarray:
-        """Return the Jacobians: (points, outputs, inputs)."""
+        """Return the Jacobian at each point, an array of shape (points, outputs, inputs)."""
         return evaluations.jacobian(self._differentiated, self._arrays)
 
 
@@ -67,9 +67,10 @@ def session(computed: ComputedReference) -> contextlib.AbstractContextManager[No
 
 
 def examine(case: Case, workload: Workload) -> ComputedReference:
-    """Return the computed reference of a case, in float64 if possible, after verifying its derivative.
+    """Return the reference that JAX computes for a case, after verifying its derivative.
 
-    If the verification fails, the field `wrong` or `unsure` of the reference contains an error message.
+    The reference is computed in float64 if possible, otherwise in the dtype of the case. If the verification
+    fails, the field `wrong` or `unsure` of the reference contains an error message.
     """
     arrays = _inputs_at(case, workload, _sample_numbers(case))
     with evaluations.evaluation_context(case.dtype):
@@ -86,7 +87,7 @@ def examine(case: Case, workload: Workload) -> ComputedReference:
 
 
 def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluation:
-    """Return an `Evaluation` in the dtype of a case whose workload has a closed form."""
+    """Return an `Evaluation` in the dtype of the case, for a workload with a closed form."""
     with evaluations.evaluation_context(case.dtype):
         evaluation = _make_evaluation(case, workload, case.dtype)
         native: Evaluation = _make_unverified_reference(evaluation, case, arrays).native
@@ -115,7 +116,7 @@ def _make_evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
 def _values_and_noise(
     evaluation: Evaluation, arrays: Arrays, roundoff: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values, (points, outputs), and their change by random rounding errors."""
+    """Return the values and their largest change by random rounding, arrays of shape (points, outputs)."""
     center, generator = evaluations.values(evaluation, arrays), np.random.default_rng(0)
     pairs = evaluations.with_rounding(evaluation, arrays, 4 * roundoff, generator, _EVALUATIONS)
     perturbed = [evaluations.values(*pair) for pair in pairs]
@@ -140,7 +141,7 @@ def _make_unverified_reference(evaluation: Evaluation, case: Case, arrays: Array
 def _rounding_properties_with_jvp(evaluation: Evaluation, arrays: Arrays) -> RoundingProperties:
     """Return the rounding properties of the Jacobian-vector product of the function at one point.
 
-    Without a forward mode, they are those of the function with twice as many terms.
+    If the function has no forward mode, return those of the function itself with twice as many terms.
     """
     structs = {}
     for name, array in arrays.items():
@@ -170,8 +171,8 @@ def _make_float64_reference(
 ) -> tuple[ComputedReference | None, str | None]:
     """Return (unverified reference, None), or (None, reason) if a reference in float64 cannot be used.
 
-    The reason is that the function fails in float64, or that its values differ from `native_values`, those in
-    the dtype of the case, by more than rounding and `noise` explain.
+    The reason is that the function fails in float64, or that its values differ by more than rounding and
+    `noise` explain from `native_values`, the values in the dtype of the case.
     """
     try:
         exact = _make_unverified_reference(_make_evaluation(case, workload, "float64"), case, arrays)
@@ -193,9 +194,10 @@ def _make_float64_reference(
 def _verify(
     computed: ComputedReference, case: Case, workload: Workload, arrays: Arrays, obstacle: str | None = None
 ) -> ComputedReference:
-    """Verify a reference by finite differences, and return a copy with `seconds`, `wrong` or `unsure`.
+    """Verify a reference by finite differences, and return a copy that contains the outcome.
 
-    `obstacle` is the reason why the reference could not be computed in float64, or None.
+    The outcome is the estimated time `seconds` if the derivative is confirmed, otherwise an error message in
+    the field `wrong` or `unsure`. `obstacle` is the reason why the reference is not in float64, or None.
     """
     if case.ad_mode.is_value or computed.unsure:
         return computed
@@ -234,9 +236,9 @@ def _verify(
 def _find_suspects(
     evaluation: Evaluation, case: Case, workload: Workload, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the points whose derivative differs most from a coarse finite difference, at most `_POINTS`.
+    """Return the points, at most `_POINTS`, whose derivative differs most from a coarse finite difference.
 
-    Points at which they agree are left out.
+    Points at which the derivative agrees with the finite difference are left out.
     """
     most = min(case.points, max(1, _MOST_SCREENED // evaluation.width))
     size = max(1, min(most, _SCREENED_TOGETHER // evaluation.width))

@@ -40,16 +40,16 @@ class Evaluation:
     dtype: str  # the dtype of the other inputs
     width: int = 1  # the number of elements of the largest intermediate result at one point
     transposed: bool = False  # whether the JVP is computed as the transpose of the VJP
-    rounding_seed: int = 0  # if it is not 0, selects random rounding errors of all intermediate results
+    rounding_seed: int = 0  # the number that selects random errors of intermediate results, or 0 for none
 
 
 @contextlib.contextmanager
 def evaluation_context(dtype: str) -> Iterator[None]:
-    """Context manager in which JAX evaluates in `dtype` on the CPU with the highest matmul precision.
+    """Return a context manager for evaluation in `dtype` on the CPU with the highest matmul precision.
 
     `jax_enable_x64` is enabled for float64. JAX's caches are cleared when this setting changes, because
-    functions that were traced with the other setting can fail: the caches do not distinguish int32 and int64,
-    for example in a function that indexes with NumPy's int64 arrays.
+    functions that were traced with the other setting can fail. The caches do not distinguish int32 and int64,
+    for example in a function that indexes with int64 arrays of NumPy.
     """
     was_enabled = bool(jax.config.read("jax_enable_x64"))
     x64 = was_enabled or dtype == "float64"
@@ -65,40 +65,40 @@ def evaluation_context(dtype: str) -> Iterator[None]:
 
 
 def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
-    """Return the values of the function at a batch of points: (points, outputs), float64."""
+    """Return the values of the function at each point, a float64 array of shape (points, outputs)."""
     return np.asarray(_jitted(evaluation, "values")(*_cast(evaluation, arrays)), np.float64)
 
 
 def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
-    """Return the derivative of every output along a direction, a dict by name: (points, outputs)."""
+    """Return the derivative of each output along a direction, an array of shape (points, outputs)."""
     tangents = {name: direction[name] for name in evaluation.names}
     jvp = _jitted(evaluation, "jvp")
     return np.asarray(jvp(*_cast(evaluation, arrays), *_cast(evaluation, tangents)), np.float64)
 
 
 def jacobian_columns(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
-    """Return the columns of the Jacobian with the given indices at each point: (points, outputs, columns)."""
+    """Return the columns `indices` of the Jacobian at each point, of shape (points, outputs, columns)."""
     return _evaluate_in_blocks(evaluation, arrays, indices, "columns", 2)
 
 
 def jacobian_rows(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
-    """Return the rows of the Jacobian with the given indices at each point: (points, rows, inputs)."""
+    """Return the rows `indices` of the Jacobian at each point, an array of shape (points, rows, inputs)."""
     return _evaluate_in_blocks(evaluation, arrays, indices, "rows", 1)
 
 
 def gram_columns(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
-    """Return the columns of J^T J with the given indices at each point: (points, inputs, columns)."""
+    """Return the columns `indices` of J^T J at each point, an array of shape (points, inputs, columns)."""
     return _evaluate_in_blocks(evaluation, arrays, indices, "gram_columns", 2)
 
 
 def gram_times_vector(evaluation: Evaluation, arrays: Arrays, vector: np.ndarray) -> np.ndarray:
-    """Return the product J^T J v at each point, (points, inputs), with the vector v, (inputs,)."""
+    """Return the product of J^T J and a vector at each point, an array of shape (points, inputs)."""
     flat = vector.astype(jnp.dtype(evaluation.dtype))
     return np.asarray(_jitted(evaluation, "gram_times")(*_cast(evaluation, arrays), flat), np.float64)
 
 
 def jacobian(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
-    """Return the Jacobian at each point: (points, outputs, inputs)."""
+    """Return the Jacobian at each point, an array of shape (points, outputs, inputs)."""
     return jacobian_columns(evaluation, arrays, np.arange(count_inputs(evaluation, arrays)))
 
 
@@ -119,12 +119,12 @@ def _sum_of_outputs(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def seeds_per_call(evaluation: Evaluation, points: int) -> int:
-    """Return the number of tangents or cotangents to evaluate per call, to limit the memory of the call."""
+    """Return the number of tangents or cotangents per call, which limits the memory of a call."""
     return max(1, _MOST_ELEMENTS // (points * evaluation.width))
 
 
 def is_defined(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
-    """Return whether JAX can differentiate the function, by the kernel "columns" or "rows"."""
+    """Return whether JAX can trace a kernel, such as "columns" or "rows" of the Jacobian."""
     first_point = {name: x[:1] if name in evaluation.per_point else x for name, x in arrays.items()}
     try:
         jax.eval_shape(_jitted(evaluation, kernel), *_cast(evaluation, first_point), np.zeros(1, np.int32))
@@ -134,7 +134,7 @@ def is_defined(evaluation: Evaluation, arrays: Arrays, kernel: str) -> bool:
 
 
 def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | None:
-    """Return an evaluation whose JVP can be computed, or None if JAX cannot differentiate the function."""
+    """Return the evaluation with a JVP that JAX can compute, or None if JAX cannot differentiate it."""
     for candidate in (evaluation, dataclasses.replace(evaluation, transposed=True)):
         if is_defined(candidate, arrays, "columns"):
             return candidate
@@ -144,9 +144,10 @@ def with_pushforward(evaluation: Evaluation, arrays: Arrays) -> Evaluation | Non
 def with_rounding(
     evaluation: Evaluation, arrays: Arrays, relative: float, generator: np.random.Generator, count: int
 ) -> Iterator[tuple[Evaluation, Arrays]]:
-    """Yield evaluations with random rounding errors of all intermediate results, each with other inputs.
+    """Yield `count` pairs of an evaluation with random rounding errors and randomly perturbed inputs.
 
-    Each floating-point element of the inputs is multiplied by 1 + relative or 1 - relative.
+    All intermediate results have rounding errors. Each floating-point element of the inputs is multiplied by
+    1 + relative or 1 - relative.
     """
     for seed in range(1, count + 1):
         perturbed = dict(arrays)
@@ -159,7 +160,7 @@ def with_rounding(
 def _evaluate_in_blocks(
     evaluation: Evaluation, arrays: Arrays, indices: np.ndarray, kernel: str, axis: int
 ) -> np.ndarray:
-    """Evaluate a kernel in blocks of indices of equal size, and concatenate the results along `axis`."""
+    """Return the results of a kernel for all indices, evaluated in blocks and concatenated along `axis`."""
     per_point, shared = _cast(evaluation, arrays)
     size = min(len(indices), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
     parts = []
@@ -181,7 +182,7 @@ def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray]
 
 
 def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
-    """Return a jitted function: (per-point inputs, shared inputs, *seeds) -> array (points, ...)."""
+    """Return a jitted function (per-point inputs, shared inputs, *seeds) -> array of shape (points, ...)."""
     seed = evaluation.rounding_seed
     if not seed:
         return _compiled(evaluation, kernel)
@@ -192,7 +193,7 @@ def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
 
 @functools.lru_cache(maxsize=64)
 def _compiled(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
-    """Return the function of `_jitted`. If `rounding_seed` is set, its first argument is the seed."""
+    """Return the function of `_jitted`, with `rounding_seed` as first argument if it is not 0."""
     compute, seed_axes = _KERNELS[kernel]
 
     def at_point(per_point: dict[str, Any], shared: dict[str, Any], *seeds: Any) -> jax.Array:
@@ -214,7 +215,7 @@ def _compiled(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
 def _jvp(
     evaluation: Evaluation, f: ArrayFunction, x: jax.Array, per_point: dict[str, Any], shared: dict[str, Any]
 ) -> jax.Array:
-    """Return the product of the Jacobian and a tangent, given as its per-point and shared parts."""
+    """Return the product of the Jacobian and a tangent, whose parts are `per_point` and `shared`."""
     tangents = {**per_point, **shared}
     tangent = ravel_pytree([tangents[name] for name in evaluation.names])[0]
     return _pushforward(evaluation, f, x)(tangent)

@@ -18,14 +18,14 @@ from scaling.options.reference.evaluation import (
 )
 
 _DIRECTIONS = 4
-_EVALUATIONS = 3  # with random rounding errors; a single one may change nothing by chance
+_EVALUATIONS = 3  # evaluations with random rounding errors; a single one may change nothing by chance
 _STEPS = tuple(2.0**-k for k in (4, 7, 10, 13, 16, 20, 24, 28, 32))  # relative to the size of an input
 _AGREEING_STEPS = 2  # consecutive steps whose differences confirm a derivative, see _agrees_at_several_steps
 _KINK_STEPS = tuple(2.0**-k for k in (10, 16, 22, 28))
 _NOISE_STEPS = tuple(2.0**-k for k in range(26, 4, -2))  # in increasing order
 _NONZERO_NOISE_STEPS = 3  # the number of noise steps with a nonzero difference that are used
-_RELATIVE_TOLERANCE = 1e-5  # of the 2-norm of a row, in addition to the estimated error of a difference
-_CONFIRMING_ERROR = 0.05  # of the 2-norm of a row; a difference with a larger error confirms nothing
+_RELATIVE_TOLERANCE = 1e-5  # of the size of a derivative, in addition to the estimated error of a difference
+_CONFIRMING_ERROR = 0.05  # of the size of a derivative; a difference with a larger error confirms nothing
 _ROUNDINGS_OF_VALUE = 64
 SUSPICIOUS = 1e-5  # a larger result of `screen` is examined by `confirm`
 _SCREENING_STEPS = (2.0**-9, 2.0**-13, 2.0**-17)
@@ -40,8 +40,8 @@ class Confirmation:
     magnitude of the finite difference if that is larger.
     """
 
-    # (points,) bool, whether the derivative of an output of the point differs from the finite difference by
-    # more than rounding and truncation errors explain.
+    # A boolean array of shape (points,): whether the derivative of any output differs from the finite
+    # difference by more than rounding and truncation errors explain.
     is_wrong: np.ndarray
     # Among the outputs with a nonzero derivative, the fraction for which a finite difference has an error of
     # at most 5 % of the size of the derivative.
@@ -96,10 +96,11 @@ def confirm(
 def screen(
     evaluation: Evaluation, arrays: Arrays, roundoff: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return by how much the derivative of a point differs from finite differences along one direction.
+    """Return how much the derivative at each point differs from finite differences, of shape (points,).
 
-    It is the largest difference of an output that rounding does not explain, at the step of the smallest one,
-    relative to the sum of the magnitudes of both: (points,). An output that is not finite does not count.
+    Both are computed along one random direction. The part of their difference that rounding does not explain
+    is divided by the sum of their magnitudes. The ratio of an output is the smallest over all steps, and the
+    result is the largest ratio of an output. An output that is not finite does not count.
     """
     direction = random_direction(evaluation, arrays, generator)
     exact = directional_derivative(evaluation, arrays, direction)
@@ -118,10 +119,10 @@ def screen(
 def random_direction(
     evaluation: Evaluation, arrays: Arrays, generator: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Return a random direction: a dict from the name of each differentiated input x to an array like x.
+    """Return a random direction: a dict from the name of each differentiated input to an array of its shape.
 
-    Its elements are ±u max(|x|, 0.001 r), with u uniform in [0.5, 1) and r the root mean square of x. If r is
-    0, they are ±u.
+    The elements for an input x are ±u max(|x|, 0.001 r), where u is uniform in [0.5, 1) and r is the root
+    mean square of x. If r is 0, the elements are ±u.
     """
     direction = {}
     for name in evaluation.names:
@@ -139,11 +140,11 @@ def _derivatives(evaluation: Evaluation, arrays: Arrays, directions: Sequence[Ar
 def _value_noise(
     evaluation: Evaluation, arrays: Arrays, roundoff: float, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return two estimates of the rounding error of the values: (points, outputs) each.
+    """Return two estimates of the rounding error of the values, two arrays of shape (points, outputs).
 
-    The first is the unit roundoff of the values plus their change by random rounding errors. The second
-    is the larger of the first and the fourth differences at short steps, which consist of rounding errors
-    only.
+    The first is the unit roundoff of the values plus their largest change by random rounding errors. The
+    second is the larger of the first and the scaled fourth differences at short steps. At short steps, fourth
+    differences consist of rounding errors only.
     """
     center = values(evaluation, arrays)
     perturbed = [
@@ -182,10 +183,10 @@ def _central_differences(evaluation: Evaluation, arrays: Arrays, direction: Arra
 
 
 def _select_difference(differences: Sequence[np.ndarray], noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the most accurate finite difference and its estimated error: (points, outputs) each.
+    """Return the most accurate finite difference and its error, two arrays of shape (points, outputs).
 
-    For each output, the step with the smallest estimated error is selected: the change of the difference from
-    this step to the next shorter one, plus the effect of `noise`, the rounding error of the values.
+    For each output, the step with the smallest estimated error is selected. The estimate is the change of the
+    difference from this step to the next shorter step, plus the effect of the rounding error `noise`.
     """
     best, least_error = np.zeros_like(noise), np.full_like(noise, np.inf)
     for step, difference, shorter in zip(_STEPS[:-1], differences[:-1], differences[1:], strict=True):
@@ -196,9 +197,10 @@ def _select_difference(differences: Sequence[np.ndarray], noise: np.ndarray) -> 
 
 
 def _least_jump(differences: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the smallest nonzero change of each output at any step, from its differences: (points, outputs).
+    """Return the smallest nonzero change of each output over all steps, of shape (points, outputs).
 
-    Values that an intermediate result rounds change in jumps. It is 0 if an output does not change at all.
+    The change is 0 if an output changes at no step. If the function rounds an intermediate result, its values
+    change in jumps, and the smallest change estimates the height of a jump.
     """
     changes = np.abs(differences) * np.reshape(_STEPS, (-1, 1, 1))
     least = np.min(np.where(changes > 0, changes, np.inf), axis=0)
@@ -208,11 +210,11 @@ def _least_jump(differences: Sequence[np.ndarray]) -> np.ndarray:
 def _agrees_at_several_steps(
     differences: Sequence[np.ndarray], exact: np.ndarray, allowed: np.ndarray, noise: np.ndarray
 ) -> np.ndarray:
-    """Return whether a derivative agrees with the differences of two consecutive steps: (points, outputs).
+    """Return whether each derivative agrees with the differences of two consecutive steps.
 
-    A step whose rounding error exceeds the allowed error does not count. This accepts correct derivatives
-    near kinks, where `_select_difference` fails: the fourth differences overestimate the rounding error of
-    short steps, and two long steps can agree by chance.
+    A step whose rounding error exceeds the allowed error does not count. This criterion accepts correct
+    derivatives near kinks, where `_select_difference` fails. Near a kink, the fourth differences overestimate
+    the rounding error of short steps, and two long steps can agree by chance.
     """
     agreeing, most = np.zeros(exact.shape, int), np.zeros(exact.shape, int)
     for step, difference in zip(_STEPS, differences, strict=True):
@@ -230,7 +232,7 @@ def _is_between_one_sided(
     exact: np.ndarray,
     allowed: np.ndarray,
 ) -> np.ndarray:
-    """Return whether an output has a kink, such as of `abs` at zero, with a derivative between its slopes."""
+    """Return whether each output has a kink, like `abs` at 0, and a derivative between the two slopes."""
     center, is_between = values(evaluation, arrays), np.zeros(exact.shape, bool)
     for step in _KINK_STEPS:
         slopes = []

@@ -17,13 +17,13 @@ from scaling.core.tolerances import ROUNDOFF, Jacobians
 from scaling.core.workload import Reference, Workload
 
 _MOST_SAMPLED_INPUTS = 64  # the most input elements for which the curvature is estimated
-_MOST_VALUES = 2**24  # function values at all sampled inputs, a limit on the number of these inputs
+_MOST_VALUES = 2**24  # the most function values at these inputs, which limits their number
 
 ValuesAtShift = Callable[[Any], np.ndarray]  # shift of one input element -> values of the function
 
 
 def gradient(workload: Workload) -> Callable[..., Any]:
-    """Return a function that computes the gradient of a workload's function at one point: (inputs,)."""
+    """Return a function that computes the gradient of a workload's function, an array of shape (inputs,)."""
     return _gradient(workload.function, workload.names)
 
 
@@ -37,7 +37,7 @@ def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
-    """Return a bound on the error of the reduced result of forward differences at each point: (points,)."""
+    """Return a bound on the error of the reduced forward differences, an array of shape (points,)."""
     bounds = input_bounds(spec, start, stop, spec.rounding.terms)
     J = Jacobians(np.zeros((stop - start, 1, 1)))
     if spec.reduction.degree > 1:  # otherwise the bound does not depend on the Jacobian
@@ -46,13 +46,13 @@ def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
 
 
 def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.ndarray:
-    """Return a bound on the error of the forward difference for each input element: (points, inputs).
+    """Return a bound on the error of the forward difference for each input, of shape (points, inputs).
 
     The bound is the sum of two parts, times a safety factor. The truncation error is half the step h times
-    the curvature, the larger of its values at both ends of the step. The rounding error of the two values,
-    sums of `terms` terms, and of the sum x + h is divided by h. If the result is a sum over outputs or
-    points, the bound is for the sum. For a product J x, a single difference along x, it is (points, 1). Of
-    many inputs only a sample is evaluated, and the largest bound is returned for all.
+    the larger of the curvatures at both ends of the step. The rounding error is that of the two values, which
+    are sums of `terms` terms, and of the sum x + h, divided by h. If the result is a sum over outputs or
+    points, the bound is for the sum. A product J x is a single difference along x, whose bound has the shape
+    (points, 1). Of many inputs, only some are evaluated, and the largest bound is returned for all inputs.
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
@@ -96,7 +96,7 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: Arrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
-    """Return the largest magnitude of the terms whose sum is a value, for each point: (points,)."""
+    """Return the largest magnitude of the terms whose sum is a value, an array of shape (points,)."""
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.sizes.summed and not reduction.sums_points:  # the value is the sum over all points
@@ -111,7 +111,7 @@ def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
 
 
 def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
-    """Return the largest |output| of each point, or the sum over |output| if the outputs are summed."""
+    """Return the largest |output| of each point, or the sum of all |output| if the outputs are summed."""
     is_summed = spec.workload.reduction.sums_outputs or spec.sizes.summed
     return np.abs(outputs).sum(axis=1) if is_summed else np.abs(outputs).max(axis=1)
 
@@ -119,7 +119,7 @@ def _output_magnitude(spec: ReferenceSpec, outputs: np.ndarray) -> np.ndarray:
 def _shifted_element(
     spec: ReferenceSpec, arrays: Arrays, name: str, index: int
 ) -> tuple[np.ndarray, ValuesAtShift]:
-    """Return an element of an input at each point, and a function from a shift of it to the values."""
+    """Return an element of an input at each point, and a function that maps a shift of it to the values."""
     shape = (-1,) if name in spec.workload.shared else (len(arrays[name]), -1)
 
     def values_at(shift: Any) -> np.ndarray:
@@ -133,10 +133,10 @@ def _shifted_element(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the slope and the curvature of the function with respect to a shift: (points,) each.
+    """Return the slope and the curvature of the function for a shift of x, two arrays of shape (points,).
 
-    They are the magnitudes of the first and second derivatives by central differences in float64 with steps
-    relative to x, the larger of those at both ends of the step of the case.
+    They are the magnitudes of the first and second derivatives, computed by central differences in float64
+    with steps relative to x. Of the magnitudes at both ends of the interval `step`, the larger is returned.
     """
     slope = curvature = np.zeros(())
     for end in (0.0, step):

@@ -1,7 +1,7 @@
 """Evaluate a function with random rounding errors in each intermediate result (Monte Carlo arithmetic).
 
-The variation of a result among several evaluations estimates its rounding error, cancellation included. For
-example, 1 - tanh(x)^2 varies by a few unit roundoffs of 1 where tanh(x) is close to 1, although it is small.
+The variation of a result among several evaluations estimates its rounding error, including cancellation. For
+example, where tanh(x) is close to 1, the small value 1 - tanh(x)^2 varies by a few unit roundoffs of 1.
 
 Source: D. S. Parker, Monte Carlo arithmetic, Technical Report CSD-970002, UCLA, 1997.
 """
@@ -20,7 +20,7 @@ _ROUNDINGS = 2  # the largest relative error of an intermediate result, in unit 
 
 
 def with_random_rounding(function: Callable[..., Any], seed: jax.Array) -> Callable[..., Any]:
-    """Return a function that adds a random relative error to each real or complex intermediate result.
+    """Return a copy of a function with a random relative error in the result of each inexact operation.
 
     Args:
         function: a function of pytrees of arrays that returns an array.
@@ -36,13 +36,13 @@ def with_random_rounding(function: Callable[..., Any], seed: jax.Array) -> Calla
 
 
 class _Interpreter:
-    """Evaluates jaxprs with random errors, which depend on the seed, the operation and its result."""
+    """An interpreter of jaxprs with random errors that depend on the seed, the operation and its result."""
 
     def __init__(self, seed: jax.Array) -> None:
         self._seed, self._operations = seed, itertools.count(1)
 
     def evaluate(self, jaxpr: Any, arguments: Sequence[Any]) -> list[Any]:
-        """Return the outputs of a jaxpr, which is closed or has no constants."""
+        """Return the outputs of a jaxpr, which must be closed or have no constants."""
         constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
         values: dict[Any, Any] = dict(zip(jaxpr.constvars, constants, strict=True))
         values.update(zip(jaxpr.invars, arguments, strict=True))
@@ -67,7 +67,7 @@ class _Interpreter:
         return results if is_exact else [self._round(result) for result in results]
 
     def as_function(self, jaxpr: Any) -> Callable[..., list[Any]]:
-        """Return a jaxpr as a function of its inputs."""
+        """Return a function that evaluates a jaxpr at its arguments."""
         return lambda *arguments: self.evaluate(jaxpr, arguments)
 
     def _round(self, x: Any) -> Any:
@@ -88,14 +88,14 @@ def _is_inexact(x: Any) -> bool:
 
 
 def _mix(bits: jax.Array) -> jax.Array:
-    """Return a hash of each uint32 (the finalizer of MurmurHash3)."""
+    """Return a hash of each element of a uint32 array (the finalizer of MurmurHash3)."""
     bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
     bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
     return bits ^ (bits >> 16)
 
 
 def _called_jaxpr(equation: Any) -> Any:
-    """Return the jaxpr that an equation only calls, such as that of a nested `jax.jit`, or None."""
+    """Return the jaxpr that an equation calls, as a nested `jax.jit` does, or None if it is not a call."""
     jaxprs = [value for value in equation.params.values() if isinstance(value, (ClosedJaxpr, Jaxpr))]
     if len(jaxprs) != 1 or (isinstance(jaxprs[0], Jaxpr) and jaxprs[0].constvars):
         return None
@@ -123,7 +123,10 @@ def _scan(interpreter: _Interpreter, params: dict[str, Any], operands: list[Any]
 
 
 def _while(interpreter: _Interpreter, params: dict[str, Any], operands: list[Any]) -> list[Any]:
-    """Evaluate a loop as often as without rounding errors, with which it may not converge."""
+    """Evaluate a loop with rounding errors, for as many iterations as the loop has without them.
+
+    With rounding errors, the loop itself may not converge.
+    """
     first = params["cond_nconsts"]
     last = first + params["body_nconsts"]
     of_condition, of_body, start = operands[:first], operands[first:last], operands[last:]

@@ -1,6 +1,6 @@
-"""Reevaluate entries that failed the check with random rounding errors, to distinguish rounding from errors.
+"""Evaluate entries that failed the check again with random rounding errors, to find out if they are wrong.
 
-The derivative is evaluated several times in the dtype of the case, each time with other rounding errors of
+The derivative is evaluated several times in the dtype of the case, each time with other rounding errors in
 all intermediate results (random_rounding.py). The range of an entry among these evaluations estimates its
 rounding error. The entry passes if its error is not larger than the tolerance plus a multiple of the range.
 """
@@ -19,12 +19,12 @@ from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluation import Evaluation
 
 _EVALUATIONS = 16
-_PERTURBATION_ROUNDINGS = 2  # by which each evaluation changes the inputs, in unit roundoffs
+_PERTURBATION_ROUNDINGS = 2  # the change of the inputs in each evaluation, in unit roundoffs
 _ROUNDINGS_OF_VALUE = 64  # the unit roundoffs of a value that its derivative may contain as an error
 _RANGES = 3  # the multiple of the range of an entry that rounding explains
 _MOST_COLUMNS = 32  # the most columns of a block that are reevaluated
-_LEAST_POINTS = 8  # of a block that are reevaluated, if more than these fail,
-_MOST_ENTRIES = 2**18  # or more points, up to this number of entries of the block
+_LEAST_POINTS = 8  # the number of failed points of a block that are always reevaluated
+_MOST_ENTRIES = 2**18  # the most entries at the reevaluated points, if there are more points
 
 Columns = np.ndarray | slice
 
@@ -104,7 +104,7 @@ def _reevaluate_block(
 def _choose_entries(
     spec: ReferenceSpec, comparison: EntryComparison, errors: np.ndarray
 ) -> tuple[np.ndarray, Columns]:
-    """Return the indices of the points and of the columns to reevaluate, or all columns as `slice(None)`."""
+    """Return the indices of the points and of the columns to reevaluate, or a slice for all columns."""
     failed = errors > spec.tolerance
     by_point = failed.reshape(len(failed), -1)
     most = max(_LEAST_POINTS, _MOST_ENTRIES // by_point.shape[1])
@@ -118,9 +118,10 @@ def _choose_entries(
 
 
 def _choose_failed(failed: np.ndarray, errors: np.ndarray, most: int) -> np.ndarray:
-    """Return sorted indices of failed elements, at most `most`: half the largest errors, half evenly spaced.
+    """Return sorted indices of failed elements, at most `most`.
 
-    If all fit, elements that passed fill up to a power of two, so that few programs are compiled.
+    If more failed, half of the indices are those of the largest errors, and half are evenly spaced.
+    Otherwise, elements that passed are added up to a power of two, so that few programs are compiled.
     """
     order, failures = np.argsort(-errors, kind="stable"), int(failed.sum())
     if failures <= most:
@@ -157,9 +158,9 @@ def _make_retry(
 def _estimate_rounding_errors(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
     """Return the rounding error of each entry in the dtype of the case, and the result of `_natural_size`.
 
-    The rounding error is three times the range of the entry among evaluations with random rounding errors,
-    and relative to the size of the entry at least the median of all entries. If the function cannot be
-    evaluated, both results are zero.
+    The rounding error is three times the range of the entry among evaluations with random rounding errors. A
+    rounding error relative to the size of the entry is at least the median of those of all entries. If the
+    function cannot be evaluated, both results are zero.
     """
     native, want, size = retry.native, retry.want, retry.size
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * retry.spec.roundoff
@@ -176,10 +177,11 @@ def _estimate_rounding_errors(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
-    """Estimate the magnitude of each entry from the values |f(x)|, (points, outputs), and the inputs x.
+    """Return an estimate of the magnitude of each entry from the values |f(x)| and the inputs x.
 
-    It is |f(x)| / |x| for a derivative, its power for a reduction of higher degree, and |f(x)| for a value or
-    the product of a derivative and x. The result broadcasts to the shape of the entries.
+    The estimate is |f(x)| / |x| for a derivative, a power of this ratio for a reduction of higher degree, and
+    |f(x)| for a value or the product of a derivative and x. `value` has the shape (points, outputs), and the
+    result broadcasts to the shape of the entries.
     """
     spec, shape = retry.spec, retry.want.shape
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
@@ -210,7 +212,7 @@ def _expected_result(
 
 
 def _expected_sum(spec: ReferenceSpec, evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
-    """Return the derivative, summed over k of the n points and multiplied by sqrt(n / k): (1, inputs).
+    """Return the sum of the derivatives at k of the n points, times sqrt(n / k), of shape (1, inputs).
 
     The factor scales the rounding error, which grows with the square root of the number of terms.
     """

@@ -1,4 +1,4 @@
-"""Analyze the jaxpr of a function for its rounding error: summed terms, narrowest dtype, largest array."""
+"""Find the longest sum, the narrowest dtype and the largest array of a jaxpr, for its rounding error."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -47,13 +47,13 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
 
 
 class _Extremes:
-    """The fewest mantissa bits, with the implicit one, and the most elements of the results so far."""
+    """The fewest mantissa bits (with the implicit bit) and the most elements of the results so far."""
 
     def __init__(self) -> None:
         self.bits, self.width = 53, 1
 
     def update(self, equation: Any, variable: Any) -> None:
-        """Update both extremes with `variable`, a result of an equation."""
+        """Update both extremes with a result of an equation."""
         aval = variable.aval
         self.width = max(self.width, int(getattr(aval, "size", 1)))
         if equation.primitive.name == "reduce_precision":
@@ -65,7 +65,7 @@ class _Extremes:
 def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes: _Extremes) -> list[float]:
     """Return the number of summed terms on the longest path to each output of a jaxpr, and update `extremes`.
 
-    `input_terms` are those on the path to each input of the jaxpr, or None for a constant.
+    `input_terms` contains the number of terms on the path to each input, or None for a constant.
     """
     terms: dict[Any, float | None] = dict(zip(jaxpr.invars, input_terms, strict=True))
 

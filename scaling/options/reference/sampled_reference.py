@@ -1,4 +1,4 @@
-"""Compare random columns, rows and products of a large result, instead of all entries, with the reference.
+"""Compare random columns, rows and products of a large result with the reference, instead of all entries.
 
 The Jacobian of every point is multiplied by random directions, and the error of a product is divided by the
 2-norm of the Jacobian row. In addition, some columns and rows of every point, and all entries of some points,
@@ -35,7 +35,7 @@ class Sample(NamedTuple):
 
 
 def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComparison]:
-    """Yield comparisons of a whole result with its reference: samples of every point, all of some points."""
+    """Yield comparisons of a result and its reference: samples of all points, and all entries of some."""
     generator = np.random.default_rng([spec.case.data_seed, 1])
     complete = _sample_indices(_count_complete_points(spec), spec.case.points, generator)
     for start, stop in point_ranges(spec):
@@ -45,7 +45,7 @@ def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComp
 
 
 def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the gradient of the sum over the outputs, and its absolute value: (points, inputs) each."""
+    """Return the gradient of the sum over the outputs and its magnitude, arrays of shape (points, inputs)."""
     assert spec.computed is not None
     evaluation = evaluations.with_summed_outputs(spec.computed.evaluation)
     arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
@@ -57,7 +57,7 @@ def sum_over_outputs(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def compared_shares(spec: ReferenceSpec, kept: float) -> dict[str, float]:
-    """Return the fractions of "entries" that are compared and of "points" whose entries are all compared.
+    """Return the fraction of "entries" that are compared, and of "points" whose entries are all compared.
 
     `kept` is the fraction of the compared entries that are not excluded because of rounding errors.
     """
@@ -81,7 +81,7 @@ def _sample_indices(count: int, size: int, generator: np.random.Generator) -> np
 
 
 def _count_complete_points(spec: ReferenceSpec) -> int:
-    """Return the number of points whose entries are all compared, in half of the time budget."""
+    """Return the number of points at which all entries can be compared in half of the time budget."""
     assert spec.computed is not None
     if _is_matrix_vector_product(spec) or spec.case.ad_mode.finite_step:
         return 0
@@ -124,8 +124,8 @@ def _compare_jacobians(
 ) -> Iterator[EntryComparison]:
     """Yield comparisons of random columns and rows of Jacobians, and of their products with random vectors.
 
-    `got` is an array (points, outputs, inputs). With colored seeds it contains only the nonzeros, (points, 1,
-    nonzeros), and all other entries are taken as zero.
+    `got` has the shape (points, outputs, inputs), or with colored seeds the shape (points, 1, nonzeros). With
+    colored seeds, all other entries are taken as zero.
     """
     is_summed, sample = spec.reduction.sums_outputs, _sample_columns_and_rows(spec)
     if spec.pattern is None:
@@ -156,10 +156,10 @@ def _compare_products(
     got: np.ndarray,
     generator: np.random.Generator,
 ) -> EntryComparison:
-    """Compare the products J v, (points, outputs), with the reference.
+    """Return a comparison of the products J v with the reference. `got` has the shape (points, outputs).
 
     v is the point itself, or for a sum over the inputs a vector of ones. The magnitude of the summed terms is
-    estimated from products with vectors whose signs are random.
+    estimated from products of J and vectors that differ from v in random signs.
     """
     is_along_point = spec.case.target == "hvp" or spec.reduction.along_point
     direction = {
@@ -177,7 +177,7 @@ def _compare_products(
 def _compare_gram(
     evaluation: Evaluation, arrays: Arrays, got: np.ndarray, sample: Sample, generator: np.random.Generator
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of random products and some columns of J^T J, (points, inputs, inputs)."""
+    """Yield comparisons of products of J^T J and random vectors, and of some columns of J^T J."""
     for _ in range(_DIRECTIONS):
         vector = generator.choice([-1.0, 1.0], got.shape[2])
         measure = functools.partial(_evaluate_slices, evaluations.gram_times_vector, vector, False)

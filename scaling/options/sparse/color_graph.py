@@ -1,17 +1,17 @@
-"""Greedy graph coloring of the columns and rows of a sparse matrix, in loops compiled by numba (DSATUR).
+"""Color the columns and rows of a sparsity pattern by greedy algorithms (DSATUR) in loops compiled by numba.
 
 A coloring reduces the number of seeds that compute a sparse Jacobian: one seed computes a compressed slice,
-which is the sum of all columns, or of all rows, of one color. Each entry of the matrix is read either from
-the slice that contains its column, and is then owned by the column, or from the slice that contains its row,
-and is then owned by the row.
+which is the sum of all columns, or of all rows, of one color. Each entry of the matrix is read from one
+slice. A column owns the entries that are read from the slice that contains the column, and a row owns the
+entries that are read from the slice that contains the row.
 
 Two columns conflict if a row has an entry in both columns, and at least one of the two entries is owned by
 its column. Conflicting columns must have different colors, because otherwise the slice would contain the sum
 of both entries. The same applies to rows. If columns own all entries, this is column coloring. If rows own
 some entries, it is the direct bicoloring of T. F. Coleman and A. Verma, "The efficient computation of sparse
 Jacobian matrices using automatic differentiation", SIAM J. Sci. Comput. 19(4), 1998; see also A. H.
-Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005. The smallest
-number of colors is NP-hard to find, and the greedy algorithms of this file approximate it.
+Gebremedhin, F. Manne and A. Pothen, "What color is your Jacobian?", SIAM Review 47(4), 2005. Finding the
+smallest number of colors is NP-hard. The greedy algorithms of this file find a small number.
 """
 
 from collections.abc import Iterator
@@ -26,18 +26,18 @@ _MOST_BITMASK_COLORS = 62  # the most colors that fit into the bits of an int64
 
 
 class ConflictGraph(NamedTuple):
-    """The entries of a matrix, sorted both by column and by row, from which conflicting columns are found.
+    """The entries of a sparse matrix, sorted both by column and by row, to find conflicting columns.
 
     An entry is called owned if its column owns it.
 
     Attributes:
-        order: the indices of the columns to color, in decreasing number of entries.
-        column_start: the offsets of the columns in `row_of` and `owned`, like `indptr` of the CSC format:
-            (columns + 1,).
-        row_of, owned: the row of each entry, and whether the entry is owned. Entries are sorted by column.
-        row_start: the offsets of the rows in `column_of`, like `indptr` of the CSR format: (rows + 1,).
-        column_of: the column of each entry. Entries are sorted by row, with the owned ones first in each row.
-        owned_end: for each row, the index in `column_of` after the last owned entry: (rows,).
+        order: the indices of the columns to color, in decreasing order of their number of entries.
+        column_start: the offset of each column in `row_of` and `owned`, an array of shape (columns + 1,) like
+            `indptr` of the CSC format.
+        row_of, owned: the row of each entry, and whether its column owns it. Entries are sorted by column.
+        row_start: the offset of each row in `column_of`, an array of shape (rows + 1,) like `indptr` of CSR.
+        column_of: the column of each entry. Entries are sorted by row, and owned entries are first in a row.
+        owned_end: the index in `column_of` after the last owned entry of each row, of shape (rows,).
     """
 
     order: np.ndarray
@@ -50,10 +50,10 @@ class ConflictGraph(NamedTuple):
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:
-    """Color the "columns" or the "rows" of a pattern, or with "both" whatever needs the fewest colors.
+    """Return a coloring of the columns, of the rows, or of both the columns and the rows of a pattern.
 
-    For "both", several partitions of the entries into those owned by columns and by rows are tried; see
-    `_partitions`.
+    `compress` is "columns", "rows" or "both". For "both", the result is the coloring with the fewest colors
+    among those of the partitions that `_partitions` yields.
     """
     if compress != "both":
         return color_partition(pattern, np.full(len(pattern.rows), compress == "rows"))
@@ -68,10 +68,10 @@ def color(pattern: Pattern, compress: str) -> Coloring:
 
 
 def color_partition(pattern: Pattern, by_row: np.ndarray) -> Coloring:
-    """Color the columns and the rows for a given partition of the entries.
+    """Return a coloring of the columns and the rows for given owners of the entries.
 
     Args:
-        by_row: whether each entry is read from (owned by) its row, not its column: (entries,) bool.
+        by_row: a boolean array of shape (entries,), true for an entry that its row owns, not its column.
     """
     columns, column_count = _color_owners(pattern, ~by_row)
     rows, row_count = _color_owners(_transpose(pattern), by_row)
@@ -91,9 +91,9 @@ def _transpose(pattern: Pattern) -> Pattern:
 
 
 def _color_owners(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the colors of the columns, int32 with -1 for a column that owns no entry, and their number.
+    """Return the color of each column, or -1 for a column that owns no entry, and the number of colors.
 
-    `owned` specifies whether each entry is owned by (read from) its column: (entries,) bool.
+    `owned` is a boolean array of shape (entries,), true for an entry that its column owns.
     """
     columns = np.unique(pattern.cols[owned])
     owned_in_row = np.bincount(pattern.rows[owned], minlength=pattern.outputs)
@@ -133,15 +133,16 @@ def _conflict_graph(pattern: Pattern, owned: np.ndarray, columns: np.ndarray) ->
 
 
 def _first_entries(lines: np.ndarray, count: int) -> np.ndarray:
-    """Return the offset of each row in entries sorted by row, like `indptr` of the CSR format: (count + 1,).
+    """Return the offset of each row in a list of entries sorted by row, like `indptr` of the CSR format.
 
-    `lines` contains the row of each entry and `count` is the number of rows. Columns are treated alike.
+    `lines` contains the row of each entry and `count` is the number of rows. The function applies equally to
+    columns.
     """
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(lines, minlength=count))])
 
 
 def compile_loops() -> None:
-    """Compile all loops of this file, so that measured times do not include compilation."""
+    """Compile the numba functions of this file, so that measured times do not include compilation."""
     pattern = Pattern(np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32), 2, 3)
     for loop in (_color_by_saturation, _color_in_order):
         loop(
@@ -153,7 +154,10 @@ def compile_loops() -> None:
 
 @numba.njit(cache=True)
 def _insert(links, node, head):
-    """Insert a node after the head of a doubly linked list. `links` are (next node, previous node)."""
+    """Insert a node after the head of a doubly linked list.
+
+    `links` is a pair of arrays that contain the next and the previous node of each node.
+    """
     following, preceding = links
     following[node], preceding[node] = following[head], head
     preceding[following[head]], following[head] = node, node
@@ -169,8 +173,8 @@ def _remove(links, node):
 def _color_in_order(order, column_start, row_of, owned, row_start, column_of, owned_end, color_of):
     """Color the columns in the given order, each with the lowest color that no conflicting column has.
 
-    The colors are written to `color_of`, and the number of colors is returned. The other arguments are the
-    fields of `ConflictGraph`.
+    The colors are written to `color_of`, and the highest of them plus one is returned. The other arguments
+    are the fields of `ConflictGraph`.
     """
     used_by, count = np.full(len(color_of) + 1, -1, np.int64), 0  # color -> last column that cannot have it
     for column in order:
@@ -192,9 +196,9 @@ def _color_by_saturation(order, column_start, row_of, owned, row_start, column_o
     """Color the columns by the DSATUR algorithm, each with the lowest color that no conflicting column has.
 
     The saturation of a column is the number of distinct colors of the columns that it conflicts with. The
-    next column to color is the one with the highest saturation. If there are several, it is the one whose
-    saturation increased last, so that colors spread from neighbor to neighbor and repeat periodically on a
-    grid.
+    next column to color is the one with the highest saturation. Among columns of equal saturation, the next
+    is the one whose saturation increased last. Therefore colors spread from neighbor to neighbor, and repeat
+    periodically on a grid.
 
     The colors are written to `color_of`. The number of colors is returned, or 0 if the colors do not fit into
     an int64 bitmask. The other arguments are the fields of `ConflictGraph`. Source: D. Brelaz, "New methods
@@ -235,15 +239,15 @@ def _color_by_saturation(order, column_start, row_of, owned, row_start, column_o
 def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
     """Yield candidate partitions of the entries into those owned by columns and those owned by rows.
 
-    The first two candidates are that columns own all entries, and that rows do. For the others, the row or
-    column with the most entries is eliminated and owns these entries, then the row or column with the most
-    remaining entries, and so on. After each number of eliminations, the remaining entries could all be owned
-    by columns, or all by rows. For either choice, the numbers of eliminations with the smallest lower bound
-    are determined, and the first and the last of these are yielded.
+    In the first candidate, columns own all entries, and in the second, rows own all entries. For the others,
+    rows and columns are eliminated one by one, always the one with the most remaining entries, which then
+    owns these entries. After some number of steps, elimination stops, and the remaining entries are all owned
+    by columns, or all by rows. For either choice, the candidates with the smallest and the largest number of
+    steps are yielded among those with the least lower bound on the number of colors.
 
     Yields:
         A lower bound on the number of colors.
-        Whether each entry is owned by its row: (entries,) bool.
+        A boolean array of shape (entries,), true for an entry that its row owns.
     """
     by_row, by_column = np.argsort(pattern.rows, kind="stable"), np.argsort(pattern.cols, kind="stable")
     row_start = _first_entries(pattern.rows, pattern.outputs)
@@ -276,12 +280,12 @@ def _elimination_order(row_start, column_of, column_start, row_of):
     arguments are the entries sorted by row and by column, as in `ConflictGraph`.
 
     Returns:
-        The index of the stage that eliminates each row, or the number of stages if none does: (rows,).
-        The same for each column: (columns,).
-        owned, (2, stages + 1): the most entries of a column that eliminated rows own, and the most entries of
-            a row that eliminated columns own. The second axis is the number of completed stages.
-        excluded, (2, stages + 1): the most entries of an eliminated row that columns own, and the most
-            entries of an eliminated column that rows own. The second axis is the same.
+        An array of shape (rows,): the stage that eliminates each row, or the number of stages if none does.
+        An array of shape (columns,): the same for each column.
+        An array of shape (2, stages + 1): the most entries of a column that eliminated rows own, and the most
+            entries of a row that eliminated columns own, after each number of completed stages.
+        An array of shape (2, stages + 1): the most entries of an eliminated row that columns own, and the
+            most entries of an eliminated column that rows own, after each number of completed stages.
     """
     m, n = len(row_start) - 1, len(row_start) + len(column_start) - 2  # rows, and lines: rows then columns
     full = np.concatenate((np.diff(row_start), np.diff(column_start)))

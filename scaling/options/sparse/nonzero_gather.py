@@ -22,9 +22,9 @@ from scaling.core.shape import Coloring, DerivativeShape, LinearMapPart, ceil_di
 class GatherIndices:
     """The positions of nonzeros in the compressed slices of each device, and their indices in the pattern.
 
-    `arguments` are additional arguments of the program by name: the colors, and the positions that each
-    device reads. `entries` are the indices in the pattern of these nonzeros, for each linear map and each
-    device.
+    `arguments` contains additional arguments of the compiled program by name: the colors, and the positions
+    that each device reads. `entries` contains, for each linear map and each device, the indices of these
+    nonzeros in the sparsity pattern.
     """
 
     arguments: dict[str, np.ndarray]
@@ -32,7 +32,7 @@ class GatherIndices:
 
 
 def gather_indices(sizes: DerivativeShape, devices: int) -> GatherIndices:
-    """Return the indices with which each device reads the nonzeros of a Jacobian from compressed slices.
+    """Return the indices with which each device reads nonzeros of a Jacobian from its compressed slices.
 
     `devices` is the number of devices among which the colors are divided.
     """
@@ -51,9 +51,10 @@ def _indices_of_part(
     """Return the indices with which each device reads nonzeros from the slices of one linear map.
 
     Returns:
-        The positions of the nonzeros in the slices of each device, padded with zeros: (devices, nonzeros).
-            A position is a flat index into (seeds, outputs) in forward and (seeds, inputs) in reverse mode.
-        For each device, an array of the indices of these nonzeros in the pattern.
+        An array of shape (devices, nonzeros): the positions of the nonzeros that each device reads, padded
+            with zeros. A position is a flat index into the slices of the device, an array of shape (seeds,
+            outputs) in forward mode or (seeds, inputs) in reverse mode.
+        For each device, an array of the indices of these nonzeros in the sparsity pattern.
     """
     pattern, seeds_per_device = coloring.pattern, ceil_div(part.seeds, devices)
     entries = np.flatnonzero(coloring.by_row != part.computes_columns)
@@ -74,14 +75,14 @@ def _indices_of_part(
 
 
 def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
-    """Compute the compressed slices of a device, and return the nonzeros that they contain: (entries,).
+    """Compute the compressed slices of a device, and return an array of the nonzeros in them.
 
-    `positions` are the flat indices of the nonzeros in these slices, and `colors` that of each column or row.
+    `colors` contains the color of each column or row, and `positions` the flat index of each nonzero.
     """
     compute = lambda: jax.tree.leaves(map_seeds(slices.compute, slices.seeds))  # noqa: E731
-    # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without
-    # it, XLA fuses the slices into the gather and recomputes them for each entry. On a CPU with 1e6 unknowns,
-    # this reduces the time from four times to twice that of a handwritten derivative.
+    # The condition is always true, but XLA cannot know that and does not fuse across a conditional. Without a
+    # conditional, XLA fuses the slices into the gather and recomputes them for each entry. The conditional
+    # reduces the time on a CPU with 1e6 unknowns from four times to twice that of a handwritten derivative.
     unused = [jnp.full(a.shape, jnp.nan, a.dtype) for a in jax.eval_shape(compute)]
     computed = jax.lax.cond(colors[0] >= -1, compute, lambda: unused)
     count = slices.seeds.count
@@ -90,9 +91,10 @@ def read_entries(slices: Slices, colors: Any, positions: Any) -> Any:
 
 
 def gather_entries(indices: GatherIndices, shape: tuple[int, int, int], result: Sequence[Any]) -> np.ndarray:
-    """Return the nonzeros of all devices on the host, (points, 1, entries), ordered as the pattern.
+    """Return the nonzeros that all devices have read, in an array on the host ordered as the pattern.
 
-    `result` contains, for each linear map, an array of the nonzeros that the devices read.
+    `shape` is the shape of this array, (points, 1, entries). `result` contains, for each linear map, an array
+    of shape (point devices, seed devices, points per device, nonzeros).
     """
     parts = [np.asarray(part) for part in result]
     join_points = lambda a: a.reshape(a.shape[0] * a.shape[1], -1)[: shape[0]]  # noqa: E731

@@ -1,7 +1,7 @@
-"""Detect the sparsity pattern of a case with asdex, color it, and validate the coloring.
+"""Detect the sparsity pattern of a Jacobian or Hessian with asdex, and validate and cache its coloring.
 
 The coloring algorithms are in color_graph.py. asdex propagates dependencies through the jaxpr of a
-function, so that the pattern is valid for all inputs. The caches exist as long as the process.
+function, so that the pattern is valid for all inputs. Patterns and colorings are cached in this process.
 """
 
 import dataclasses
@@ -30,19 +30,19 @@ __all__ = [
 
 COMPRESSIONS = ("columns", "rows", "both")
 _INSTALL = "pip install 'ad-scaling[sparse]'"
-_CACHE_SIZE = 4  # of each cache; a pattern or coloring may have millions of entries
+_CACHE_SIZE = 4  # the most values in each cache; a pattern or coloring may have millions of entries
 
 
 def why_unavailable() -> str | None:
-    """Return an error message if asdex, which detects sparsity patterns, is not installed, otherwise None."""
+    """Return an error message if the Python package asdex is not installed, otherwise None."""
     return None if importlib.util.find_spec("asdex") else f"asdex is not installed; {_INSTALL}"
 
 
 def detect_coloring(case: Case, workload: Workload) -> Coloring:
-    """Return the coloring of the Jacobian or Hessian of a case, which is the same at every point.
+    """Return the coloring of the Jacobian or Hessian of a case.
 
-    A point is a batch element. Columns are colored in forward mode, rows in reverse mode, and both for the
-    combination of these modes (`mode=mixed`).
+    The coloring holds at every point (batch element). Columns are colored in forward mode, rows in reverse
+    mode, and both for the combination of these modes (`mode=mixed`).
     """
     mode = case.ad_mode
     structs = point_structs(case, workload)
@@ -74,7 +74,7 @@ def find_coloring(
 
     Args:
         key: the cache key, which must identify the function and the shapes of the arguments.
-        x: the arguments as abstract arrays with shape and dtype.
+        x: the differentiated arguments as abstract arrays with shape and dtype.
         compress: "columns" or "rows" to color only these, or "both" to color columns, rows or both with as
             few colors as possible.
         y: further arguments as abstract arrays. The coloring holds for all values of x and y.
@@ -100,9 +100,10 @@ def find_coloring(
 
 @functools.cache
 def _import_color_graph() -> Any:
-    """Import asdex and color_graph.py, and compile its loops, so that measured times include neither.
+    """Import asdex, compile the loops of color_graph.py, and return that module.
 
-    Raise `Refusal` if asdex or numba cannot be imported.
+    Times that are measured later then include neither imports nor compilation. Raise `Refusal` if asdex or
+    numba cannot be imported.
     """
     try:
         import asdex  # noqa: F401
@@ -145,10 +146,10 @@ def _detect_pattern(function: Callable[..., Any], x: tuple[Any, ...], y: tuple[A
 
 
 def validate_coloring(coloring: Coloring) -> None:
-    """Raise `ValueError` if a coloring is invalid.
+    """Raise `ValueError` if an entry of the pattern cannot be read from its compressed column or row.
 
-    In a valid coloring, each entry of the pattern can be read from its compressed column or row, without
-    other entries added to it.
+    An entry can be read if its column (or row) has a color, and if the compressed column (or row) adds no
+    other entry to it.
     """
     pattern, by_row = coloring.pattern, coloring.by_row
     _validate_side("column", coloring.columns, coloring.column_count, pattern.cols, pattern.rows, ~by_row)
@@ -165,8 +166,8 @@ def _validate_side(
 ) -> None:
     """Raise `ValueError` if an entry cannot be read from its compressed column (or row).
 
-    This is the case if its column has no color, or if another column of the same color has an entry in the
-    same row. For rows, exchange columns and rows.
+    An entry cannot be read if its column has no color, or if another column of the same color has an entry in
+    the same row. With the name "row", exchange columns and rows here and below.
 
     Args:
         lines, positions: the column and the row of each entry.
@@ -186,7 +187,7 @@ def _validate_side(
 
 
 def _collides(colors: np.ndarray, positions: np.ndarray, count: int) -> np.ndarray:
-    """Return whether each entry has the same color and position as another entry: (entries,) bool."""
+    """Return a boolean array: whether each entry has the same color and position as another entry."""
     slots = positions.astype(np.int64) * (count + 1) + colors + 1
     _, slot_of_entry, occupants = np.unique(slots, return_inverse=True, return_counts=True)
     return occupants[slot_of_entry] > 1
