@@ -13,11 +13,11 @@ from rich.text import Text
 from scaling.analysis import answer, lint
 from scaling.analysis.cases import describe_call, family_name, method_of
 from scaling.analysis.crossover import FastestMethod
-from scaling.analysis.curves import Curve, derivative_curves
+from scaling.analysis.curves import Curve, CurvePoint, derivative_curves
 from scaling.analysis.estimate_text import format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.timings import format_time
-from scaling.core.formatting import count_of
+from scaling.core.formatting import count_of, format_duration
 from scaling.report.answer_tables import answer_table, describe_certainty, problem_name
 from scaling.report.text import LINES, WIDTH, Table, clean_text, keep_numbers_whole, wrap_text
 
@@ -39,23 +39,33 @@ def print_report(findings: Findings, console: Console) -> None:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of speed-ups, with one row per curve and one column per device count.
+    """Return a table of times and speed-ups, with one row per curve and one column per device count.
+
+    The rows are in ascending order of the time on the most devices.
 
     Args:
-        curves: The scaling curves of one problem. Only the first six are included.
+        curves: The scaling curves of one problem. Only six of them are included.
     """
     first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
+    ordered = sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))
     rows = []
-    for curve in curves[:_MAX_CURVES]:
+    for curve in ordered[:_MAX_CURVES]:
         points = {point.devices: point for point in curve.points}
-        cells = (format_ratio(*p.speedup).partition(" (")[0] if p else "" for p in map(points.get, counts))
+        cells = (_curve_cell(points[count]) if count in points else "" for count in counts)
         rows.append((f"{method_of(curve.case).name}, {describe_call(curve.case)}", *cells))
     omitted = len(curves) - len(rows)
     more = f"; {count_of(omitted, 'more curve')} in the report" if omitted else ""
     where = describe_environment(findings, first.environment)
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
-    title = f"{family_name(first.case)}, {first.size}{where}: {kind}{first.relative}{more}"
+    title = f"{family_name(first.case)}, {first.size}{where}: time and {kind}{first.relative}{more}"
     return Table("curves", title, "", ("on devices", *map(str, counts)), rows)
+
+
+def _curve_cell(point: CurvePoint) -> str:
+    time = format_duration(point.seconds)
+    if point.devices == point.baseline_devices:
+        return time
+    return f"{time}, {format_ratio(*point.speedup).partition(' (')[0]}"
 
 
 def _print_table(table: Table, console: Console) -> None:

@@ -9,6 +9,8 @@ from rich.console import Console
 
 from scaling.analysis import findings
 from scaling.analysis.curves import derivative_curves
+from scaling.analysis.estimate_text import format_ratio
+from scaling.core.formatting import format_duration
 from scaling.report import answer_tables, terminal
 from tests.support import made_up
 
@@ -42,17 +44,25 @@ def print_to_text(study, width=80, encoding="utf-8", **options):
 def test_answer_and_curves_are_shown(small_study):
     text = print_to_text(small_study, 140)
     assert "runner-up" in text and "certainty" in text
-    assert re.search(r"│ jacfwd \(vmap\), shard_map, points split +│ 1.00x │ 2.00x │ 4.00x │", text)
-    assert re.search(r"│ jacrev \(vmap\), shard_map, points split +│ 1.00x │ 1.00x │ 1.00x │", text)
+    assert re.search(
+        r"│ jacfwd \(vmap\), shard_map, points split +│ \S+ ms +│ \S+ ms, 2.00x │ \S+ ms, 4.00x │", text
+    )
+    assert re.search(
+        r"│ jacrev \(vmap\), shard_map, points split +│ \S+ ms +│ \S+ ms, 1.00x │ \S+ ms, 1.00x │", text
+    )
 
 
-def test_curve_table_has_the_speedups_of_the_largest_problem(large_study):
+def test_curve_table_has_times_and_speedups_and_the_fastest_curve_first(large_study):
     for curves in derivative_curves(large_study.curves):
         table = terminal.curve_table(large_study, curves)
         assert table.columns[0] == "on devices" and len(table.rows) <= 6
-        last = curves[0].points[-1]
-        assert table.rows[0][table.columns.index(str(last.devices))].startswith(
-            f"{last.speedup.value:.1f}"[:2]
+        most = max(point.devices for curve in curves for point in curve.points)
+        last = min(
+            (point for curve in curves for point in curve.points if point.devices == most),
+            key=lambda point: point.seconds,
+        )
+        assert table.rows[0][table.columns.index(str(most))] == (
+            f"{format_duration(last.seconds)}, {format_ratio(last.speedup.value)}"
         )
 
 
