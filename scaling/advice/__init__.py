@@ -1,1 +1,1 @@
-"""Advice for one function: which AD mode, chunk, block, coloring and devices differentiate it fastest."""
+"""Advice on the fastest AD mode, chunk, block, coloring and device count to differentiate one function."""

@@ -1,4 +1,4 @@
-"""Implement `scaling.advise` and `Advice`: predict all candidates, measure the best, describe the result."""
+"""`Advice` and `scaling.advise`: predict the times of candidates, measure the best, describe the fastest."""
 
 import dataclasses
 import functools
@@ -30,15 +30,15 @@ _OBVIOUS_MODES = ("jacfwd", "jacrev", "fwd_over_rev")
 
 @dataclass(frozen=True)
 class Advice:
-    """The recommended way to differentiate one function. `print` shows three sentences and the code to paste.
+    """The recommended way to differentiate one function. `print` shows three sentences and the code.
 
     Attributes:
         cases: all candidates, the best one first.
-        excluded: dict from each case that is not defined on these devices to the reason.
+        excluded: a dict from each case that is not defined on these devices to the reason.
         sizes: the shape of the derivative.
-        fields: dict from candidate to the record fields of its compiled program, see `plan.compile_worker`.
-        records: dict from each measured candidate to its record.
-        machine: the machine that the times are for, as text.
+        fields: a dict from candidate to the record fields of its compiled program, see `plan.compile_worker`.
+        records: a dict from each measured candidate to its record.
+        machine: the name of the machine for which the times are valid.
         problem: the function with its inputs, or None for a workload.
         coloring: the coloring of the candidate with compressed columns or rows, or None if there is none.
     """
@@ -93,9 +93,9 @@ class Advice:
 
         Its arguments are the inputs in the order of the parameters. It returns the same pytree as
         `jax.vmap(jax.jacfwd(function))`, or as `jax.vmap(jax.hessian(function))` for target=hessian. For
-        target=hvp and gauss_newton it has an additional last argument, a direction for each point, which is a
-        pytree like the differentiated inputs. It returns the product of each matrix and its direction, which
-        is such a pytree too.
+        target=hvp and gauss_newton, its additional last argument is a pytree of directions with the structure
+        of the differentiated inputs and a leading axis of points. It then returns the products of the matrix
+        and the direction at each point, as a pytree with the same structure.
         """
         if self.problem is None:
             raise Refusal(
@@ -115,7 +115,7 @@ class Advice:
         return predicted["seconds"] if predicted else None
 
     def reason(self, case: Case) -> str | None:
-        """Return why a case is excluded or doubtful, such as "needs 40 GB, a device has 16 GB", or None."""
+        """Return why a case is left out or why its prediction may be wrong, or None if there is no reason."""
         record = self.records.get(case)
         return self.excluded.get(case) or (record.text if record else self.fields.get(case, {}).get("text"))
 
@@ -170,13 +170,13 @@ class Advice:
         return f"For comparison, {'; '.join(texts) or 'there is no other obvious choice'}."
 
     def _compare(self, case: Case) -> str:
-        """Return the time of a candidate relative to the best, such as "1.4 times as long (predicted)"."""
+        """Return the time of a candidate relative to the best as text: "1.4 times as long (predicted)"."""
         if case == self.best:
             return "the same time, as it is this choice"
         samples, of_best = (self.records[c].seconds if c in self.records else [] for c in (case, self.best))
         if ratio := ratio_interval(samples, of_best):
             return "{} times as long ({} to {})".format(*map(format_number, ratio))
-        if samples and of_best:  # too few for an interval
+        if samples and of_best:  # too few samples for an interval
             ratio_of_medians = statistics.median(samples) / statistics.median(of_best)
             return f"{format_number(ratio_of_medians)} times as long (measured, {len(samples)} samples)"
         theirs, best = (self.fields[c].get("predicted") for c in (case, self.best))
@@ -209,21 +209,20 @@ def advise(
     import_line: str = "",
     **options: Any,
 ) -> Advice:
-    """Recommend how to differentiate a function of one point at each point of a batch.
+    """Return an `Advice` with the fastest way to differentiate a function at each point of a batch.
 
     Args:
-        function: a function of the parameters at one point, which returns an array or a pytree of arrays.
+        function: a JAX function of one point that returns an array or a pytree of arrays.
         points: a dict from the name of a parameter to an array, or a pytree of arrays, with a leading axis of
             points. The function receives one point, without this axis. A `jax.ShapeDtypeStruct` can replace
             an array.
-        shared: a dict of the same form, without the axis, for the parameters that are equal for all points.
+        shared: a dict of the same form, without this axis, for the parameters that all points share.
         wrt: the parameters to differentiate with respect to, joined by "+". By default the first one of
             `points`.
-        target: "jacobian", which is the gradient of a scalar function, "hessian", "hvp", the product of the
-            Hessian and a direction, or "gauss_newton", the product of J^T J and a direction, with J the
-            Jacobian.
+        target: "jacobian" (for a scalar function its gradient), "hessian", "hvp" (the product of the Hessian
+            and a direction) or "gauss_newton" (the product of J^T J and a direction, with J the Jacobian).
         import_line: the line of code that imports the function.
-        options: passed to `advise_case`, such as budget, devices, hardware, note.
+        options: arguments of `advise_case`, such as budget, devices, hardware or note.
     Raises:
         Refusal: for invalid input. The message is one line with the value, the alternatives and the fix.
     """
@@ -235,7 +234,7 @@ def advise(
         code = plain_code.write_code(problem, dataclasses.replace(base, mode=candidates.CODED), coloring)
         derivative = plain_code.execute_code(problem, code)
     with registered(problem, derivative) as base:
-        advice = advise_case(base, **options, may_split_seeds=False)  # as the code to paste
+        advice = advise_case(base, **options, may_split_seeds=False)  # the code to paste cannot split them
         return dataclasses.replace(advice, problem=problem, coloring=coloring)
 
 
@@ -249,10 +248,10 @@ def advise_case(
     note: Callable[[str], None] = lambda text: None,
     may_split_seeds: bool = True,
 ) -> Advice:
-    """Recommend how to differentiate the function of a case. The mode and layout of the case are ignored.
+    """Return an `Advice` for the function of a case. The mode and the layout of the case are ignored.
 
     Args:
-        budget: the time in seconds to measure candidates. With 0, they are only compiled.
+        budget: the time in seconds to measure candidates. With 0, candidates are only compiled.
         devices: the number of devices, or several numbers to compare.
         hardware: the name or model of another machine, for which times are only predicted. None or "cpu"
             selects this machine.
@@ -311,9 +310,10 @@ def _require_devices(devices: Sequence[Any], hardware: Hardware | None, platform
 
 
 def _rank(advice: Advice, case: Case) -> tuple[Any, ...]:
-    """Return a key that sorts candidates: certain before doubtful, then by time, devices and options used.
+    """Return a sort key that orders candidates by time, number of devices and number of options.
 
-    Candidates without a time are last. If any candidate was measured, those that were not are doubtful.
+    If any candidate was measured, measured candidates are before all others. If none was measured, candidates
+    whose prediction may be wrong are after all others. Candidates without a time are last.
     """
     seconds, options = advice.seconds(case), (case.chunk, case.block, case.forward)
     is_doubtful = case not in advice.records and (bool(advice.records) or advice.reason(case) is not None)
@@ -321,9 +321,9 @@ def _rank(advice: Advice, case: Case) -> tuple[Any, ...]:
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:
-    """Return the case with the AD mode, batch, chunk and block that are predicted to be the fastest.
+    """Return the case with the AD mode, batch, chunk and block of the shortest predicted time.
 
-    The candidates are compiled to predict their times. Raise `CaseEnded` if the rates of the machine are
+    Candidates are compiled to predict their times. Raise `CaseEnded` if the rates of the machine are
     unknown, or if no candidate fits into memory.
     """
     cases, _, _ = candidates.list_candidates(dataclasses.replace(case, mode=case.ad_mode.name))
@@ -337,5 +337,5 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     if not feasible:
         reason = next((str(of["text"]) for of in fields.values() if of.get("text")), "none is defined")
         raise CaseEnded("skipped", "too_large", f"mode=auto found no mode: {reason}")
-    # A candidate with a text, which is a doubt about its prediction, is the last choice.
+    # A text states why the prediction of a candidate may be wrong. Such candidates are the last choice.
     return min(feasible, key=lambda each: (bool(fields[each].get("text")), seconds[each]))

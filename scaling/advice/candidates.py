@@ -1,4 +1,4 @@
-"""Enumerate ways to compute a derivative as cases: AD mode x batch x chunk x block x coloring x devices."""
+"""Enumerate the candidate cases of an `Advice` (mode, batch, chunk, block, devices), and find a coloring."""
 
 import dataclasses
 import itertools
@@ -22,11 +22,11 @@ _SECOND_MODES = {
 }  # fmt: skip
 _CHUNKED = ("jacfwd", "jacrev", "fwd_over_rev", "forward_laplacian")
 CODED = "vmap_grad"  # the mode of a candidate whose program is plain code: see plain_code.py
-_MOST_NESTED_FORWARD = 8  # largest number of inputs for forward over forward: it takes inputs**2 JVPs
+_MOST_NESTED_FORWARD = 8  # largest number of inputs for forward over forward, which takes inputs**2 JVPs
 _CHUNKS = (16, 128)  # seeds at a time
-_BLOCK_ELEMENTS = (2**14, 2**18)  # elements of all Jacobians that are computed at a time
-_MOST_ENTRIES = 10**7  # in a Jacobian, to detect its sparsity pattern
-_MOST_OPERATIONS = 10**8  # in a function, to detect its sparsity pattern (within about half a minute)
+_BLOCK_ELEMENTS = (2**14, 2**18)  # array elements of the Jacobians that are computed at a time
+_MOST_ENTRIES = 10**7  # largest number of entries of a Jacobian whose sparsity pattern is detected
+_MOST_OPERATIONS = 10**8  # largest number of operations of this function (about half a minute)
 
 
 def list_candidates(
@@ -35,7 +35,7 @@ def list_candidates(
     mode: str | None = None,
     may_split_seeds: bool = True,
 ) -> tuple[list[Case], dict[Case, str], DerivativeShape]:
-    """Return the cases to compare, the excluded cases with reasons, and the shape of the derivative.
+    """Return the cases to compare, a dict from excluded case to reason, and the shape of the derivative.
 
     Args:
         base: a case with the workload, its sizes and inputs. Its AD mode is ignored.
@@ -99,7 +99,7 @@ def _enumerate_cases(
 def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str]:
     if modes := _SECOND_MODES.get(base.target or ""):
         return [mode for mode in modes if mode != "fwd_over_fwd" or sizes.inputs <= _MOST_NESTED_FORWARD]
-    if built.reduction.along_point:  # the product J x takes one JVP, but one VJP for each output
+    if built.reduction.along_point:  # J x takes a single JVP, but one VJP per output
         return ["jacfwd", *(mode for mode in built.whole_modes if mode == CODED)]
     omitted = set() if len(built.names) > 1 and not any("." in name for name in built.names) else {"mixed"}
     omitted |= set() if built.reduce else {"grad_of_sum"}  # the same as jacrev for a single output

@@ -1,8 +1,8 @@
-"""Provide the hardware model for an advice: load it by name from conf/hardware, or measure this CPU's peaks.
+"""Hardware model of a GPU or of this CPU for an `Advice`, from conf/hardware and from measured CPU peaks.
 
 The peaks are measured with few samples, and stored as records in the user's cache folder. A peak that was
-measured while other processes used the CPU is measured again by the next advice. plan/calibration.py converts
-the peaks to rates.
+measured while other processes used the CPU is measured again for the next advice. plan/calibration.py
+converts the peaks to rates.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, t
 
 
 def read_hardware(name: str) -> Hardware:
-    """Return the hardware model in conf/hardware/NAME.yaml, or raise `Refusal` if there is no such file."""
+    """Return the hardware model in conf/hardware/NAME.yaml. Raise `Refusal` if there is no such file."""
     files = {path.stem: path for path in sorted((configuration() / "hardware").glob("*.yaml"))}
     if name not in files:
         raise unknown_name("hardware", name, files)
@@ -40,7 +40,7 @@ def read_hardware(name: str) -> Hardware:
 
 
 def model_this_machine(cases: Sequence[Case], cores: Sequence[int] | None) -> Hardware | None:
-    """Return the hardware model of this machine, or None if conf/hardware has none for its device.
+    """Return the hardware model of this machine, or None if conf/hardware has no model of its device.
 
     On a CPU, peaks are measured for the device counts and dtypes of `cases`. `cores` are the processor cores
     that this process is bound to, or None.
@@ -65,7 +65,7 @@ def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -
         if all(record.marked for record in records):  # none, or all of them disturbed
             devices = jax.devices("cpu")[: case.devices]
             records += [run_case.run_case(Record(case, "failed", described), devices, "cpu", _SAMPLING)]
-            with contextlib.suppress(OSError):  # without a cache, they are measured again next time
+            with contextlib.suppress(OSError):  # without a cache, peaks are measured again next time
                 folder.mkdir(parents=True, exist_ok=True)
                 writer.append(records[-1])
         chosen.append(dataclasses.replace(_least_disturbed(records), environment=described))
@@ -73,7 +73,7 @@ def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -
 
 
 def _least_disturbed(records: Sequence[Record]) -> Record:
-    """Return the fastest record of a peak that is not marked as disturbed, or else the fastest of all."""
+    """Return the fastest record that is not marked as disturbed, or the fastest one if all are marked."""
     return min(records, key=lambda record: (bool(record.marked), statistics.median(record.seconds or [inf])))
 
 

@@ -1,8 +1,8 @@
-"""Measure candidates in interleaved turns within a budget of seconds, and drop the slower ones.
+"""Measure candidates in alternating turns within a time budget, and drop those that are slower.
 
 In each round, every remaining candidate takes one turn of samples. After the round, a candidate is dropped if
 it is significantly slower than the fastest one, or more than twice as slow. The functions of `run_case` check
-the derivative of a candidate before it is timed.
+the derivative of a candidate before the first turn.
 """
 
 import statistics
@@ -33,10 +33,10 @@ def measure_candidates(
 ) -> dict[Case, Record]:
     """Measure candidates until the fastest is known or the budget is spent, and return their records.
 
-    Ctrl-C ends the measurement, and the records of the candidates measured so far are returned.
+    Ctrl-C ends the measurement. The records of the candidates measured so far are then returned.
 
     Args:
-        group: returns the processes and devices that run a case.
+        group: a function that returns the processes and devices that run a case.
         budget: the time in seconds.
         predicted: a dict from case to the predicted time of a call in seconds, for cases with a prediction.
         doubtful: the cases to measure last.
@@ -68,9 +68,10 @@ def measure_candidates(
 def _order_by_promise(
     cases: Sequence[Case], predicted: Mapping[Case, float], doubtful: Container[Case] = ()
 ) -> list[Case]:
-    """Sort by predicted time, but the fastest case of each mode and device count first, doubtful ones last.
+    """Return the cases in the order in which they are measured, without those predicted to be slow.
 
-    Cases with more than `_MOST_PREDICTED` times the shortest predicted time are omitted.
+    The fastest case of each mode and device count is first, and the cases in `doubtful` are last. Otherwise,
+    cases are sorted by predicted time. Cases over `_MOST_PREDICTED` times the shortest time are omitted.
     """
     ordered = sorted(cases, key=lambda case: predicted.get(case, 0.0))
     most = _MOST_PREDICTED * min(predicted.values(), default=0.0)
@@ -80,7 +81,7 @@ def _order_by_promise(
 
 
 def _keep_undecided(records: Mapping[Case, Record]) -> list[Case]:
-    """Return the fastest case so far and those that may be as fast, or [] if all are within 3 % of it."""
+    """Return the fastest case and all that may be as fast, or [] if these are within 3 % of the fastest."""
     if not records:
         return []
     best = min(records, key=lambda case: statistics.median(records[case].seconds))
@@ -100,7 +101,7 @@ def _is_close(record: Record, best: Record) -> bool:
 
 
 def describe_certainty(best: Record, others: Sequence[Record]) -> str:
-    """Return text that states how certain it is that a candidate is the fastest of the measured ones."""
+    """Return text that states how certain it is that `best` is the fastest measured candidate."""
     if not others:
         return "no other candidate was measured"
     rivals = [other for other in others if _may_be_as_fast(other, best)]

@@ -1,12 +1,13 @@
 """Write the derivative program of a candidate as Python code with JAX and NumPy only, and execute it.
 
 The code defines a function with the name of the target. Its arguments are the inputs of the differentiated
-function, with a leading axis of points where they differ by point.
+function. Inputs that differ by point have a leading axis of points.
 
 `jacobian` and `hessian` return the pytree of arrays that `jax.vmap(jax.jacfwd(function))` and
-`jax.vmap(jax.hessian(function))` return. `hvp` and `gauss_newton` have an additional last argument `v`, a
-direction for each point, which is a pytree like the differentiated inputs. They return the product of each
-matrix (the Hessian, or J^T J with the Jacobian J) and its direction, which is such a pytree too.
+`jax.vmap(jax.hessian(function))` return. `hvp` and `gauss_newton` have an additional last argument `v`: a
+direction for each point, as a pytree with the structure of the differentiated inputs. `hvp` returns the
+product of the Hessian and `v`, and `gauss_newton` the product of J^T J and `v`, where J is the Jacobian. Both
+products are pytrees with the structure of `v`.
 """
 
 import base64
@@ -94,7 +95,7 @@ _RESERVED = {  # names that the code defines or uses, so that no function or arg
 
 
 def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -> str:
-    """Return Python code that computes the derivative of a function by the method of a candidate.
+    """Return Python code that computes the derivative of a function with the mode and layout of a candidate.
 
     Args:
         case: the candidate.
@@ -130,7 +131,7 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
 
 
 def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
-    """Execute code that `write_code` returned, and return the function that it defines."""
+    """Execute the code from `write_code`, and return the derivative function that the code defines."""
     namespace: dict[str, Any] = {problem.name: problem.function}
     exec("\n".join(line for line in code.splitlines() if line != problem.import_line), namespace)
     function: Callable[..., Any] = namespace[problem.target]
@@ -138,14 +139,17 @@ def execute_code(problem: Problem, code: str) -> Callable[..., Any]:
 
 
 def _name_in_code(problem: Problem) -> str:
-    """Return the name by which the code calls the function, which is not a name that the code defines."""
+    """Return the name of the differentiated function, or "function" if the code reserves that name."""
     return "function" if problem.name in _RESERVED else problem.name
 
 
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return code that defines the derivative at one point, or "", and the expression for this function."""
+    """Return code that defines the derivative at one point as a function, and an expression for the function.
+
+    The code is "" if the expression needs no definition.
+    """
     single = len(problem.wrt) == 1
     argnums: Any = problem.argnums[0] if single else problem.argnums
     inner, is_reverse = _name_in_code(problem), case.mode in ("jacrev", "rev_over_rev")
@@ -187,9 +191,9 @@ def _write_derivative(
         seed = "jnp.asarray(colors == i, flat.dtype)"
         stacked = f"jax.vmap({'row' if is_reverse else 'column'})(jnp.arange({count}))[colors]"
     body += (_REVERSE if is_reverse else _FORWARD).format(seed=seed, stacked=stacked)
-    # The product with 0 is nan where a dense Jacobian has nan, too.
+    # The product with 0 is nan where the dense Jacobian contains nan.
     body += "" if coloring is None else "    J = J * nonzero\n"
-    # The derivative of an array by an array is an array. The outputs of a gradient are like its inputs.
+    # The derivative of an array with respect to an array is an array. A gradient is like its inputs.
     outputs = [problem.output_structs()] if problem.target == "jacobian" else []
     is_plain = single and jax.tree_util.all_leaves([*outputs, *inputs])
     body += f"    return {'J.reshape(y.shape + z.shape)' if is_plain else 'split(J, z, y)'}\n\n\n"

@@ -1,6 +1,6 @@
-"""Predict the memory and the time of all candidates by compiling them, as `scaling plan` does.
+"""Predict the memory and the time of the candidates of `scaling.advise` by compiling them in threads.
 
-XLA compiles in threads of this process, because a function of a notebook cannot be sent to another process.
+No other process is used, because a function that is defined in a notebook cannot be sent to another process.
 """
 
 import math
@@ -24,14 +24,14 @@ _MOST_WORK = 10.0
 def predict_candidates(
     cases: Sequence[Case], hardware: Hardware, note: Callable[[str], None]
 ) -> dict[Case, RecordFields]:
-    """Compile all candidates, and return a dict from candidate to the record fields of its program.
+    """Compile candidates, and return a dict from candidate to the record fields of its program.
 
     The fields contain the memory and the predicted time. If a candidate does not fit into memory or is not
-    compiled, its status is not "planned", and `text` states the reason. After Ctrl-C, the dict contains only
+    compiled, the status is not "planned", and `text` states the reason. After Ctrl-C, the dict contains only
     the candidates that were processed before.
 
     Args:
-        hardware: the machine to predict the times for.
+        hardware: the machine for which times are predicted.
         note: a function that is called with each line of text about the progress.
     """
     fields: dict[Case, RecordFields] = {}
@@ -43,7 +43,7 @@ def predict_candidates(
             fields[case] = describe_failure(error)
     work = {case: _count_operations(each) * case.devices for case, each in traced.items()}
     too_much = _find_excessive_work(work)
-    # Plain forward and reverse mode are predicted for comparison.
+    # Candidates without chunk and block are always predicted, for comparison.
     not_compiled = [case for case in too_much if case.chunk or case.block]
     for case in not_compiled:
         text = f"not compiled: {too_much[case]}"
@@ -66,15 +66,12 @@ def predict_candidates(
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
-    """Return the candidates with too many operations, as a dict from candidate to a text with the excess.
+    """Return a dict from each candidate with too many operations to a text with the excess factor.
 
-    A candidate has too many if it has more than `_MOST_WORK` times the fewest operations of any dense
-    candidate.
-
-    Args:
-        work: dict from candidate to the number of operations in its program.
+    A candidate has too many operations if it exceeds `_MOST_WORK` times the fewest operations of a dense
+    candidate. `work` is a dict from candidate to its number of operations.
     """
-    # A compressed program is no reference, because the operations that expand its result are not counted.
+    # A compressed program is no baseline, because the operations that expand its result are not counted.
     dense = [value for case, value in work.items() if value and case.mode != CODED]
     least = min(dense, default=math.inf)
     return {
@@ -86,7 +83,7 @@ def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
 
 def _worker_header(case: Case, hardware: Hardware) -> dict[str, Any]:
     free = memory.available_bytes()
-    available = hardware.memory or (free and free / case.devices)  # devices of a CPU share its memory
+    available = hardware.memory or (free and free / case.devices)  # the devices of a CPU share its memory
     return plan_study.worker_header(hardware, [case.devices]) | {"memory": available}
 
 

@@ -1,7 +1,7 @@
-"""Check the function and inputs that `scaling.advise` receives, and register them as a temporary workload.
+"""Define `Problem` (the function and inputs given to `scaling.advise`), and register it as a workload.
 
-A function of a notebook cannot be imported by name. A module for it is therefore added to `sys.modules`, and
-removed when its candidates have been compiled and measured.
+A function that is defined in a notebook cannot be imported by name. Therefore a temporary workload module is
+added to `sys.modules`, and removed when the candidates have been compiled and measured.
 """
 
 import contextlib
@@ -31,8 +31,8 @@ from scaling.core.workload import Workload
 from scaling.options.pytrees import describe
 
 TARGETS = ("jacobian", "hessian", "hvp", "gauss_newton")
-PRODUCTS = ("hvp", "gauss_newton")  # targets with a further argument, a direction for each point
-_numbers = itertools.count(1)  # a second function of the same name is another workload
+PRODUCTS = ("hvp", "gauss_newton")  # targets with an additional argument, a direction for each point
+_numbers = itertools.count(1)  # distinguishes the workloads of functions with equal names
 _is_floating = lambda array: jnp.issubdtype(array.dtype, jnp.floating)  # noqa: E731
 _leaf_names = lambda path: jax.tree_util.keystr(path, simple=True, separator=".")  # noqa: E731
 
@@ -60,13 +60,13 @@ class Problem:
 
     @property
     def name(self) -> str:
-        """Return the name that the function is imported by, else its own name, or "f" if it has none."""
+        """Return the imported name in `import_line`, or else the `__name__` of the function, or else "f"."""
         name = self.import_line.rpartition(" ")[2] or getattr(self.function, "__name__", "f")
         return name if name.isidentifier() else "f"
 
     @property
     def argnums(self) -> tuple[int, ...]:
-        """Return the positions of the differentiated inputs among the arguments."""
+        """Return the indices of the differentiated inputs in `arguments`."""
         return tuple(self.arguments.index(name) for name in self.wrt)
 
     def structs_at_point(self) -> list[Any]:
@@ -163,7 +163,7 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # a built-in function takes them as they are given
+    except (TypeError, ValueError):  # a built-in function has no signature
         return tuple(inputs)
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = tuple(p.name for p in positional)
@@ -189,11 +189,11 @@ def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -> Iterator[Case]:
-    """Register a function as a workload in a `with` block, and yield a `Case` with this workload.
+    """Return a context manager that registers a problem as a workload and yields a `Case` of this workload.
 
     Args:
-        whole_mode: a function of the whole batch that computes the derivative, for mode=vmap_grad. If it is
-            None, that mode is not available.
+        whole_mode: a function of the whole batch that computes the derivative for mode=vmap_grad, or None if
+            this mode is not available.
     """
     by_name = lambda call: lambda **inputs: call(*_arguments(problem, inputs))  # noqa: E731
     workload = Workload(
@@ -224,7 +224,7 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
 
 
 def _arguments(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the inputs in the order of the parameters. Integers and booleans get their own dtype back."""
+    """Return the inputs in the order of the parameters. Integers and booleans have their original dtype."""
     restore = lambda a, like: a if _is_floating(like) else a.astype(like.dtype)  # noqa: E731
     given = {**problem.points, **problem.shared}
     return [jax.tree.map(restore, inputs[name], given[name]) for name in problem.arguments]
@@ -233,12 +233,12 @@ def _arguments(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
 def _gauss_newton_workload(
     problem: Problem, workload: Workload, whole_mode: Callable[..., Any] | None
 ) -> Workload:
-    """Return the workload whose product "vector" is the product J^T J v, with J the Jacobian of the function.
+    """Return a workload whose result is the product J^T J v, with J the Jacobian of the function f.
 
-    Its function is z -> J(x)^T f(z), where x is a second input with the values of z. Its Jacobian by z is
-    J^T J, and the direction v is the point, as for target=hvp.
+    The function of this workload is z -> J(x)^T f(z), where x is a second input with the values of z. Its
+    Jacobian with respect to z is J^T J. The direction v is the point, as for target=hvp.
     """
-    suffix = "_fixed" + "_" * max(map(len, problem.arguments))  # ends no name of an argument
+    suffix = "_fixed" + "_" * max(map(len, problem.arguments))  # no argument name ends with this suffix
     copies = {name + suffix: name for name in problem.wrt}
 
     def pull_back(**inputs: Any) -> Any:
@@ -268,11 +268,11 @@ def _gauss_newton_workload(
 
 
 def _make_specs(name: str, arrays: Any, skipped: int) -> Any:
-    """Return the `InputSpec` of each array of an input, with its values or with generated values.
+    """Return a pytree with one `InputSpec` for each array of an input.
 
-    For a `jax.ShapeDtypeStruct`, the values are random numbers that depend on the name of the input, or zeros
-    for integers. Integers are int32, and unsigned ones of 32 bits are taken modulo 2**32. `skipped` is 1 if
-    the arrays have a leading axis of points, otherwise 0.
+    The rows are the values of the array. For a `jax.ShapeDtypeStruct`, the rows are random numbers that
+    depend on the name of the input, or zeros for integers. Integers are converted to int32 modulo 2**32.
+    `skipped` is 1 if the arrays have a leading axis of points, otherwise 0.
     """
 
     def make(path: Any, array: Any) -> InputSpec:
@@ -293,10 +293,10 @@ def _make_specs(name: str, arrays: Any, skipped: int) -> Any:
 
 
 def import_function(text: str) -> tuple[Callable[..., Any], str]:
-    """Import a function that is given as FILE.py:NAME or MODULE:NAME. Raise `Refusal` if this fails.
+    """Import the function FILE.py:NAME or MODULE:NAME. Raise `Refusal` if the import fails.
 
     Returns:
-        The function, and the line of code that imports it.
+        The function, and the line of code that imports this function.
     """
     where, _, name = text.rpartition(":")
     path, is_file = Path(where), where.endswith(".py")

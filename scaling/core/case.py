@@ -29,8 +29,8 @@ SPLITS = ("points", "seeds", "both", "data")  # data: the result is a sum over t
 APIS = ("jit", "shard_map", "pmap")
 DTYPES = ("float32", "float64", "bfloat16")
 PRECISIONS = ("highest", "high", "default")
-AUTO = "auto"  # by compiling: the largest chunk that fits (chunk=auto), or the fastest mode (mode=auto)
-CHOSEN_FIELDS = ("mode", "batch", "chunk", "block", "forward")  # by mode=auto
+AUTO = "auto"  # selects the largest chunk that fits (chunk=auto) or the fastest mode (mode=auto)
+CHOSEN_FIELDS = ("mode", "batch", "chunk", "block", "forward")  # the fields that mode=auto sets
 # Policies of jax.checkpoint.
 REMATS = ("nothing_saveable", "dots_saveable", "dots_with_no_batch_dims_saveable", "everything_saveable")
 CEILING = "ceiling"  # the workload that measures the peak rates and the dispatch latency of the machine
@@ -46,11 +46,15 @@ ALIASES = {"vmap_jacfwd": ("jacfwd", "vmap"), "vmap_jacrev": ("jacrev", "vmap")}
 
 
 class Refusal(ValueError):
-    """An error for invalid user input. Its message is one line: the value, the valid choices and the fix."""
+    """An exception for invalid user input. Its one-line message has the value, the choices and a fix."""
 
 
 def unknown_name(what: str, value: Any, known: Iterable[str]) -> Refusal:
-    """Return a `Refusal` for a name of the kind `what` that is not in `known`, with the most similar name."""
+    """Return a `Refusal` for an invalid name. Its message lists the `known` names and suggests the closest.
+
+    Args:
+        what: the kind of the name, such as "workload".
+    """
     names = [str(name) for name in known]
     similar = difflib.get_close_matches(str(value), names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""
@@ -73,7 +77,7 @@ class Case:
 
     workload: str = field(metadata={"view": "problem"})
     target: str | None = _field("problem", None)
-    variant: str | None = _field("problem", None)  # which function of the workload
+    variant: str | None = _field("problem", None)  # the name of a function of the workload
     sizes: Mapping[str, int] = field(default_factory=dict, metadata={"view": "problem"})
     points: int = _field("problem", 1)
     wrt: str | None = _field("problem", None)  # the differentiated inputs, names joined by "+"
@@ -87,26 +91,26 @@ class Case:
     jit: bool = _field("method", True)
     data_seed: int = _field("problem", 0)
     engine: str = _field("method", JAX)
-    # Seeds per step of a loop on the device: None takes all in one step, "auto" searches for the largest.
+    # The number of seeds that a device computes at a time, None for all, or "auto" for the most that fit.
     chunk: int | str | None = _field("memory", None)
-    formulation: str | None = _field("method", None)  # which implementation of the same function
-    # The persistent compilation cache before the case compiles: "cold" is empty, "warm" contains its program.
-    # None disables it.
+    formulation: str | None = _field("method", None)  # the name of an implementation of this function
+    # The persistent compilation cache with which the case is compiled: "cold" (an empty cache), "warm" (a
+    # cache that contains the program), or None for no cache.
     cache: str | None = _field("method", None)
-    seeds: str = _field("method", "identity")  # or "colored": seeds compressed by a coloring
-    # The reduction of the Jacobian of each point: None selects that of the workload.
+    seeds: str = _field("method", "identity")  # "identity", or "colored" for the seeds of a coloring
+    # The reduction of the Jacobian of each point, or None for the reduction of the workload.
     reduce: str | None = _field("problem", None)
-    block: int | None = _field("memory", None)  # points per step on each device: None takes all in one step
-    memory_limit: int | None = _field("memory", None)  # bytes per device: None allows all of its memory
-    # The memory that contains the per-point inputs and the result: "device", or "host", copied in steps.
+    block: int | None = _field("memory", None)  # points that a device computes at a time; None for all
+    memory_limit: int | None = _field("memory", None)  # in bytes per device, or None for no limit
+    # The memory of the per-point inputs and the result: "device", or "host" with copies in steps.
     storage: str | None = _field("memory", None)
-    # A policy of jax.checkpoint for reverse mode: None does not checkpoint.
+    # The policy of jax.checkpoint in reverse mode, or None for no checkpointing.
     remat: str | None = _field("method", None)
     # The inputs that mode=mixed differentiates in forward mode, names joined by "+".
     forward: str | None = _field("method", None)
-    # The mesh of split=both: devices over points x devices over seeds, such as 2x4.
+    # The device mesh with split=both: devices over points x devices over seeds, such as 2x4.
     mesh: str | None = _field("layout", None)
-    # With split=data: all-reduce each part of the gradient as soon as it is computed.
+    # Whether split=data all-reduces each part of the gradient as soon as it is computed.
     overlap: bool = _field("layout", False)
 
     def __post_init__(self) -> None:
@@ -141,26 +145,26 @@ class Case:
 
     @property
     def ad_mode(self) -> Mode:
-        """The AD mode of the case. For mode=auto it is a placeholder of the same order."""
+        """Return the AD mode of the case, or for mode=auto a placeholder with the same order."""
         if self.mode == AUTO:
             return MODES["fwd_over_rev" if self.target in SECOND else "jacfwd"]
         return MODES[self.mode]
 
     @property
     def kind(self) -> str:
-        """The kind of measurement: "case", "ceiling" (a peak rate of the machine) or "floor" (a latency)."""
+        """Return the kind of measurement: "ceiling" (a peak rate), "floor" (a latency), or else "case"."""
         return "case" if self.workload != CEILING else "floor" if self.target in FLOORS else "ceiling"
 
     @property
     def axes(self) -> tuple[int, int]:
-        """The shape of the device mesh: (devices over points of the batch, devices over seeds)."""
+        """Return the shape of the device mesh: (devices along the points, devices along the seeds)."""
         if self.mesh is not None:
             return _parse_mesh(self.mesh)
         return (1, self.devices) if self.split == "seeds" else (self.devices, 1)
 
     @property
     def key(self) -> str:
-        """The 16 hex digits that identify the case. They remain if `Case` gets a new field with a default."""
+        """Return a hash of the fields that differ from their defaults, as 16 hexadecimal digits."""
         return hashlib.sha256(json.dumps(non_default_fields(self), sort_keys=True).encode()).hexdigest()[:16]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -184,13 +188,13 @@ VIEWS: dict[str, tuple[str, ...]] = {
 
 
 def problem(case: Case) -> tuple[Any, ...]:
-    """Return the values of all fields that define what a case differentiates, as a hashable tuple."""
+    """Return the fields of a case that define its function and inputs, as a hashable tuple of values."""
     fields = (getattr(case, name) for name in VIEWS["problem"] if name != "sizes")
     return (*fields, *case.sizes.items())
 
 
 def defaults(names: Iterable[str]) -> dict[str, Any]:
-    """Return a dict from each of the given fields of `Case` to its default value."""
+    """Return the default values of the given fields of `Case`, as a dict from field name to value."""
     return {name: _DEFAULTS[name] for name in names}
 
 
@@ -213,7 +217,7 @@ def to_dict(case: Case) -> dict[str, Any]:
 
 
 def non_default_fields(case: Case) -> dict[str, Any]:
-    """Return the fields of a case that differ from their defaults as a dict of JSON values."""
+    """Return the fields of a case that differ from their defaults, as a dict of JSON values."""
     return {name: value for name, value in to_dict(case).items() if value != _DEFAULTS[name]}
 
 
@@ -227,12 +231,12 @@ def from_dict(fields: Mapping[str, Any]) -> Case:
 
 @functools.cache
 def built_in(folder: str) -> frozenset[str]:
-    """Return the names of the public modules in the folder `workloads` or `peers` of this package."""
+    """Return the public module and folder names in the folder `workloads` or `peers` of this package."""
     return frozenset(path.stem for path in (Path(__file__).parents[1] / folder).glob("[!_]*"))
 
 
 def user_modules(case: Case) -> tuple[str, ...]:
-    """Return the names of the user's modules that a case imports: its workload, its engine, or both."""
+    """Return the workload name and the engine name of a case, each only if it is a module of the user."""
     engine = case.engine.partition("/")[0]
     modules = ((case.workload, built_in("workloads")), (engine, built_in("peers") | {JAX}))
     return tuple(name for name, known in modules if name not in known)
@@ -247,9 +251,10 @@ _NAMED_IN_LABEL = {
 
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
-    """Describe a case in one line of text: 'linear p=64 points=8 jacrev split=points shard_map devices=4'.
+    """Return a line of text such as 'linear p=64 points=8 jacrev split=points shard_map devices=4'.
 
-    Of the fields not in `leave_out`, it has those of `_ALWAYS_IN_LABEL` and those without the default value.
+    The text shows the fields in `_ALWAYS_IN_LABEL` and the fields that differ from their defaults, except the
+    fields in `leave_out`.
     """
     texts = {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),

@@ -1,10 +1,10 @@
-"""Check the result of a case against its reference, at every point (batch element), before it is timed.
+"""Compare the result of a case with its reference, and return a `Verdict`: correct, wrong or undecidable.
 
-Each entry of a result may differ from the expected entry by tolerance * scale, where the scale is the
-magnitude of the terms whose sum is the entry (tolerances.py). Hence the error of a small output is not
-divided by the size of a large output, and the error of a sum that cancels is divided by the size of its
-terms. If the devices return several copies of a sum over points, all are checked. Entries outside of the
-pattern of colored seeds are compared as zeros, so that a pattern that lacks an entry is a wrong answer.
+Each entry of a result may differ from the expected entry by tolerance * scale. The scale is the magnitude of
+the terms whose sum is the entry (tolerances.py). The error of a small output is therefore not divided by the
+size of a large output, and the error of a sum that cancels is divided by the size of its terms. If the
+devices return several copies of a sum over points, all copies are checked. With seeds=colored, entries
+outside of the sparsity pattern are compared as zeros, so that a nonzero that the pattern lacks is detected.
 
 An entry whose error exceeds the tolerance is a suspect: options/reference/reevaluate.py evaluates it again
 with random rounding errors, and decides whether rounding explains the error.
@@ -33,10 +33,10 @@ from scaling.core.shape import DerivativeShape, Pattern, result_shape, to_dense
 from scaling.core.tolerances import at_least, least_scale, reduce_jacobians, relative_error
 from scaling.core.workload import Workload
 
-_SCANNED_NUMBERS = 2**16  # elements checked for NaN at a time, as a result may fill half the memory
-_REEVALUATED_POINTS = 64  # points of a sum that are evaluated again
-_REEVALUATED_NUMBERS = 2**24  # array elements in all suspects together
-_MAX_UNDECIDED = 0.01  # of all entries: more may not be undecided because of rounding
+_SCANNED_NUMBERS = 2**16  # elements checked for NaN at a time, because a result may fill half the memory
+_REEVALUATED_POINTS = 64  # number of points of a sum that are evaluated again
+_REEVALUATED_NUMBERS = 2**24  # limit on the number of array elements in all suspects
+_MAX_UNDECIDED = 0.01  # largest fraction of entries that may be undecidable because of rounding
 
 
 class Verdict(NamedTuple):
@@ -46,19 +46,19 @@ class Verdict(NamedTuple):
     tolerance: float  # the largest relative error that was allowed
     # A key of `record.REASONS`, such as "wrong_answer", or None if the result is correct.
     reason: str | None = None
-    text: str | None = None  # explains the reason, or None if the result is correct
-    # The fraction of "entries" that were compared one by one, and of "points" whose entries were all
-    # compared. None if there is a reason.
+    text: str | None = None  # an explanation of the reason, or None if the result is correct
+    # A dict with the fraction of "entries" that were compared one by one, and the fraction of "points" with
+    # all entries compared. None unless the result is correct.
     checked: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)
 class EntryComparison:
-    """Entries of a result and the expected entries at some points, two arrays (points, ...) of equal shape.
+    """Entries of a result and their expected values, as two arrays of the same shape (points, ...).
 
-    `scale`, by which their difference is divided, broadcasts to their shape. `measure` is a function
-    (evaluation, inputs, points=indices) that evaluates the same entries at other inputs, or None if the
-    expected result is evaluated as a whole.
+    `scale` is an array by which their difference is divided, and broadcasts to this shape. `measure` is a
+    function (evaluation, inputs, points=indices) that evaluates the entries with other inputs. `measure` is
+    None if the whole result is compared.
     """
 
     result: np.ndarray
@@ -73,13 +73,13 @@ class PointsComparison(NamedTuple):
     start: int  # the index of the first point, or 0 for a sum over points
     inputs: Arrays | None  # a dict from input name to array, or None if the entries cannot be evaluated again
     comparisons: list[EntryComparison]  # the entries to compare
-    step_error: np.ndarray  # the additional relative error allowed for a finite difference, (points,)
-    note: str = ""  # text that is appended to the explanation of a wrong answer
+    step_error: np.ndarray  # shape (points,): the relative error allowed for a finite difference
+    note: str = ""  # text to append to the explanation of a wrong answer
 
 
 @dataclass
 class CheckProgress:
-    """The errors of all points compared so far."""
+    """The largest errors and the suspects among all entries that have been compared so far."""
 
     spec: ReferenceSpec  # how the reference is evaluated
     allowed: float  # the largest tolerance so far
@@ -88,15 +88,18 @@ class CheckProgress:
     first_wrong: int | None = None
     note: str = ""
     entries: int = 0  # the number of compared entries
-    undecided_entries: int = 0  # the number of entries whose rounding error is too large to compare them
-    # The comparisons with an error over the tolerance, which reevaluate.py evaluates again.
+    undecided_entries: int = 0  # the number of entries with a rounding error too large to compare
+    # The comparisons with an error over the tolerance. reevaluate.py evaluates their entries again.
     suspects: list[tuple[PointsComparison, EntryComparison]] = field(default_factory=list)
-    # Further such comparisons with their errors, (points,), which are compared with the tolerance that the
-    # reevaluation of the suspects determines.
+    # Further such comparisons, each with an array of shape (points,) of errors. These are compared with the
+    # tolerance that the reevaluation of the suspects determines.
     suspects_over_budget: list[tuple[PointsComparison, np.ndarray]] = field(default_factory=list)
 
     def add(self, points: PointsComparison) -> None:
-        """Compare entries at a range of points, and record their errors unless they become suspects."""
+        """Compare the entries at a range of points, and record their errors.
+
+        A comparison with an error over the tolerance is stored as a suspect if it can be evaluated again.
+        """
         least = least_scale(self.spec.case)
         for comparison in points.comparisons:
             comparison = dataclasses.replace(comparison, scale=np.maximum(comparison.scale, least))
@@ -112,7 +115,7 @@ class CheckProgress:
                 self.suspects_over_budget.append((points, by_point))
 
     def record_errors(self, points: PointsComparison, error: np.ndarray, is_wrong: np.ndarray) -> None:
-        """Record the largest relative error of each point, (points,), and whether it is wrong, (points,)."""
+        """Update the largest error and the first wrong point from two arrays of shape (points,)."""
         if is_wrong.any():
             first = points.start + int(np.argmax(is_wrong))
             if self.first_wrong is None or first < self.first_wrong:
@@ -122,7 +125,7 @@ class CheckProgress:
         self.allowed = max(self.allowed, self.spec.tolerance + largest_step_error)
 
     def verdict(self) -> Verdict:
-        """Return the outcome of all comparisons."""
+        """Return the verdict that follows from all comparisons."""
         spec, decided = self.spec, 1 - self.undecided_entries / max(1, self.entries)
         reason = text = checked = None
         if spec.case.ad_mode.finite_step and self.allowed > spec.max_tolerance:
@@ -149,10 +152,11 @@ def verdict(
     *,
     pattern: Pattern | None = None,
 ) -> Verdict:
-    """Compare a result, an array (points, outputs', inputs') on the host, with its reference.
+    """Compare the result of a case with its reference, and return the verdict.
 
-    outputs' and inputs' are the axes that remain after the reduction. `pattern` is the sparsity pattern of a
-    result with colored seeds, by default the `pattern` of the workload.
+    Args:
+        result: an array on the host of the shape `shape.result_shape`.
+        pattern: the sparsity pattern of a result with seeds=colored, or None for the pattern of the workload.
     """
     spec = reference_spec(case, workload, sizes, platform, pattern)
     _require_shape(spec, result)
@@ -186,7 +190,7 @@ def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
 
 
 def _first_not_finite(result: np.ndarray) -> int | None:
-    """Return the index of the first point (or copy) that contains NaN or infinity, or None if none does."""
+    """Return the index of the first point (or copy) with NaN or infinity, or None if all are finite."""
     step = max(1, _SCANNED_NUMBERS // max(1, result[0].size))
     for start in range(0, len(result), step):
         is_finite = np.isfinite(result[start : start + step])
@@ -219,7 +223,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
 
 
 def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: int) -> PointsComparison:
-    """Return every entry of the result of the points `start` to `stop` with the expected entry and scale."""
+    """Return the comparison of all entries of `result`, which is the result at the points [start, stop)."""
     expected, scale = expected_result(spec, start, stop)
     largest = scale.reshape(len(scale), -1).max(axis=1)
     result, note, lacking = result.astype(np.float64), "", []
@@ -245,9 +249,9 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
 
 
 def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Return each copy of a sum over points and outputs with the expected sum and its scale.
+    """Return the comparison of each copy of a sum over the points and outputs with the expected sum.
 
-    The result is (copies, 1, inputs).
+    `result` has the shape (copies, 1, inputs).
     """
     expected = scale = bound = np.zeros(())
     for start, stop in point_ranges(spec):
@@ -267,7 +271,7 @@ def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
 
 
 def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the term of each point in a sum over points, (points, inputs), and the scale of its error."""
+    """Return the terms of a sum over points, and their scales, as arrays of shape (points, inputs)."""
     if spec.case.ad_mode.is_value:
         value, floor = reference_values(spec, start, stop)
         scale = at_least(np.abs(value), floor)

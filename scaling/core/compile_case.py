@@ -1,11 +1,11 @@
-"""Compile a case ahead of time, reject it if it exceeds the memory, and place its inputs on the devices.
+"""Compile a case ahead of time to a `CompiledCase`, and raise `TooLarge` if the program exceeds the memory.
 
-The runner, the planner and the advisor call the same functions with their own devices and compilers:
+The runner, the planner and the advisor call these functions with their own devices and compilers:
 
     settle_shape                  computes the shape of the derivative; detects the coloring of seeds=colored
-    compile_case                  searches the largest chunk for chunk=auto; raises TooLarge if nothing fits
+    compile_case                  finds the largest chunk for chunk=auto; raises TooLarge if nothing fits
       compile_blocks              compiles the program for one choice of block and chunk
-        settings.compile_program  traces, lowers and compiles it, see timing.compile_stages
+        settings.compile_program  traces, lowers and compiles it: timing.compile_stages
     make_runner                   places the inputs of the compiled program on the devices
 
 A device computes `block` points (batch elements) and `chunk` seeds (tangents or cotangents) at a time.
@@ -64,43 +64,43 @@ class CompiledCase:
     sizes: DerivativeShape  # the shape of the derivative
     program: layout.Program | None  # the program, or None if it was not compiled
     stages: timing.Stages  # the compiled program as a callable, and the time of each compilation stage
-    # A dict from a field of a record, such as "temp_bytes", to the bytes of the program on each device. If
-    # there is no program, they are a lower bound: the bytes of the inputs and the result.
+    # A dict from a record field, such as "temp_bytes", to the bytes of the program on each device. Without a
+    # program, the bytes are a lower bound: those of the inputs and the result.
     needs: Mapping[str, int | None]
     plan: StepPlan | None = None  # the steps with storage=host, otherwise None
     overflow: str | None = None  # an error message if the case exceeds a limit of XLA or JAX, otherwise None
-    # With chunk=auto, the `block` and `chunk` that fit and all candidates that were tried, as the field
-    # `blocks` of a record. Otherwise None.
+    # With chunk=auto, the `block` and `chunk` that fit and all values that were tried, in the form of the
+    # record field `blocks`. Otherwise None.
     blocks: Mapping[str, Any] | None = None
 
     @property
     def steps(self) -> int:
-        """The number of times that the program runs to compute one result."""
+        """Return the number of times that the program runs to compute one result."""
         return self.plan.count if self.plan else 1
 
     @property
     def recorded_needs(self) -> dict[str, int | None]:
-        """The fields of a record with the memory needs, in bytes per device, or None if unknown."""
+        """Return the needed memory as record fields, in bytes per device. An unknown field is None."""
         if self.program is not None:
             return dict(self.needs)
         return {**self.needs, "temp_bytes": None, "output_bytes": self.needs["output_bytes"] or None}
 
     @property
     def bytes_while_running(self) -> int | None:
-        """The bytes that the program needs on each device while it runs, or None if unknown.
+        """Return the bytes that the program needs on each device while it runs, or None if unknown.
 
-        With storage=host one result is copied to the host while the next is computed.
+        With storage=host, there are two results: one is copied to the host while the next is computed.
         """
         return memory.bytes_while_running(self.needs, 1 if self.plan is None else 2)
 
     @property
     def host_bytes(self) -> int:
-        """The bytes that a case with storage=host needs on the host, otherwise 0."""
+        """Return the bytes that the case needs on the host, or 0 unless it has storage=host."""
         return self.plan.host_bytes if self.plan else 0
 
     @property
     def compulsory_bytes(self) -> int | None:
-        """The bytes that each device transfers to read inputs and write results once, or None if unknown."""
+        """Return the bytes per device to read all inputs and write all results once, or None if unknown."""
         arguments = self.needs.get("argument_bytes")
         if self.plan is not None and arguments is not None:
             return arguments + self.plan.moved_bytes
@@ -119,19 +119,20 @@ def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
 class CompileSettings:
     """The functions that compile a program and decide whether it fits into memory."""
 
-    # Traces, lowers and compiles a program.
+    # The function that traces, lowers and compiles a program.
     compile_program: CompileProgram = _compile_with_abstract_arguments
-    # Returns an error message with the needed and the available bytes if a case does not fit into memory, or
-    # None if it fits.
+    # The function that returns an error message with the needed and the available bytes if a case does not
+    # fit into memory, and None if the case fits.
     describe_shortage: DescribeShortage = lambda compiled: None
     # The field `blocks` of the record of an earlier run, whose values are tried first, or None.
     known_blocks: Mapping[str, Any] | None = None
 
 
 def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> DerivativeShape:
-    """Return the shape of the derivative of a case, with a coloring if its seeds are colored.
+    """Return the shape of the derivative of a case. With seeds=colored, detect and include a coloring.
 
-    Raise `TooLarge` if its inputs do not fit into memory, before a pattern is detected.
+    The coloring requires a mode with seeds. With seeds=colored, raise `TooLarge` before the detection if the
+    inputs do not fit into memory.
     """
     sizes = derivative_shape(case, workload)
     if case.seeds != "colored":
@@ -149,7 +150,7 @@ def compile_case(
     settings: CompileSettings,
     sizes: DerivativeShape | None = None,
 ) -> CompiledCase:
-    """Return a compiled case that fits into memory. Raise `TooLarge` if no choice of block and chunk fits."""
+    """Compile a case, with chunk=auto for the largest chunk that fits. Raise `TooLarge` if nothing fits."""
     sizes = sizes or settle_shape(case, workload, settings.describe_shortage)
 
     def compile_(case: Case) -> CompiledCase:
@@ -174,7 +175,7 @@ def compile_blocks(
     devices: Sequence[Any],
     compile_program: CompileProgram,
 ) -> CompiledCase:
-    """Return a case, compiled for its `chunk` and `block`, or with an `overflow` of a limit of XLA."""
+    """Compile a case for its `chunk` and `block`. If XLA or JAX cannot run it, only set `overflow`."""
     bound = lower_bound(case, workload, sizes)
     if bound.overflow:
         return bound
@@ -204,7 +205,7 @@ def trace_program(compiled: CompiledCase, devices: Sequence[Any]) -> Any:
 
 
 def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> CompiledCase:
-    """Return an uncompiled case, whose `needs` are the bytes of its inputs and its result on each device."""
+    """Return an uncompiled case with the bytes of its inputs and its result on each device as `needs`."""
     plan = None
     if case.storage == "host" and sizes.parts:
         plan = option_modules.load("host_offload").plan_offload(case, workload, sizes)
@@ -240,7 +241,7 @@ def _no_program(*_: Any) -> Any:
 
 
 def _seed_elements(case: Case, sizes: DerivativeShape) -> int:
-    """Return the number of elements of the seeds (tangents or cotangents) that a device stores at a time."""
+    """Return the number of array elements of the seeds that a device stores at a time."""
     point_devices, seed_devices = case.axes
     points = 1
     if case.batch != "whole":
@@ -262,16 +263,16 @@ def require_room(compiled: CompiledCase, describe_shortage: DescribeShortage) ->
 
 
 def count_bytes(arrays: Mapping[str, Any]) -> int:
-    """Return the total bytes of a dict of abstract arrays."""
+    """Return the total size in bytes of the abstract arrays in a dict."""
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in arrays.values())
 
 
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Place the inputs of a compiled case on its devices.
+    """Place the inputs of a compiled case on its devices, and return two functions to run the program.
 
     Returns:
-        A function without arguments that computes a result.
-        A function that copies such a result to the host as one array.
+        A function without arguments that runs the program and returns its result.
+        A function that takes this result and returns it as one array on the host.
     """
     assert compiled.program is not None
     if compiled.plan is not None:

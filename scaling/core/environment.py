@@ -17,7 +17,7 @@ from typing import Any
 import scaling
 
 _PACKAGE = Path(__file__).parents[1]
-# Fields that are derived from others, or that differ between the cases of one environment.
+# The fields that are derived from others, or that differ between the cases of one environment.
 OF_THE_CASE = ("digest", "setting", "load", "cores", "shape", "job", "restarts")
 # The fields that the digest hashes: records that differ in one of them are not comparable.
 _DIGEST_FIELDS = (
@@ -41,14 +41,14 @@ _ABSOLUTE_PATH = re.compile(
 
 
 def variables(platform: str) -> dict[str, str]:
-    """Return XLA_FLAGS and GLIBC_TUNABLES for a worker process. Values that the user has set prevail."""
+    """Return a dict with XLA_FLAGS and GLIBC_TUNABLES for a worker process. The user's values are kept."""
     xla, glibc = os.environ.get("XLA_FLAGS", ""), os.environ.get("GLIBC_TUNABLES", "")
     from importlib import metadata  # takes 40 ms to import, which `status` does not need
 
     if platform == "cpu":
         if metadata.version("jaxlib").startswith("0.10.") and _WRONG_FUSION not in xla:
             xla = f"{xla} {_WRONG_FUSION}=".strip()
-        # Each call maps its temporaries anew, which is faster with huge pages.
+        # Each call allocates its temporaries again, which is faster with huge pages.
         glibc = glibc or "glibc.malloc.hugetlb=1"
     return {"XLA_FLAGS": xla, "GLIBC_TUNABLES": glibc}
 
@@ -69,7 +69,7 @@ def describe(
     Args:
         started_with: the environment variables at the start of the process.
         bound_to: the processor cores that the process is bound to, or None if it is not bound.
-        engine: the versions of a peer, which the hash `digest` includes and the hash `setting` does not.
+        engine: the versions of a peer. The hash `digest` includes these, but the hash `setting` does not.
         more: further fields of the environment, which neither hash includes.
         hardware: the machine and the compilers for which a plan predicts times, or None for a run.
     """
@@ -96,7 +96,7 @@ def describe(
 
 
 def matches_planned(planned: Mapping[str, Any], actual: Mapping[str, Any]) -> bool:
-    """Return whether two environments are equal in all fields of the digest that `planned` knows."""
+    """Return whether two environments agree in all fields of the digest that are known in `planned`."""
     known = set(_DIGEST_FIELDS) - set(planned.get("untold", ()))
     return all(planned.get(name) == actual.get(name) for name in known)
 
@@ -125,7 +125,10 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the last git commit of this package, and whether its files have changed, or (None, None)."""
+    """Return the hash of the last git commit of this package, and whether files have changed since then.
+
+    Both values are None if git does not track the package.
+    """
     in_package = ("-C", str(_PACKAGE))
     if value := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return value.removesuffix("+dirty"), value.endswith("+dirty")
@@ -136,7 +139,7 @@ def commit() -> tuple[str | None, bool | None]:
 
 
 def git(*arguments: str, **variables: str) -> str | None:
-    """Run git and return its output, or None if it fails or is not installed."""
+    """Run git and return its standard output, or None if git fails or is not installed."""
     env = os.environ | variables
     try:
         process = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False, env=env)
@@ -146,25 +149,28 @@ def git(*arguments: str, **variables: str) -> str | None:
 
 
 def node_name() -> str:
-    """Return the name of this node as Slurm or else the launcher states it, or else the host name."""
+    """Return the value of SLURMD_NODENAME or else AD_SCALING_NODE, or the host name if neither is set."""
     return os.environ.get("SLURMD_NODENAME") or os.environ.get("AD_SCALING_NODE") or os.uname().nodename
 
 
 def processor() -> str:
-    """Return the model name of the processor, or its architecture, such as "x86_64", if that is unknown."""
+    """Return the model name of the processor, or an architecture such as "x86_64" if the name is unknown."""
     model = re.search(r"^model name\s*:\s*(.+)$", contents("/proc/cpuinfo") or "", re.MULTILINE)
     return model.group(1).strip() if model else machine.machine()
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of the given cores, or of all, joined by "+", or None if unknown."""
+    """Return the frequency governors of the cores, joined by "+", or None if unknown.
+
+    If `bound_to` is None, all cores that this process may use are included.
+    """
     cores = bound_to or sorted(os.sched_getaffinity(0))
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
 
 
 def nvml(name: str, *arguments: Any) -> bool:
-    """Call a function of NVML, NVIDIA's management library, and return whether it succeeded."""
+    """Call a function of NVML (NVIDIA Management Library), and return whether the call succeeded."""
     function = getattr(_nvml(), name, None)
     return function is not None and function(*arguments) == 0
 
@@ -184,7 +190,7 @@ def _driver() -> str | None:
 
 
 def contents(path: str) -> str | None:
-    """Return the text of a file without surrounding whitespace, or None if it cannot be read."""
+    """Return the text of a file without surrounding whitespace, or None if the file is unreadable."""
     try:
         return Path(path).read_text().strip()
     except OSError:
@@ -192,21 +198,21 @@ def contents(path: str) -> str | None:
 
 
 def last_line(text: str, otherwise: str = "no output") -> str:
-    """Return the last nonblank line of a program's output, after `scrub`, or `otherwise` if there is none."""
+    """Return the last line of a program's output without secrets, or `otherwise` if the output is blank."""
     lines = text.strip().splitlines()
     return scrub(lines[-1].strip()) if lines else otherwise
 
 
 def scrub(text: str) -> str:
-    """Return a text without secrets, in which each absolute path is shortened to its file name."""
+    """Remove the secrets from a text, and shorten each absolute path to its file name."""
     return _ABSOLUTE_PATH.sub(r"\1", hide_secrets(text.replace("file://", "")))
 
 
 def hide_secrets(text: str) -> str:
-    """Return a text without the passwords of URLs and the values of variables such as GITHUB_TOKEN.
+    """Remove passwords in URLs and the values of variables such as GITHUB_TOKEN from a text.
 
-    Variables at the start of the process count too, because a user's module may remove one and raise an
-    exception that contains its value.
+    Values at the start of the process are removed too, because a user's module may delete a variable and
+    raise an exception that contains its value.
     """
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
@@ -214,7 +220,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _secrets() -> list[tuple[str, str]]:
-    """Return a list of (secret text, variable name), with the longest text first, in all forms of quoting."""
+    """Return (secret text, variable name) pairs, longest text first, with all quoted forms of each secret."""
     names: dict[str, str] = {}
     for name, value in [*_VARIABLES_AT_START.items(), *os.environ.items()]:
         if not _SECRET.search(name) or value.strip().isdecimal():

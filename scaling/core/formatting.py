@@ -12,7 +12,7 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/")
 
 
 def format_number(value: float) -> str:
-    """Format a number with three digits and at most two decimals, unless below 0.01: '12.3', '1.5e+06'."""
+    """Format a number with at most two decimals: '1.50', '12.3'. Use "%.3g" unless 0.01 <= |value| < 1e6."""
     if value == 0 or not 0.01 <= abs(value) < 1e6:
         return f"{value:.3g}"
     exponent = math.floor(math.log10(abs(float(f"{value:.3g}"))))
@@ -20,7 +20,7 @@ def format_number(value: float) -> str:
 
 
 def format_duration(seconds: float, low: float | None = None, high: float | None = None) -> str:
-    """Format seconds in a suitable unit, with the interval if it is known: '12.3 µs (12.1 to 12.6)'."""
+    """Format a time in seconds, with its interval if given, in a suitable unit: '12.3 µs (12.1 to 12.6)'."""
     units = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
     unit, size = next(((unit, size) for unit, size in units if seconds >= 0.9995 * size), units[-1])
     scaled = (low, high) if low is None or high is None else (low / size, high / size)
@@ -28,14 +28,14 @@ def format_duration(seconds: float, low: float | None = None, high: float | None
 
 
 def format_bytes(value: float) -> str:
-    """Format bytes in a suitable decimal unit: '3.20 GB', '512 B'."""
+    """Format a number of bytes in a suitable decimal unit: '3.20 GB', '512 B'."""
     units = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
     unit, size = next(((unit, size) for unit, size in units if value >= 0.9995 * size), ("B", 1))
     return f"{format_number(value / size)} {unit}"
 
 
 def format_interval(low: float | None, high: float | None) -> str:
-    """Format an interval as a suffix, " (1.70 to 1.81)", or return "" if it is unknown."""
+    """Format an interval as " (1.70 to 1.81)", or return "" if one of its limits is None."""
     return "" if low is None or high is None else f" ({format_number(low)} to {format_number(high)})"
 
 
@@ -53,7 +53,7 @@ def count_of(count: int, noun: str) -> str:
 
 
 def list_first(names: Sequence[str], most: int) -> str:
-    """Join the first `most` names and the number of the remaining ones: 'a, b and 3 more'."""
+    """Join the first `most` names, followed by the number of remaining names: 'a, b and 3 more'."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
@@ -68,13 +68,13 @@ def _user_frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def innermost_location(error: BaseException) -> str:
-    """Return the innermost line of user code in a traceback, such as 'model.py:12', or "" without one."""
+    """Return the innermost user code in a traceback, such as 'model.py:12', or "" without user code."""
     frames = _user_frames(error)
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
 
 
 def format_traceback(error: BaseException) -> str:
-    """Return the frames of an error in user code, or else all, as text with the prefix "| " on each line."""
+    """Format a traceback with "| " before each line. If it contains user code, omit all other frames."""
     frames = _user_frames(error) or traceback.extract_tb(error.__traceback__)
     text = "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)])
     return "\n".join(TRACEBACK_MARK + line for line in text.splitlines())

@@ -1,4 +1,4 @@
-"""Generate random inputs (uniform, normal, Poisson) of a case, reproducibly for any range of points.
+"""Generate the random inputs of a case (`InputSpec`: uniform, normal, Poisson), reproducibly for each point.
 
 A row is the value of an input at one point (batch element). It depends only on the random seed, the name of
 the input and the number of the row, not on the number of devices or processes. Rows are generated in groups,
@@ -20,7 +20,7 @@ from scaling.core.case import Case, Refusal
 if TYPE_CHECKING:
     from scaling.core.workload import Workload
 
-# The number of elements that share a generator. It determines the values, so it must never change.
+# The number of elements that share a generator. This number determines the values and must never change.
 _GROUP_SIZE = 2**12
 _SMALLEST = 2.0**-24  # excludes 0 after rounding to float32 and bfloat16, which matters for low=0
 
@@ -31,8 +31,8 @@ class InputSpec:
 
     Attributes:
         shape: the shape of one row.
-        make: a function of a NumPy generator and an array of row numbers that returns a float64 array
-            (len(rows), *shape).
+        make: a function of a `numpy.random.Generator` and an array of row numbers. Its result is an array of
+            shape (len(rows), *shape).
         integer: whether the input is int32 and not differentiated. Otherwise it has the dtype of the case.
     """
 
@@ -113,7 +113,10 @@ def poisson(rate: float) -> InputSpec:
 
 
 def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
-    """Return the rows from `start` up to `stop` of the input `name`: float64 (stop - start, *spec.shape)."""
+    """Return the rows [start, stop) of an input as a float64 array of shape (stop - start, *spec.shape).
+
+    The random numbers depend on the random seed `seed` and on the name of the input.
+    """
     group_rows = max(1, _GROUP_SIZE // max(1, math.prod(spec.shape)))
     rows = np.empty((stop - start, *spec.shape))
     for group in range(start // group_rows, -(-stop // group_rows)):
@@ -131,16 +134,16 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
 
 
 def point_rows(case: Case, workload: "Workload", name: str, start: int, stop: int) -> np.ndarray:
-    """Return a per-point input at the points `start` to `stop` (batch indices), in the dtype of the case."""
+    """Return the rows [start, stop) of a per-point input in the dtype of the case (int32 for integers)."""
     return _draw_rounded(workload.points[name], case.data_seed, name, case.dtype, start, stop)
 
 
 def shared_input(case: Case, workload: "Workload", name: str) -> np.ndarray:
-    """Return an input that all points share, in the dtype of the case."""
+    """Return an input that all points share, in the dtype of the case (int32 for integers)."""
     return _draw_shared(workload.shared[name], case.data_seed, name, case.dtype)
 
 
-@functools.lru_cache(maxsize=64)  # the check needs all of them for each block of points
+@functools.lru_cache(maxsize=64)  # the check uses all shared inputs for each range of points
 def _draw_shared(spec: InputSpec, seed: int, name: str, dtype: str) -> np.ndarray:
     return np.asarray(_draw_rounded(spec, seed, name, dtype, 0, 1)[0])
 
@@ -154,12 +157,15 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 def input_arrays(
     case: Case, workload: "Workload", start: int = 0, stop: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Return the inputs of the points `start` to `stop` (default: all) as host arrays in the case's dtype."""
+    """Return a dict of NumPy arrays: the shared inputs, and the per-point inputs at the points [start, stop).
+
+    By default, all points are included.
+    """
     stop = case.points if stop is None else stop
     points = {name: point_rows(case, workload, name, start, stop) for name in workload.points}
     return points | {name: shared_input(case, workload, name) for name in workload.shared}
 
 
 def exact_inputs(case: Case, workload: "Workload", start: int, stop: int) -> dict[str, np.ndarray]:
-    """Return `input_arrays` of the points `start` to `stop`, converted to float64 from the case's dtype."""
+    """Return the inputs at the points [start, stop), rounded to the dtype of the case, as float64 arrays."""
     return {name: np.asarray(x, np.float64) for name, x in input_arrays(case, workload, start, stop).items()}

@@ -37,11 +37,11 @@ class DevicePosition(NamedTuple):
 
 
 class PartColoring(NamedTuple):
-    """The arrays that a device needs to compute a sparse Jacobian as compressed slices of one linear map.
+    """The coloring of a sparse Jacobian for one linear map on one device.
 
-    A compressed slice is the sum of all columns (or rows) of one color. `colors` contains the color of each
-    column, (inputs,), or of each row, (outputs,). `positions` contains, for each nonzero that this device
-    reads, its flat index in the compressed slices.
+    `colors` has shape (inputs,) and contains the color of each column, or has shape (outputs,) and contains
+    the color of each row. A compressed slice is the sum of all columns (or rows) of one color. `positions`
+    contains the flat index in the compressed slices of each nonzero that the device reads.
     """
 
     colors: Any
@@ -53,9 +53,9 @@ Colorings = Sequence[PartColoring]  # one per linear map; empty unless seeds=col
 
 @dataclass(frozen=True)
 class SeedRange:
-    """A range of `count` rows of the seed matrix, from the row `first` on.
+    """The range of `count` seeds that starts at the index `first`. A seed is a row of the seed matrix.
 
-    `chunk` is the number of rows that are computed at a time. None means all rows at once.
+    `chunk` is the number of seeds whose slices are computed at a time, or None for all seeds.
     """
 
     first: Any
@@ -64,20 +64,20 @@ class SeedRange:
 
     @property
     def numbers(self) -> Any:
-        """The indices of these rows in the seed matrix."""
+        """Return the indices of the seeds of this range in the seed matrix."""
         return self.first + jnp.arange(self.count)
 
     @property
     def is_one_chunk(self) -> bool:
-        """Whether all rows are computed at once, without a loop."""
+        """Return whether the slices of all seeds are computed at once, without a loop."""
         return self.chunk is None or self.chunk >= self.count
 
 
 class Slices(NamedTuple):
     """The rows or columns of the Jacobian that a device computes with one linear map at the inputs x.
 
-    `compute` maps the index of a seed to a row or column. For the Laplacian, it maps an array of such indices
-    to the sum of the contributions of these seeds.
+    `compute` maps the index of a seed to a row or column. For the Laplacian, `compute` maps an array of seed
+    indices to the sum of v^T H v over these seeds v, where H is the Hessian.
     """
 
     part: LinearMapPart
@@ -89,11 +89,11 @@ class Slices(NamedTuple):
 def local_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape
 ) -> Callable[[Named, Named, Colorings, DevicePosition], Any]:
-    """Return a function that computes the part of the reduced derivative that one device contributes.
+    """Return a function that computes the part of the reduced derivative of a case on one device.
 
-    For a mode with seeds, the function returns a tuple with one array for each linear map. With
-    seeds=colored, such an array contains the nonzeros that this device reads from its compressed columns or
-    rows. For a mode without seeds, the function returns one array.
+    For a mode with seeds, the returned function returns a tuple with one element for each linear map: an
+    array, or a sequence of arrays. With seeds=colored, the element is an array of the nonzeros that the
+    device reads from its compressed columns or rows. For a mode without seeds, the result is one array.
     """
     evaluate = functools.partial(_value_or_slices, case, workload, sizes)
 
@@ -163,7 +163,10 @@ def apply_linear_map(
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Return the rows or columns of the Jacobian that a device computes, compressed by `colors` if given."""
+    """Return the rows or columns of the Jacobian of `function` that a device computes with one linear map.
+
+    If `colors` is given, each slice is the sum of all rows or columns of one color.
+    """
     x, mode = tuple(inputs[name] for name in part.names), MODES[part.mode]
 
     def f(*z: Any) -> Any:
@@ -197,7 +200,8 @@ def apply_linear_map(
 def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[Any, ...]:
     """Return one row of the seed matrix as a tuple of arrays with the shapes and dtypes of `like`.
 
-    It is the row `number` of the identity matrix, or the sum of its rows with the color `number`.
+    Without `colors`, the seed is the row `number` of the identity matrix. With `colors`, the seed is the sum
+    of the rows with the color `number`.
     """
     seed, start = [], 0
     for a in like:
@@ -217,9 +221,10 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of a function over a range of seeds, one chunk at a time, added in float32 or float64.
+    """Return the sum of a function over a range of seeds, computed one chunk at a time.
 
-    `sum_of` maps an array of seed indices to the sum of the function over these seeds.
+    `sum_of` maps an array of seed indices to the sum of the function over these seeds. The sums of several
+    chunks are added in float32 or float64.
     """
     if seeds.is_one_chunk:
         return sum_of(seeds.numbers)
@@ -242,9 +247,10 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Apply a reduction to the rows or columns of the Jacobian (outputs, inputs) that a device computes.
+    """Return the reduction of the rows or columns of a Jacobian that a device computes.
 
-    `batch` is the number of points if the function returns the outputs of all points, otherwise None.
+    The Jacobian has the shape (outputs, inputs). `batch` is the number of points if the differentiated
+    function returns the outputs of all points, otherwise None.
     """
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
@@ -271,9 +277,9 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
 
 
 def _multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
-    """Return the inner products of a device's columns with all columns: (columns of the device, inputs).
+    """Return the inner products of the device's columns with all columns, an array of shape (seeds, inputs).
 
-    Unless a single chunk has all columns, they are computed again for each chunk of the device's columns.
+    All columns are computed again for each chunk of the device's columns, unless one chunk contains all.
     """
     if seeds.is_one_chunk and seeds.count >= inputs:
         C = jax.vmap(column)(seeds.numbers)
@@ -307,7 +313,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the sum of the rows of each point of a batch, as a list of arrays (points, ...).
+    """Return the sum of the rows of each point, as a list with one array of shape (points, ...) per input.
 
     The seed k belongs to the point k // outputs.
     """
@@ -323,6 +329,6 @@ def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, output
 
 
 def _multiply_rows(rows: Any) -> Any:
-    """Return R^T R, (inputs, inputs), of rows R, one array (seeds, ...) per input."""
+    """Return R^T R, of shape (inputs, inputs). `rows` is R as one array of shape (seeds, ...) per input."""
     R = jnp.concatenate([a.reshape(a.shape[0], -1) for a in rows], axis=1)
     return R.T @ R

@@ -3,8 +3,8 @@
 The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). Either axis
 may have length 1. All three APIs wrap the same function, which each device runs. `lay_out` returns the
 wrapped function to compile, with the shapes and shardings of its arguments. `place_inputs` transfers the
-arguments to the devices. Every result has the two axes of the mesh as leading axes; `gather_pieces` removes
-padding and adds the partial sums of the devices in float64.
+arguments to the devices. On the host, the two axes of the mesh are the leading axes of a result.
+`gather_pieces` removes the padding and adds the partial sums of the devices in float64.
 """
 
 import math
@@ -32,7 +32,7 @@ from scaling.core.shape import (
 )
 from scaling.core.workload import Workload
 
-# The axes of the mesh. pmap has a single axis, POINTS, on which the index over seeds varies fastest.
+# The axes of the mesh. pmap has the single axis POINTS, along which the index over seeds varies fastest.
 POINTS, SEEDS = "points", "seeds"
 # Names of arguments that are not inputs: the colors and the positions of each linear map, see
 # `jacobian.PartColoring`, and the number of the first seed. They begin with "+", which no input contains.
@@ -47,12 +47,12 @@ class Program:
     function: Callable[..., Any]  # the function to compile, which runs on all devices of the case
     # The abstract arguments by name, in the order of the parameters of `function`.
     arguments: Mapping[str, jax.ShapeDtypeStruct]
-    # Copies a result to the host and returns it as one array of the shape `shape.result_shape`.
+    # The function that copies a result to the host as one array of the shape `shape.result_shape`.
     collect: Callable[[Any], np.ndarray]
-    # Copies a result to the host and returns a list of arrays to concatenate along the last axis.
+    # The function that copies a result to the host as a list of arrays to concatenate along the last axis.
     pieces: Callable[[Any], list[np.ndarray]]
     sizes: DerivativeShape  # the shape of the derivative
-    # The values of those arguments that are not inputs, such as the colors of columns, by name.
+    # The values of the arguments that are not inputs, such as the colors of columns, by name.
     given: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -116,7 +116,7 @@ def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str
 def _device_function(
     case: Case, workload: Workload, sizes: DerivativeShape, names: Sequence[str]
 ) -> OnDevice:
-    """Return the function that each device runs: (position, arrays in the order of `names`) -> result."""
+    """Return the function (position, arrays) that each device runs. `names` are the names of the arrays."""
     compute = local_derivative(case, workload, sizes)
 
     def on_device(position: DevicePosition, arrays: Sequence[Any]) -> Any:
@@ -195,11 +195,11 @@ def place_inputs(
     host: Mapping[str, np.ndarray] | None = None,
     names: Iterable[str] | None = None,
 ) -> list[jax.Array]:
-    """Return the arguments of a program as arrays on its devices, of which each process generates its rows.
+    """Return the arguments of a program as arrays on its devices. Each process generates only its own rows.
 
     Args:
-        host: the per-point inputs by name, if they are already on the host. None generates them.
-        names: the names of the arguments to place, by default all.
+        host: a dict of the per-point inputs if the host stores them, or None to generate them.
+        names: the names of the arguments to place, or None for all arguments.
     """
     return [
         _place_argument(case, workload, program, name, host)
@@ -231,7 +231,7 @@ def _place_argument(
 
     def shard(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(struct.shape[0]) if index else (0, 1, 1)
-        if case.api == "pmap":  # the first axis is that of the devices
+        if case.api == "pmap":  # the first axis is the axis of the devices
             return np.stack([pmap_row(device) for device in range(start, stop)])
         return rows(start, stop) if is_per_point else np.asarray(global_array()[index])
 
@@ -241,9 +241,9 @@ def _place_argument(
 
 
 def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> list[np.ndarray]:
-    """Return a result as a list of host arrays, whose concatenation along the last axis is the whole result.
+    """Return a result as a list of host arrays to concatenate along the last axis.
 
-    `result` is an array, or for an AD mode with seeds a tuple with one entry per linear map.
+    `result` is an array, or for an AD mode with seeds a tuple with one element per linear map.
     """
     if not case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
@@ -275,9 +275,10 @@ def _gather_unseeded(
 
 
 def _sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of x, (point devices, seed devices, ...), over the point devices: (1, ...).
+    """Return the sum of an array over the devices along the points, as an array of shape (1, ...).
 
-    With split=data, an all-reduce has already computed the sum, and the copies of all devices are returned.
+    `x` has the shape (point devices, seed devices, ...). With split=data, an all-reduce has already computed
+    the sum, and the copies of all devices are returned.
     """
     x = x[:, 0]
     return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
@@ -286,7 +287,7 @@ def _sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
 def _gather_point_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the derivatives of a sum over the points, an array (copies, 1, inputs) for each input."""
+    """Return the derivative of a sum over points as one array of shape (copies, 1, elements) per input."""
     if part.computes_columns:
         (x,) = arrays  # (point devices, seed devices, seeds)
         x = x.reshape(x.shape[0], 1, -1)[:, :, : part.seeds]
@@ -298,9 +299,10 @@ def _gather_point_sums(
 def _gather_part(
     case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the result of one linear map as arrays (points, ...), to be concatenated along the last axis.
+    """Return the result of one linear map as a list of arrays to concatenate along the last axis.
 
-    If the reduction is `linear_in_inputs` and the map has not all inputs, each of its inputs has an array.
+    If the reduction is `linear_in_inputs` and the map differentiates only some of the inputs, the list has
+    one array for each of these inputs.
     """
     reduction = workload.reduction
     if reduction.sums_points:
@@ -322,8 +324,8 @@ def _gather_part(
 def _gather_gradient(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the gradient of a scalar function of the batch, one array (points, 1, inputs) per input."""
-    if part.computes_columns:  # the seeds are ordered by input, then by point
+    """Return the gradient of a scalar function of the batch, as arrays of shape (points, 1, elements)."""
+    if part.computes_columns:  # the seeds are sorted by input, then by point
         arrays = _split_inputs(workload, part, arrays[0].reshape(-1)[: part.seeds], case.points)
     else:  # the first device has the only seed
         arrays = [x[:, 0] for x in arrays]
@@ -331,9 +333,10 @@ def _gather_gradient(
 
 
 def _join_batch_rows(case: Case, sizes: DerivativeShape, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Return the rows of all devices as one array (points, outputs, inputs).
+    """Return the rows of all devices as one array of shape (points, outputs, inputs).
 
-    Here the function returns the outputs of a whole batch, and the seeds number the outputs of all points.
+    The differentiated function returns the outputs of the whole batch, so that there are points * outputs
+    seeds.
     """
     seed_devices = case.axes[1]
     seeds = ceil_div(part.seeds, seed_devices)
@@ -342,7 +345,7 @@ def _join_batch_rows(case: Case, sizes: DerivativeShape, part: LinearMapPart, x:
 
 
 def _join_rows(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Return the reduced rows of all devices as one array (points, seeds, elements of a reduced row)."""
+    """Return the reduced rows of all devices as one array of shape (points, seeds, elements of a row)."""
     point_devices, seed_devices = case.axes
     seeds = ceil_div(part.seeds, seed_devices)
     x = np.moveaxis(x.reshape(point_devices, seed_devices, x.shape[2], seeds, -1), 1, 2)
@@ -351,7 +354,7 @@ def _join_rows(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
 
 
 def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Return the reduced columns of all devices as one array (points, elements of a column, seeds)."""
+    """Return the reduced columns of all devices as an array of shape (points, column elements, seeds)."""
     point_devices, seed_devices = case.axes
     seeds = ceil_div(part.seeds, seed_devices)
     x = np.moveaxis(x.reshape(point_devices, seed_devices, x.shape[2], -1, seeds), 1, 3)
@@ -362,10 +365,10 @@ def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
 def _gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the sums over the seeds of all devices.
+    """Return the sums over the seeds of all devices as a list of arrays.
 
-    In reverse mode, a linear result is one array (points, 1, inputs) per input. Any other result is one array
-    (points, elements, 1).
+    In reverse mode with a reduction that is `linear_in_inputs`, there is one array of shape (points, 1,
+    elements) for each input. Otherwise, there is a single array of shape (points, elements, 1).
     """
     if part.along_point or case.axes[1] == 1:
         arrays = [x[:, 0] for x in arrays]
@@ -378,19 +381,19 @@ def _gather_sums(
 
 
 def is_summed_on_host(workload: Workload, part: LinearMapPart) -> bool:
-    """Return whether a result is a sum over seeds, so that the host adds the partial sums of the devices."""
+    """Return whether the host adds partial sums of the devices, because the result is a sum over seeds."""
     step = workload.reduction.columns if part.computes_columns else workload.reduction.rows
     return not part.along_point and step.sums_seeds
 
 
 def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
-    """Merge the first two axes, (point devices, points per device), and remove the padding."""
+    """Merge the first two axes, point devices and points per device, to one axis without padding."""
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 
 def _split_inputs(
     workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1
 ) -> list[np.ndarray]:
-    """Split columns along the last axis by input, whose elements have `points` consecutive columns each."""
+    """Split columns into one array per input. Each element of an input has `points` adjacent columns."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

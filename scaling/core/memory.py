@@ -1,4 +1,4 @@
-"""Memory that a compiled program needs, that is free, that a process may use, and that ran out."""
+"""Memory in bytes: needs of a compiled program, free memory, limit of a process, out-of-memory errors."""
 
 import re
 import resource
@@ -12,7 +12,7 @@ _KINDS = ("argument", "temp", "output")
 
 
 def available_bytes() -> int | None:
-    """Return the bytes that this process can allocate on its host and in its cgroup, or None if unknown."""
+    """Return the free memory of this host or its cgroup in bytes, whichever is less, or None if unknown."""
     free = re.search(r"^MemAvailable:\s+(\d+) kB", contents("/proc/meminfo") or "", re.MULTILINE)
     limits = [int(free.group(1)) * 1024] if free else []
     limit, used = contents("/sys/fs/cgroup/memory.max"), contents("/sys/fs/cgroup/memory.current")
@@ -22,16 +22,16 @@ def available_bytes() -> int | None:
 
 
 def count_oom_kills() -> int:
-    """Return the number of processes killed because memory ran out, since the host started. 0 if unknown."""
+    """Return the number of out-of-memory kills since the host started, or 0 if the number is unknown."""
     line = re.search(r"^oom_kill (\d+)$", contents("/proc/vmstat") or "", re.MULTILINE)
     return int(line.group(1)) if line else 0
 
 
 def limit_process() -> None:
-    """Limit the memory that this process can still allocate to 95 % of the memory that is available now.
+    """Set RLIMIT_DATA so that this process can allocate at most 95 % of the memory that is available now.
 
-    An allocation beyond the limit fails in this process, before Linux kills a process because memory ran out.
-    The limit is RLIMIT_DATA. A lower existing limit is kept.
+    An allocation beyond the limit then fails, before Linux kills a process because memory ran out. A lower
+    existing limit is kept.
     """
     data = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
     if data and (free := available_bytes()):
@@ -48,13 +48,13 @@ def is_out_of_memory(text: str) -> bool:
 
 
 def program_bytes(compiled: Any) -> dict[str, int | None]:
-    """Return "argument_bytes", "temp_bytes" and "output_bytes" per device, each None if unknown."""
+    """Return a dict of the argument, temporary and output bytes per device. A value is None if unknown."""
     analysis = _call_if_supported(compiled, "memory_analysis")
     return {f"{name}_bytes": getattr(analysis, f"{name}_size_in_bytes", None) for name in _KINDS}
 
 
 def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | None:
-    """Return the bytes that a program with `results` results needs on each device, or None if unknown."""
+    """Return the bytes of arguments, temporaries and `results` outputs per device, or None if unknown."""
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in _KINDS)
     if arguments is None or temporaries is None or output is None:
         return None
@@ -93,7 +93,7 @@ def describe_shortage(
 
 
 def largest_statistic(devices: Sequence[Any], name: str) -> int | None:
-    """Return the maximum over devices of a statistic such as "peak_bytes_in_use", or None if unknown."""
+    """Return the maximum over devices of a memory statistic, such as "bytes_in_use", or None if unknown."""
     by_device = [_call_if_supported(device, "memory_stats") or {} for device in devices]
     return max((statistics[name] for statistics in by_device if name in statistics), default=None)
 

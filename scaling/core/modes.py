@@ -1,15 +1,15 @@
 """Define the AD modes (jacfwd, jacrev, fwd_over_rev, jet, ...): their order, kind of seeds and linear map.
 
-A mode with seeds has a function `linear_map(f, x)`, where x is a tuple of arrays. It returns a function from
-a seed to one slice of the derivative of f at x:
+A mode with seeds has a function `linear_map(f, x)`, where x is a tuple of arrays. `linear_map` returns a
+function from a seed to one slice (column or row) of the derivative of f at x:
 
     seed TANGENT    a tuple like x          -> a column of the Jacobian, an array like f(*x)
     seed COTANGENT  an array like f(*x)     -> a row of the Jacobian, a tuple like x
 
-A mode of order 2 takes a scalar function f and returns columns of its Hessian H, each raveled to (inputs,).
-For the Laplacian, the trace of H, it returns the sum of v^T H v over a block of seeds v. To add a mode, add
-one value to `MODES`. JAX is imported only when a linear map is first called, because modules that read
-records import this table and do not need JAX.
+A mode of order 2 takes a scalar function f and returns columns of its Hessian H, each an array of shape
+(inputs,). For the Laplacian (the trace of H), the mode returns the sum of v^T H v over a block of seeds v. To
+add a mode, add one value to `MODES`. JAX is imported only when a linear map is first called, because modules
+that read records import this table and do not need JAX.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from typing import Any
 
 from scaling.core import option_modules
 
-# Steps of finite differences: 1e-6 in float64, about the square root of the unit roundoff elsewhere.
+# The steps of finite differences, in float32 and bfloat16 about the square root of the unit roundoff.
 STEPS = {"float64": 1e-6, "float32": 2.0**-11, "bfloat16": 2.0**-4}
 
 LinearMap = Callable[[Any], Any]
@@ -27,9 +27,9 @@ TANGENT, COTANGENT, BOTH = "tangent", "cotangent", "both"
 
 @dataclass(frozen=True)
 class Mode:
-    """An AD mode, one way to compute a derivative."""
+    """An AD mode: a way to compute a derivative, such as "jacfwd"."""
 
-    name: str  # the name of the mode in a case, such as "jacfwd"
+    name: str  # the name of the mode in a case
     order: int = 1  # the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian)
     # TANGENT, COTANGENT, BOTH for a combination of two modes, or None for a mode without seeds.
     seed: str | None = None
@@ -50,27 +50,27 @@ class Mode:
 
     @property
     def is_value(self) -> bool:
-        """Whether the mode evaluates the function without differentiating it."""
+        """Return whether the mode evaluates the function without differentiating it."""
         return self.order == 0
 
     @property
     def has_seeds(self) -> bool:
-        """Whether the derivative is assembled from rows or columns, one per seed."""
+        """Return whether the derivative is assembled from rows or columns, one per seed."""
         return self.seed is not None
 
     @property
     def by_workload(self) -> bool:
-        """Whether the workload provides the function that computes the derivative."""
+        """Return whether the workload provides the function that computes the derivative."""
         return self.seed is None and self.order > 0
 
     @property
     def single_seed(self) -> bool:
-        """Whether a single cotangent yields the whole derivative."""
+        """Return whether a single cotangent yields the whole derivative."""
         return self.sums_outputs and self.order == 1
 
     @property
     def laplacian_only(self) -> bool:
-        """Whether the mode computes the Laplacian, but no columns of the Hessian."""
+        """Return whether the mode computes the Laplacian, but no columns of the Hessian."""
         return self.order == 2 and self.linear_map is None
 
     def sum_quadratic_forms(self, f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
@@ -121,14 +121,14 @@ def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def _gradient(f: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that computes the gradient of the scalar function f, raveled, in reverse mode."""
+    """Return a function that computes the raveled gradient of the scalar function f in reverse mode."""
     import jax
 
     return lambda *x: ravel(jax.grad(f, argnums=tuple(range(len(x))))(*x))
 
 
 def ravel(x: tuple[Any, ...]) -> Any:
-    """Ravel a tuple of arrays and concatenate them to one vector."""
+    """Return the concatenation of a tuple of arrays, each raveled, as one vector."""
     import jax.numpy as jnp
 
     return jnp.concatenate([a.reshape(-1) for a in x])

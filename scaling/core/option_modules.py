@@ -1,7 +1,7 @@
-"""Import optional modules by name, such as sparse Jacobians, when a case needs them.
+"""Import an optional module by its short name, such as "sparse" or "peers", when a case first needs it.
 
-No other module of scaling/core imports an optional module. Every case of JAX uses `program_stats` (the FLOPs,
-bytes and collectives of the compiled program) and `host_monitor` (other load on the host).
+No other module of scaling/core imports an optional module. Every case with engine=jax uses `program_stats`
+(the FLOPs, bytes and collectives of the compiled program) and `host_monitor` (load from other processes).
 """
 
 import importlib
@@ -12,20 +12,20 @@ _MODULES = {
     "autochunk": "scaling.options.autochunk",  # chunk=auto
     "compilation_cache": "scaling.options.compilation_cache",  # cache
     "computed_reference": "scaling.options.reference.computed_reference",  # a function without a closed form
-    "data_parallel": "scaling.options.data_parallel",  # a sum over the points
+    "data_parallel": "scaling.options.data_parallel",  # reduce=points
     "finite_step": "scaling.options.reference.finite_step_bound",  # mode=finite_difference
     "host_monitor": "scaling.options.host_monitor",
     "host_offload": "scaling.options.host_offload",  # storage=host
     "laplacian": "scaling.options.laplacian",  # the modes jet and forward_laplacian
     "peers": "scaling.peers.interface",  # engine
     "program_stats": "scaling.options.program.program_stats",
-    "pytrees": "scaling.options.pytrees",  # pytrees of arrays
-    "sampled_reference": "scaling.options.reference.sampled_reference",  # a long reference
+    "pytrees": "scaling.options.pytrees",  # inputs and outputs that are pytrees
+    "sampled_reference": "scaling.options.reference.sampled_reference",  # a slow reference
     "reevaluate": "scaling.options.reference.reevaluate",  # errors over their tolerance
     "sparse": "scaling.options.sparse.sparsity",  # seeds=colored
 }
 
 
 def load(option: str) -> ModuleType:
-    """Import and return the module of an option, such as "sparse"."""
+    """Import and return the optional module with the given short name, such as "sparse"."""
     return importlib.import_module(_MODULES[option])

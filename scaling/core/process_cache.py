@@ -14,9 +14,11 @@ _values: dict[str, dict[Hashable, Any]] = {}
 
 
 def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None = None) -> Value:
-    """Return the cached value of a key, computed by `make` if it is missing.
+    """Return the cached value of a key, or compute and cache it with `make` if there is none.
 
-    Of each `kind` of values, such as "coloring", the newest `most` are kept, or all.
+    Args:
+        kind: the name of the cache, such as "coloring". Each cache has separate keys.
+        most: the number of newest values to keep in this cache, or None for all.
     """
     values: dict[Hashable, Value] = _values.setdefault(kind, {})
     if key not in values:
@@ -28,7 +30,7 @@ def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None
 
 
 def clear(kind: str | None = None) -> None:
-    """Remove all cached values, or only the cached values of one kind."""
+    """Remove the cached values of one kind, or all cached values if `kind` is None."""
     for name in [kind] if kind else list(_values):
         _values.pop(name, None)
 
@@ -36,7 +38,8 @@ def clear(kind: str | None = None) -> None:
 def fingerprint(value: Any) -> Hashable:
     """Return a cache key that is equal for functions with the same code and the same captured values.
 
-    Each case creates new functions for its workload. Values that are not hashable are compared by identity.
+    Functions are not compared by identity, because each case creates new functions for its workload. Values
+    that are not hashable are compared by identity.
     """
     if isinstance(value, tuple | list):
         return (type(value), *map(fingerprint, value))

@@ -1,4 +1,4 @@
-"""Define the record of one run of a case: its fields, statuses and reasons, and its form as a line of JSON.
+"""Define `Record` (the outcome and the measurements of a run), and convert a record to a line of JSON.
 
 The name of a field that has a unit ends in the unit, such as `_bytes`. This module depends on neither JAX nor
 the file system.
@@ -55,99 +55,102 @@ class Record:
     status: str
     environment: dict[str, Any]  # see environment.describe
     reason: str | None = None  # a key of REASONS
-    text: str | None = None  # explains the reason
+    text: str | None = None  # an explanation of the reason
     replicate: int = 0
     attempt: int = 1
-    order: int = 0  # position in the shuffled order of its run
-    order_seed: int = 0
+    order: int = 0  # the position in the shuffled order of the run
+    order_seed: int = 0  # the random seed of this order
     started_at: str | None = None  # UTC, ISO 8601
     trace_seconds: float | None = None
     lower_seconds: float | None = None
     compile_seconds: float | None = None
     first_seconds: float | None = None
     check_seconds: float | None = None
-    sampling_seconds: float | None = None  # wall-clock time of the warm-up and of all turns
-    seconds: list[float] = field(default_factory=list)  # of each sample, in the slowest process
-    seconds_min: list[float] = field(default_factory=list)  # of each sample, in the fastest process
+    sampling_seconds: float | None = None  # the wall-clock time of the warm-up and all turns
+    seconds: list[float] = field(default_factory=list)  # time per call of each sample, slowest process
+    seconds_min: list[float] = field(default_factory=list)  # time per call of each sample, fastest process
     slowest_rank: int | None = None  # the process that was the slowest most often
     calls_per_sample: int | None = None
-    floor_seconds: float | None = None  # of a call of an empty program, same api, devices, processes
+    # The time of a call of an empty program with the same api, devices and processes.
+    floor_seconds: float | None = None
     turns: list[int] = field(default_factory=list)  # the number of samples of each turn, in order
-    block: str | None = None  # equal for records whose turns alternated
-    # The seconds of the stages and the number of samples of each compilation after the first.
+    block: str | None = None  # an identifier of the cases whose turns alternated
+    # For each compilation after the first, the seconds of its stages and the number of its samples.
     compilations: list[dict[str, Any]] = field(default_factory=list)
-    marked: dict[str, list[int]] = field(default_factory=dict)  # throttled | foreign_load -> indices of turns
-    before: dict[str, Any] | None = None  # the state of the host before sampling; see host_monitor.py
-    after: dict[str, Any] | None = None
+    # The indices of the turns that were disturbed, by cause: "throttled" or "foreign_load" (other processes).
+    marked: dict[str, list[int]] = field(default_factory=dict)
+    before: dict[str, Any] | None = None  # the state of the host before sampling, see host_monitor.py
+    after: dict[str, Any] | None = None  # the state of the host after sampling
     stop_reason: str | None = None
     error: float | None = None  # the largest relative error of the result that was compared last
     tolerance: float | None = None
-    # "entries": the fraction of entries compared one by one; "points": of points with all entries compared.
+    # The fraction of "entries" that were compared one by one, and of "points" with all entries compared.
     checked: dict[str, float] | None = None
-    passes: int | None = None  # JVPs or VJPs of one Jacobian
-    flops: float | None = None  # per device, as traced, with all iterations of loops
+    passes: int | None = None  # the number of JVPs and VJPs for one Jacobian
+    flops: float | None = None  # per device, in the traced program, with all iterations of loops
     transcendentals: float | None = None
     hbm_bytes: float | None = None
     temp_bytes: int | None = None  # per device
     argument_bytes: int | None = None  # per device
     output_bytes: int | None = None  # per device
     peak_bytes: int | None = None  # per device, if the backend reports it and this case raised it
-    collective_bytes: int | None = None  # per device: of each collective the larger of its input and output
+    collective_bytes: int | None = None  # per device: the larger of input and output of each collective
     collectives: dict[str, int] | None = None  # kind -> number in the compiled program
     blocks: dict[str, Any] | None = None  # with chunk=auto: block, chunk, storage, limit_bytes, probes
     chosen: dict[str, Any] | None = None  # with mode=auto: mode, batch, chunk, block, forward
-    padding: float | None = None  # of (point, seed) pairs, a fraction, with split=both or seeds=colored
-    detect_seconds: float | None = None  # with seeds=colored: to detect the sparsity pattern
-    color_seconds: float | None = None  # with seeds=colored: to color its columns or rows
-    colors: dict[str, int | None] | None = None  # the number of colors of columns and of rows
-    nonzeros: int | None = None  # the number of entries of the pattern
+    # With split=both or seeds=colored: the fraction of (point, seed) pairs that are padding.
+    padding: float | None = None
+    detect_seconds: float | None = None  # with seeds=colored: the time to detect the sparsity pattern
+    color_seconds: float | None = None  # with seeds=colored: the time to color its columns or rows
+    colors: dict[str, int | None] | None = None  # the numbers of colors of columns and of rows
+    nonzeros: int | None = None  # the number of entries of the sparsity pattern
     compulsory_bytes: int | None = None  # per device: the inputs read once and the result written once
-    # Of `scaling plan`: properties of the program compiled for a machine, and its predicted time there.
+    # The fields of `scaling plan`: the program compiled for a machine, and its predicted time there.
     program_flops: float | None = None  # per device, of the optimized program
     program_transcendentals: float | None = None
-    kernels: list[dict[str, Any]] | None = None  # see hlo_cost.py; equal ones once, with their count
-    messages: list[dict[str, Any]] | None = None  # its collectives: kind, bytes, group (devices), times
+    kernels: list[dict[str, Any]] | None = None  # equal kernels once, with a count; see hlo_cost.py
+    messages: list[dict[str, Any]] | None = None  # collectives: kind, bytes, group (devices), times
     program: str | None = None  # a digest of the work of each device, before optimization
-    compiled_as: str | None = None  # key of the case compiled in its place, with equal work per device
+    compiled_as: str | None = None  # key of the compiled case with equal work per device
     capacity_bytes: int | None = None  # the memory of a device
-    predicted: dict[str, Any] | None = None  # seconds with their interval and parts; see plan/time_model.py
+    predicted: dict[str, Any] | None = None  # time, interval and parts; see plan/time_model.py
     schema: int = SCHEMA
 
     @functools.cached_property
     def key(self) -> str:
-        """The hash that identifies the case, cached because it is read often from thousands of records."""
+        """Return the hash that identifies the case. The value is cached, because it is read often."""
         return self.case.key
 
     @property
     def setting(self) -> str:
-        """The hash of the environment without the versions of peers, so that peers and JAX are comparable."""
+        """Return the environment hash without the versions of peers, for comparisons of peers with JAX."""
         return str(self.environment.get("setting", self.environment["digest"]))
 
     @property
     def identity(self) -> tuple[str, str, int]:
-        """The tuple (case key, environment hash, replicate), equal for all attempts at one measurement."""
+        """Return the tuple (case key, environment hash, replicate), which all attempts share."""
         return self.key, self.environment["digest"], self.replicate
 
     @property
     def compulsory(self) -> int | None:
-        """`compulsory_bytes`, or in old records without it the bytes of arguments and outputs."""
+        """Return `compulsory_bytes`, or the bytes of arguments and outputs in a record without this field."""
         if self.compulsory_bytes is not None or self.argument_bytes is None or self.output_bytes is None:
             return self.compulsory_bytes
         return self.argument_bytes + self.output_bytes
 
     @property
     def good(self) -> bool:
-        """Whether the case need not run again, because its status is ok, skipped or planned."""
+        """Return whether the status is ok, skipped or planned, so that the case need not run again."""
         return self.status != "failed"
 
     @property
     def of_plan(self) -> bool:
-        """Whether the record is a prediction of `scaling plan`, not a measurement."""
+        """Return whether the record is a prediction of `scaling plan`, not a measurement."""
         return "hardware" in self.environment
 
     @property
     def honest(self) -> bool:
-        """Whether the times may be part of a scaling curve: each CPU device was bound to its own core."""
+        """Return whether the times may be used in scaling curves: each CPU device must have its own core."""
         cores = self.environment.get("cores")
         return self.environment.get("platform") != "cpu" or (
             isinstance(cores, list) and len(cores) == self.case.devices
@@ -155,7 +158,7 @@ class Record:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value is an int or float within the limits of a record; False for NaN and infinity."""
+    """Return whether a value is a finite int or float within the limits of a record, and not a bool."""
     if isinstance(value, bool):
         return False
     if isinstance(value, int):

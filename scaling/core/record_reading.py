@@ -1,4 +1,4 @@
-"""Parse and validate a record (the measurements of one run) from a line of JSON."""
+"""Parse a `Record` from a line of JSON, validate its fields, and reject records of newer versions."""
 
 import json
 import types
@@ -19,7 +19,7 @@ _REQUIRED_FIELDS = {"kernels": (), "messages": ("kind", "bytes", "group")}
 
 
 def from_line(line: str, path: Path = Path("the file")) -> Record:
-    """Parse a record from a line of JSON of the file `path`.
+    """Return the record in a line of JSON. `path` is the file to name in an error message.
 
     Raise ValueError if the line is damaged, or `Refusal` if a newer version of this package wrote the record.
     """
@@ -28,7 +28,7 @@ def from_line(line: str, path: Path = Path("the file")) -> Record:
     require_known_schema(fields, path)
     _require(fields.get("schema") == SCHEMA, f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")
     for name, value in fields.items():
-        if name != "case":  # its seeds and sizes have no limit
+        if name != "case":  # the data seed and the sizes of a case have no limit
             _check_numbers(name, value)
     key, _ = fields.pop("key", None), fields.pop("kind", None)
     try:
@@ -71,7 +71,7 @@ def _are_seconds(values: Iterable[Any], least: float = 0.0) -> bool:
 
 
 def _type_check(hint: Any) -> Callable[[Any], bool]:
-    """Return a function that returns whether a JSON value matches a type annotation and is not negative."""
+    """Return a predicate that is true for JSON values of the annotated type without negative numbers."""
     origin, inner = typing.get_origin(hint), [_type_check(argument) for argument in typing.get_args(hint)]
     if origin is types.UnionType:
         return lambda value: any(matches(value) for matches in inner)

@@ -19,7 +19,7 @@ OUTPUTS, INPUTS = "outputs", "inputs"
 
 
 class ReferenceTerms(NamedTuple):
-    """The expected result of a reduction and its sensitivity to rounding; see tolerances.py.
+    """The expected result of a reduction, and two magnitudes that determine its tolerance (tolerances.py).
 
     All arrays are float64 and broadcast to the shape of the reduced result of all points.
     """
@@ -33,9 +33,9 @@ class ReferenceTerms(NamedTuple):
 class SliceStep:
     """The operation that a device applies to its slices (columns or rows) of J."""
 
-    # Maps a slice to its contribution to the reduced J, such as the sum of its elements. The argument is a
-    # column (..., outputs). For rows there are two arguments: a row, as a tuple of one array per input, and
-    # the tuple of inputs x. None uses the slice unchanged.
+    # The function that maps a slice to its contribution to the reduced J, such as the sum of its elements.
+    # The argument is a column of shape (..., outputs). For rows there are two arguments: a row, as a tuple of
+    # one array per input, and the tuple of inputs x. None uses the slice unchanged.
     function: Callable[..., Any] | None = None
     # Whether the contributions are summed over the seeds, on each device, then on the host.
     sums_seeds: bool = False
@@ -44,7 +44,7 @@ class SliceStep:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A function of the Jacobian J at a point, (outputs, inputs), such as the sum over its rows."""
+    """A function of the Jacobian J at a point, of shape (outputs, inputs), such as the sum of its rows."""
 
     name: str  # the value of the field `reduce` of a case
     _: KW_ONLY
@@ -53,15 +53,16 @@ class Reduction:
     # columns, rows: the step for each column of J in forward mode, and for each row in reverse mode
     columns: SliceStep = SliceStep()
     rows: SliceStep = SliceStep()
-    # The JAX function (J, x) -> result for all points. J is (points, outputs, inputs), x is (points, inputs).
+    # The JAX function (J, x) -> result for all points. J has the shape (points, outputs, inputs), and x has
+    # the shape (points, inputs).
     of_jacobians: Callable[[Any, Any], Any]
     # The entries of J whose sum is one element of the result: an "entry", the largest "column", the largest
     # "row", or "all".
     entries: str
     # The NumPy function that computes the expected result and its sensitivity to rounding.
     reference: Callable[["SizedEntries"], ReferenceTerms]
-    # The NumPy function (J, bound) -> change, for the error of finite differences. It returns the largest
-    # change of the result, (points,), if each entry J[p, o, i] changes by at most bound[p, i].
+    # The NumPy function (J, bound) -> change, for the error of finite differences. `change` has the shape
+    # (points,): the largest change of the result if each entry J[p, o, i] changes by at most bound[p, i].
     step_bound: Callable[["Jacobians", Any], Any] = lambda J, bound: bound.max(axis=1)
     degree: int = 1  # the degree of the result as a polynomial in the entries of J
     # What the check compares if the whole reference takes too long: a sample of the "entries" of J,
@@ -77,17 +78,17 @@ class Reduction:
 
     @property
     def linear_in_inputs(self) -> bool:
-        """Whether the result is linear in J and has an axis of inputs, so that inputs can be separated."""
+        """Return whether the result is linear in J and has an axis of inputs."""
         return self.axes[1] == INPUTS and self.degree == 1
 
     @property
     def sums_outputs(self) -> bool:
-        """Whether the result is the derivative of the sum over the outputs."""
+        """Return whether the result is the derivative of the sum over the outputs."""
         return self.linear_in_inputs and self.axes[0] is None
 
     @property
     def products(self) -> bool:
-        """Whether the result is J^T J, a matrix product of several columns or rows of J."""
+        """Return whether the result is J^T J, which needs products of pairs of columns or rows of J."""
         return self.columns.products or self.rows.products
 
 
@@ -102,7 +103,7 @@ def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_points(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of each point, which the caller must sum over the points."""
+    """Return the `ReferenceTerms` of each point. The caller must sum these over the points."""
     return ReferenceTerms(*(e.by_input(values)[:, None, :] for values in (e.values, e.size, e.magnitude)))
 
 

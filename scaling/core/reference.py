@@ -48,13 +48,13 @@ from scaling.core.tolerances import (
 )
 from scaling.core.workload import Inputs, Reference, Workload
 
-BUDGET_SECONDS = 10.0  # for a computed reference; if it takes longer, a sample of the entries is compared
-_MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # beyond these a comparison proves nothing
-# Array elements per range of points, so that they fit in the processor cache and malloc reuses their memory.
+BUDGET_SECONDS = 10.0  # if a computed reference takes longer, only a sample of the entries is compared
+_MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # with a larger tolerance, a comparison proves nothing
+# The number of array elements per range of points, which fit in the processor cache.
 _RANGE_NUMBERS = 2**16
 # The largest bytes of an expected result that is cached.
 _max_cached_bytes: ContextVar[int] = ContextVar("max_cached_bytes", default=2**26)
-# The reference resets the fields of `method`, `layout` and `memory`, as the result must not depend on them.
+# The reference resets the fields of `method`, `layout` and `memory`, which must not affect the result.
 # `formulation` is kept, because a computed reference differentiates that formulation.
 _RESET_FIELDS = {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
 _RESET: dict[str, Any] = defaults(_RESET_FIELDS) | {"api": "jit", "precision": "highest"}
@@ -81,7 +81,7 @@ class ComputedReference:
 
 @dataclass(frozen=True)
 class ReferenceSpec:
-    """How the reference of a case is evaluated, and how far a result may differ from it."""
+    """The method that computes the reference of a case, and the tolerance of a comparison with it."""
 
     # case, workload, sizes: the case, its workload and the shape of its derivative
     case: Case
@@ -89,8 +89,7 @@ class ReferenceSpec:
     sizes: DerivativeShape
     reduction: Reduction  # the reduction that maps the Jacobians of the reference to the result
     pattern: Pattern | None  # the sparsity pattern of a result with colored seeds, or None for a dense result
-    # The sparsity pattern of the workload's closed form `nonzeros`, or None if another reference is
-    # evaluated.
+    # The sparsity pattern of the workload's closed form `nonzeros`, or None if this form is not used.
     nonzeros_pattern: Pattern | None
     # The correspondence between the entries of these two patterns, or None if one is missing.
     common: CommonEntries | None
@@ -101,23 +100,23 @@ class ReferenceSpec:
 
     @property
     def tolerance(self) -> float:
-        """The largest relative error that rounding may cause in the result."""
+        """Return the largest relative error that rounding may cause in the result."""
         return tolerance(self.roundoff, self.rounding.longest_sum)
 
     @property
     def max_tolerance(self) -> float:
-        """The largest tolerance with which a comparison can prove that a result is correct."""
+        """Return the largest tolerance with which a comparison can prove that a result is correct."""
         return _MAX_TOLERANCE_IN_FEW_BITS if self.roundoff > ROUNDOFF["float32"] else _MAX_TOLERANCE
 
     @property
     def sampled(self) -> bool:
-        """Whether only a sample of the entries is compared, because the whole reference takes too long."""
+        """Return whether only a sample of entries is compared, as the whole reference takes too long."""
         is_long = self.computed is not None and self.computed.seconds > BUDGET_SECONDS
         return is_long and self.reduction.sampling is not None
 
     @property
     def repeatable(self) -> bool:
-        """Whether entries can be evaluated again, to find out if rounding explains an error."""
+        """Return whether entries can be evaluated again to test if rounding explains an error."""
         sum_of_values = self.case.ad_mode.is_value and self.reduction.sums_points
         return self.nonzeros_pattern is None and not self.case.ad_mode.finite_step and not sum_of_values
 
@@ -125,7 +124,7 @@ class ReferenceSpec:
 def reference_spec(
     case: Case, workload: Workload, sizes: DerivativeShape, platform: str, detected: Pattern | None
 ) -> ReferenceSpec:
-    """Return how the reference of a case is computed, and how far a result may differ from it.
+    """Return the method that computes the reference of a case, and the tolerance of a comparison with it.
 
     `detected` is the sparsity pattern that was detected for seeds=colored, otherwise None.
     """
@@ -193,14 +192,14 @@ def _workload_key(workload: Workload) -> Hashable:
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
-    """Return the cheapest closed form (NumPy function) for the values of a workload, or None without one."""
+    """Return the cheapest NumPy function for the values of a workload, or None if the workload has none."""
     if workload.nonzeros is not None and case.target not in SECOND:
         return workload.nonzeros
     return workload.reference
 
 
 def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
-    """Yield (start, stop) of consecutive ranges of points whose Jacobians fit in the processor cache."""
+    """Return an iterator over ranges (start, stop) of points whose Jacobians fit in the processor cache."""
     workload, sizes = spec.workload, spec.sizes
     numbers = sizes.outputs * max(sizes.inputs, 1)
     if spec.nonzeros_pattern is not None:
@@ -210,14 +209,14 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
     elif spec.reduction.products:
         numbers = max(numbers, sizes.inputs**2)
     numbers += sum(math.prod(input_spec.shape) for input_spec in workload.inputs.values())
-    limit = _RANGE_NUMBERS * (16 if spec.computed else 1)  # as a call of JAX takes longer than one of NumPy
+    limit = _RANGE_NUMBERS * (16 if spec.computed else 1)  # a call of JAX takes longer than a call of NumPy
     step = max(1, limit // numbers)
     return ((start, min(start + step, spec.case.points)) for start in range(0, spec.case.points, step))
 
 
 @contextlib.contextmanager
 def caching_results_up_to(max_bytes: int) -> Iterator[None]:
-    """Context manager that sets the largest size in bytes of an expected result that is cached."""
+    """Return a context manager in which expected results of at most `max_bytes` bytes are cached."""
     token = _max_cached_bytes.set(max_bytes)
     try:
         yield
@@ -226,9 +225,10 @@ def caching_results_up_to(max_bytes: int) -> Iterator[None]:
 
 
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the expected result of the points `start` to `stop`, and the scale by which errors are divided.
+    """Return the expected result at the points [start, stop), and the scale by which errors are divided.
 
-    Both broadcast to (points, 1, nonzeros) if `spec.common` is set, otherwise to the reduced result.
+    Both arrays broadcast to the shape (points, 1, nonzeros) if `spec.common` is set, and otherwise to the
+    shape of the reduced result.
     """
     case, sizes = spec.case, spec.sizes
     shape = spec.reduction.shape(sizes.outputs, max(sizes.inputs, 1))
@@ -265,18 +265,18 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values, (points, outputs), of `start` to `stop`, and a bound of their scale.
+    """Return the function values at the points [start, stop), and a lower bound on the scale of their errors.
 
-    The scale is at least this bound, (points,) or None.
+    The values have the shape (points, outputs). The bound has the shape (points,) or is None if unknown.
     """
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians of the points `start` to `stop`, and a bound of the scale of their entries.
+    """Return the Jacobians at the points [start, stop), and a lower bound on the scale of their errors.
 
-    The scale is at least this bound, (points,) or None.
+    The bound has the shape (points,) or is None if unknown.
     """
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.nonzeros_pattern is not None:
@@ -300,7 +300,10 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Return the result of a closed form, with checked values and, if a shape is given, derivative."""
+    """Evaluate a closed form. Raise `Refusal` if its result is not finite or has a wrong shape.
+
+    The derivative is checked only if `derivative_shape` is given.
+    """
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.sizes.values)}
@@ -318,7 +321,12 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, named: Arrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobian of each point, and its scale, from the smallest scale of its entries."""
+    """Return the reduced Jacobian of each point, and the scale of its errors.
+
+    Args:
+        floor: a lower bound on the scale of the entries at each point, of shape (points,), or None.
+        named: the inputs at these points by name.
+    """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
     x = flatten_inputs(spec.workload.names, spec.workload.points, named, len(J.values))
@@ -329,6 +337,6 @@ def reduce_reference(
 
 
 def flatten_inputs(names: Iterable[str], per_point: Container[str], named: Arrays, points: int) -> np.ndarray:
-    """Return the named inputs of each point, raveled and concatenated: (points, inputs)."""
+    """Return the given inputs, raveled and concatenated, as an array of shape (points, inputs)."""
     rows = [named[name].reshape(points if name in per_point else 1, -1) for name in names]
     return np.concatenate([np.broadcast_to(row, (points, row.shape[1])) for row in rows], axis=1)

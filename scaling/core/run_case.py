@@ -1,19 +1,19 @@
-"""Run one case: compile it, check its result, sample its run time in interleaved turns; return its record.
+"""Run one case: compile its program, check its result, sample its run time, and return its `Record`.
 
-The calls, from a case to its record:
+The calls that lead from a case to its record are:
 
     prepare_case                            returns an Attempt
       _compile_and_check                    returns a PlacedProgram
         _compile_jax_program                compiles it (_prepare_peer does for other engines)
-          compile_case.compile_case         searches the chunk of chunk=auto; rejects what exceeds the memory
+          compile_case.compile_case         finds the chunk of chunk=auto; raises TooLarge if nothing fits
             compile_case.compile_blocks     compiles the program for one choice of chunk and block
-              _compile_stages               uses the persistent compilation cache if the case asks for it
+              _compile_stages               enables the compilation cache if `case.cache` is set
                 timing.compile_stages       traces, lowers and compiles; times each stage
         _check_result                       compares a result with the reference: check.verdict
     take_turn                               takes the samples of one turn: timing.sample_turns
     finish_case                             checks the result of one more call; returns the Record
 
-An exception in any of them ends the attempt and becomes the status, reason and text of the record.
+An exception in any of these calls ends the attempt and sets the status, reason and text of the record.
 """
 
 import contextlib
@@ -54,11 +54,11 @@ from scaling.core.shape import Coloring, DerivativeShape, TooLarge
 from scaling.core.timing import Samples, Sampling, gather_maximum
 from scaling.core.workload import Workload
 
-_MAX_GATHERED_CHARACTERS = 300  # of the text of an error that is sent to the other processes
+_MAX_GATHERED_CHARACTERS = 300  # maximum length of an error message that is sent to the other processes
 
 
 class CaseEnded(Exception):
-    """The exception that ends a case with the given status, reason and text of its record."""
+    """An exception that ends a case, with the status, the reason and the text for its record."""
 
     def __init__(self, status: str, reason: str, text: str) -> None:
         super().__init__(text)
@@ -69,8 +69,8 @@ class ProcessGroup(NamedTuple):
     """The processes that run a case together."""
 
     devices: list[Any]  # the devices of all processes
-    platform: str  # the kind of the devices, such as "cpu" or "gpu"
-    gather: timing.Gather = timing.single_process  # exchanges floats between the processes
+    platform: str  # the platform of the devices, such as "cpu" or "gpu"
+    gather: timing.Gather = timing.single_process  # the function that exchanges floats between them
     rank: int = 0  # the index of this process
     processes: int = 1  # the number of processes
     # The processor cores that this process is bound to, or None if it is not bound.
@@ -78,29 +78,29 @@ class ProcessGroup(NamedTuple):
 
 
 class PlacedProgram(NamedTuple):
-    """A compiled program whose inputs are on the devices."""
+    """A compiled program of a case, with its inputs on the devices."""
 
     # case, workload, sizes: the case, with the mode that mode=auto chose, and the shape of its derivative
     case: Case
     workload: Workload
     sizes: DerivativeShape
-    call: Callable[[], Any]  # runs the program once and returns its result
-    collect: Callable[[Any], Any]  # converts a result to an array on the host
-    # Takes all timing samples, if a peer (another AD library) has its own timing function.
+    call: Callable[[], Any]  # the function that runs the program once and returns its result
+    collect: Callable[[Any], Any]  # the function that converts a result to an array on the host
+    # The function of a peer (another AD system) that takes all timing samples, otherwise None.
     sample: Callable[[Sampling], Samples] | None = None
-    # Blocks until the result of a call is ready. None if `call` itself blocks.
+    # The function that blocks until the result of a call is ready, or None if `call` itself blocks.
     wait: Callable[[Any], Any] | None = None
 
 
 @dataclass
 class Attempt:
-    """A run of a case in progress. The status of its record is "ok" until the run fails."""
+    """A case that is being run. The status of its record is "ok" until an error or a skip ends the run."""
 
     record: Record  # the record, as far as it is known
     group: ProcessGroup  # the processes that run the case
     sampling: Sampling  # the rule that decides when there are enough samples
     program: PlacedProgram | None = None  # the program to time, or None after the attempt ended
-    # Yields the samples of the current compilation after each turn, or None before the first turn.
+    # An iterator over the samples of the current compilation after each turn, or None before the first turn.
     turns: Iterator[Samples] | None = None
     earlier_samples: list[Samples] = field(default_factory=list)  # the samples of each previous compilation
     correct_digests: list[bytes] = field(default_factory=list)  # the hashes of the results that were compared
@@ -112,7 +112,7 @@ class Attempt:
 
 
 def run_case(blank: Record, devices: list[Any], platform: str, sampling: Sampling) -> Record:
-    """Run one case in this process and return its record."""
+    """Run the case of the record `blank` in this process, and return its completed record."""
     attempt = prepare_case(blank, ProcessGroup(devices, platform), sampling)
     while not attempt.ended and not take_turn(attempt):
         pass
@@ -126,12 +126,13 @@ def prepare_case(
     known_blocks: Mapping[str, Any] | None = None,
     expected_digest: str | None = None,
 ) -> Attempt:
-    """Compile a case, run it once and check the result. An error ends the returned attempt.
+    """Compile a case, run the program once and check its result. An error ends the returned attempt.
 
     Args:
         blank: the record of a case that has not started.
         known_blocks: the field `blocks` of an earlier record of the case, which is tried first.
-        expected_digest: the hash of the workload's source when the case was requested. None accepts any.
+        expected_digest: the hash of the workload's source file when the case was requested, or None to accept
+            any source file.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling)
     with _end_on_error(attempt):
@@ -154,7 +155,7 @@ def prepare_case(
 
 
 def take_turn(attempt: Attempt) -> bool:
-    """Take the timing samples of one turn. Return whether the case has enough samples or has ended."""
+    """Take the timing samples of one turn, and return whether the case has enough samples or has ended."""
     began = time.perf_counter()
     with _end_on_error(attempt):
         has_enough = _sample_one_turn(attempt)
@@ -165,7 +166,7 @@ def take_turn(attempt: Attempt) -> bool:
 
 
 def finish_case(attempt: Attempt) -> Record:
-    """Check the result of one more call, after all timing samples, and return the record."""
+    """Check the result of one more call unless the attempt has ended, and return the record."""
     if not attempt.ended:
         with _end_on_error(attempt):
             _check_another_call(attempt)
@@ -181,9 +182,9 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Context manager that ends the attempt on an exception, which it writes to the record.
+    """Return a context manager that ends the attempt on an exception and writes the error to the record.
 
-    The samples are discarded. A traceback is printed unless the exception is expected.
+    The samples are discarded. A traceback is printed unless the exception is `CaseEnded` or `TooLarge`.
     """
     try:
         yield
@@ -202,7 +203,7 @@ def _end_on_error(attempt: Attempt) -> Iterator[None]:
 
 
 def _describe_error(error: Exception) -> tuple[str, str, str]:
-    """Return the status, the reason and the text with which a record describes an exception."""
+    """Return the status, the reason and the text of the record of a case that an exception ended."""
     if isinstance(error, CaseEnded):
         return error.status, error.reason, str(error)
     if isinstance(error, TooLarge):
@@ -217,7 +218,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
 
 @contextlib.contextmanager
 def _raise_in_all_processes(group: ProcessGroup) -> Iterator[None]:
-    """Context manager that raises an exception of one process in all processes, so that none waits for it."""
+    """Return a context manager that raises an exception of one process in all processes of the group."""
     error = None
     try:
         yield
@@ -347,7 +348,7 @@ def _prepare_peer(attempt: Attempt, case: Case, built: Workload) -> PlacedProgra
 
 
 def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None:
-    """Raise `CaseEnded` if a result is wrong. A result equal to a correct one is not compared again."""
+    """Check a result, unless it equals an earlier correct one, and raise `CaseEnded` if it is not correct."""
     began, group, coloring = time.perf_counter(), attempt.group, program.sizes.coloring
     if group.processes > 1:
         result = multihost_utils.process_allgather(result, tiled=True)

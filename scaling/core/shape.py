@@ -1,4 +1,4 @@
-"""Compute the linear maps of a derivative, their numbers of seeds, and the shape of the reduced result.
+"""Compute the `DerivativeShape` of a case: linear maps, seeds, `Pattern`, `Coloring`, shape of the result.
 
 A seed is a tangent (forward mode) or a cotangent (reverse mode). Functions are evaluated with abstract
 arrays, before anything is compiled. No devices are needed.
@@ -23,7 +23,7 @@ Named = Mapping[str, Any]  # arrays or abstract arrays by name
 
 
 class TooLarge(Exception):
-    """The error for a case that needs more memory than is available.
+    """An exception for a case that needs more memory than is available.
 
     `needs` is a dict from a record field, such as "temp_bytes", to the needed bytes per device.
     """
@@ -35,26 +35,26 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class LinearMapPart:
-    """One of the linear maps, in forward or reverse mode, that together compute a derivative."""
+    """One of the linear maps, in forward or reverse mode, that compute a derivative."""
 
     mode: str  # the name of an AD mode, a key of `MODES`
     names: tuple[str, ...]  # the names of the inputs with respect to which the map differentiates
     seeds: int  # the number of seeds (tangents or cotangents)
-    # Whether the only seed is the point x itself, which yields the product J x with the Jacobian (or Hessian)
-    # J.
+    # Whether the only seed is the point x itself, so that the result is J x with the Jacobian (or Hessian) J.
     along_point: bool = False
 
     @property
     def computes_columns(self) -> bool:
-        """Whether the map computes columns from tangents (forward mode), not rows from cotangents."""
+        """Return whether the map computes columns from tangents, not rows from cotangents."""
         return MODES[self.mode].seed == TANGENT
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """The positions of the possible nonzeros of a Jacobian, a matrix (outputs, inputs).
+    """The sparsity pattern of a Jacobian of shape (outputs, inputs): the positions of its possible nonzeros.
 
-    `rows` and `cols` are int32 arrays (entries,). The entries are distinct and sorted by row, then by column.
+    `rows` and `cols` are integer arrays of shape (nonzeros,). The positions are distinct and sorted by row,
+    then by column.
     """
 
     rows: np.ndarray
@@ -67,19 +67,19 @@ class Pattern:
 class Coloring:
     """A coloring of the columns and rows of a sparsity pattern.
 
-    All columns (or rows) of one color are computed together with one seed, as their sum. The entries of the
-    Jacobian are read from these sums, the compressed columns and rows.
+    One seed computes the sum of all columns (or rows) of one color. The entries of the Jacobian are read from
+    these sums, the compressed columns and rows.
     """
 
     pattern: Pattern
-    # The color of each column, int32 (inputs,), with -1 for a column without a color. None if no column has a
-    # color.
+    # An int32 array of shape (inputs,) with the color of each column, or -1 for a column without a color.
+    # None if no column has a color.
     columns: np.ndarray | None
-    rows: np.ndarray | None  # the color of each row, int32 (outputs,), in the same form
+    rows: np.ndarray | None  # the colors of the rows in the same form, an array of shape (outputs,)
     # column_count, row_count: the numbers of colors of columns and of rows
     column_count: int
     row_count: int
-    # Whether each entry is read from a compressed row instead of a compressed column, bool (entries,).
+    # A boolean array of shape (nonzeros,): whether each nonzero is read from a compressed row, not a column.
     by_row: np.ndarray
     # detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports
     detect_seconds: float = 0.0
@@ -87,9 +87,9 @@ class Coloring:
 
 
 class CommonEntries(NamedTuple):
-    """The entries that two patterns, `ours` and `theirs`, share."""
+    """The correspondence between the entries of two sparsity patterns, `ours` and `theirs`."""
 
-    # For each entry of `ours`, its index in `theirs`, or an arbitrary index if `theirs` lacks it.
+    # For each entry of `ours`, its index in `theirs`, or an arbitrary index if `theirs` does not contain it.
     at: np.ndarray
     has: np.ndarray  # for each entry of `ours`, whether `theirs` contains it
     lacking: np.ndarray  # the indices in `theirs` of the entries that `ours` does not contain
@@ -99,7 +99,7 @@ class CommonEntries(NamedTuple):
 class DerivativeShape:
     """The shape of a derivative, and the linear maps and seeds that compute it.
 
-    A Hessian is the Jacobian of the gradient, so that `outputs` is the number of differentiated inputs.
+    For a Hessian, the Jacobian of the gradient, `outputs` is the number of differentiated inputs.
     """
 
     outputs: int  # the number of outputs per point (batch element)
@@ -114,7 +114,7 @@ class DerivativeShape:
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
-    """Return two dicts from name to abstract array: per-point inputs (points, ...) and shared inputs."""
+    """Return two dicts of abstract arrays: the per-point inputs of all points, and the shared inputs."""
     dtype = lambda spec: jnp.dtype(jnp.int32 if spec.integer else case.dtype)  # noqa: E731
     points, shared = (
         {name: jax.ShapeDtypeStruct((*leading, *spec.shape), dtype(spec)) for name, spec in specs.items()}
@@ -132,7 +132,7 @@ def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStr
 def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None = None) -> DerivativeShape:
     """Return the shape of the derivative of a case. Raise `Refusal` if its function cannot be evaluated.
 
-    `coloring` is the coloring for seeds=colored. As long as it is None, `seeds` is 0.
+    If seeds=colored and `coloring` is None, the returned shape has no linear maps and no seeds.
     """
     one_point = point_structs(case, workload)
     value = _evaluate_shape(case, workload.function, one_point)
@@ -190,7 +190,10 @@ def _linear_maps(
 
 
 def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the inputs that mode=mixed differentiates in forward mode, by default all except the largest."""
+    """Return the names of the inputs that mode=mixed differentiates in forward mode.
+
+    These are `case.forward`, or all inputs except the largest if `case.forward` is None.
+    """
     if case.forward is None:
         largest = max(input_sizes, key=lambda name: input_sizes[name])
         return tuple(name for name in input_sizes if name != largest)
@@ -231,9 +234,9 @@ def ceil_div(count: int, divisor: int) -> int:
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the fraction of the computed (point, seed) pairs that pad the parts of devices to equal sizes.
+    """Return the fraction of the computed (point, seed) pairs that are padding.
 
-    Return None if the case has neither split=both nor seeds=colored.
+    Padding gives all devices the same number of pairs. Return None unless split=both or seeds=colored.
     """
     if case.split != "both" and sizes.coloring is None:
         return None
@@ -270,7 +273,8 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of the result of a function.
 
-    Raise `Refusal` if it fails or does not return real numbers, and `TooLarge` if the host is too small.
+    Raise `Refusal` if the function fails or does not return real numbers, and `TooLarge` if an array is
+    larger than the memory of the host.
     """
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))
@@ -317,7 +321,7 @@ def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: 
 
 
 def common_entries(ours: Pattern, theirs: Pattern) -> CommonEntries:
-    """Return which entries two sparsity patterns of Jacobians of the same shape have in common."""
+    """Return the entries that two sparsity patterns of Jacobians of the same shape have in common."""
     our_indices, their_indices = _flat_indices(ours), _flat_indices(theirs)
     at = np.minimum(np.searchsorted(their_indices, our_indices), len(their_indices) - 1)
     has = their_indices[at] == our_indices
@@ -325,7 +329,7 @@ def common_entries(ours: Pattern, theirs: Pattern) -> CommonEntries:
 
 
 def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
-    """Return dense Jacobians (points, outputs, inputs) with the given nonzeros, (points, entries)."""
+    """Return dense Jacobians of shape (points, outputs, inputs) from nonzeros of shape (points, nonzeros)."""
     dense: np.ndarray = np.zeros((len(entries), pattern.outputs, pattern.inputs))
     dense[:, pattern.rows, pattern.cols] = entries
     return dense

@@ -20,10 +20,10 @@ import scaling
 from scaling.core.case import Refusal
 from scaling.core.record import SCHEMA, Record, to_line
 
-# Of several records of a measurement, the last one with the highest rank counts.
+# Of several records of a measurement, the last record with the highest rank is used.
 _RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
 _MAX_REPLICATES = 10_000
-_LOCK_SECONDS = 10.0  # to wait for a run that is about to end
+_LOCK_SECONDS = 10.0  # maximum time to wait for another run that is about to end
 
 
 class Loaded(NamedTuple):
@@ -35,9 +35,9 @@ class Loaded(NamedTuple):
 
 
 class Writer:
-    """Appends records to a new JSON lines file, which is created with the first record.
+    """A writer that appends records to a new JSON lines file. The first record creates the file.
 
-    If the file is deleted, the next record creates another. If its folder is deleted, `append` raises
+    If the file is deleted, the next record creates another file. If the folder is deleted, `append` raises
     OSError.
     """
 
@@ -46,11 +46,11 @@ class Writer:
         self._file: int | None = None
 
     def append(self, record: Record) -> None:
-        """Write one record as a line and sync the file. If that fails, restore the file and raise OSError."""
+        """Write one record as a line and sync the file. On failure, restore the file and raise OSError."""
         self.append_line(to_line(record))
 
     def append_line(self, text: str) -> None:
-        """Write the line of a record like `append`."""
+        """Write one record that is given as a line of JSON, like `append`."""
         line = f"{text}\n".encode()
         if self._file is None or not os.fstat(self._file).st_nlink:  # not open yet, or deleted since
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
@@ -76,9 +76,9 @@ def _sync_folder(folder: Path) -> None:
 
 
 def load(folder: Path) -> Loaded:
-    """Return all records of a results folder, and its damaged lines, whose cases will run again.
+    """Return all records and all damaged lines of a results folder.
 
-    Raise `Refusal` if a newer version of this package wrote the study or a record, so that none runs again.
+    Raise `Refusal` if a newer version of this package wrote the study or a record.
     """
     from scaling.core.record_reading import from_line  # a worker does not need it
 
@@ -105,11 +105,11 @@ def load(folder: Path) -> Loaded:
 
 
 def latest(records: Iterable[Record]) -> list[Record]:
-    """Return the one record that counts for each combination of case, `setting` and replicate.
+    """Return a list with one record for each combination of case, `setting` and replicate.
 
-    Of several attempts, the last with the best status counts: ok (or planned), then skipped, then failed. If
-    a peer (another AD library) ran in several versions, the version that ran last counts. A record that a
-    peer is not installed counts only if the peer was never installed.
+    Of several attempts, the last one with the best status is returned. The order of the statuses is ok (or
+    planned), skipped, failed. If a peer (another AD system) ran in several versions, the version that ran
+    last is returned. A record with the reason not_installed is returned only if the peer was never installed.
     """
     kept: dict[tuple[str, str, int], Record] = {}
     for record in sorted(records, key=lambda r: (r.started_at or "", r.attempt)):
@@ -125,20 +125,23 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 
 def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
-    """Return a dict from (case key, replicate) to the status in the environment in which it ran last."""
+    """Return a dict from (case key, replicate) to the status in the environment of the last run."""
     by_start = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
     return {(record.key, record.replicate): record.status for record in by_start}
 
 
 def replicates_of(cell: Mapping[str, Any]) -> int:
-    """Return the number of replicates that a case in study.json requests, 1 by default."""
+    """Return the number of replicates of a case in study.json, by default 1."""
     count = cell.get("replicates")
     return min(count, _MAX_REPLICATES) if isinstance(count, int) and count >= 1 else 1
 
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) -> Iterator[int]:
-    """Context manager that locks a folder for one run and yields the file descriptor of the lock."""
+    """Return a context manager that locks a folder and yields the file descriptor of the lock.
+
+    Raise `Refusal` if another process still holds the lock after `seconds` seconds.
+    """
     descriptor = os.open(folder / name, os.O_CREAT | os.O_RDWR, 0o644)
     deadline = time.monotonic() + seconds
     try:
@@ -163,7 +166,7 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def folder_of(path: str) -> Path:
-    """Return the path of a results folder. Raise `Refusal` if it has no results, naming those that have."""
+    """Return the path of a results folder. Raise `Refusal` if the folder contains no results."""
     folder, has_results = Path(path), False
     with contextlib.suppress(OSError, ValueError):  # not a valid path
         has_results = folder.is_dir() and (any(folder.glob("*.jsonl")) or (folder / "study.json").exists())
@@ -204,7 +207,7 @@ def stamp() -> dict[str, Any]:
 
 
 def read_file(path: Path) -> bytes:
-    """Return the content of a regular file. Raise OSError for any other, as a pipe may never end."""
+    """Return the content of a regular file. Raise OSError for any other file, such as a pipe."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         mode = os.fstat(file.fileno()).st_mode
         if not stat.S_ISREG(mode):
@@ -214,7 +217,7 @@ def read_file(path: Path) -> bytes:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value of a JSON file, or None if it does not exist or is not valid JSON."""
+    """Return the value of a JSON file, or None if the file is unreadable or not valid JSON."""
     try:
         return _parse_json(read_file(path))
     except OSError:
@@ -235,7 +238,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Context manager that yields a temporary path, and renames that file to `path` if there is no error."""
+    """Return a context manager that yields a temporary path and renames that file to `path` on success."""
     temporary = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
     try:
         yield temporary
@@ -249,7 +252,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_file(path: Path, content: bytes, durable: bool = False) -> None:
-    """Replace the content of a file atomically. `durable` syncs the new content to disk before the rename."""
+    """Replace the content of a file atomically. If `durable`, sync the content to disk before the rename."""
     with replacing(path) as temporary, temporary.open("wb") as file:
         file.write(content)
         if durable:

@@ -1,7 +1,7 @@
-"""Time the compilation stages of a program, and sample its run time until its median is known well enough.
+"""Time compilation stages, take timing samples of a program, and compute confidence intervals of medians.
 
-A program is any function to call, and `Gather` functions exchange floats between the processes that run it.
-All times are in seconds.
+A sampled program is a function without arguments. A `Gather` function exchanges floats between the processes
+that run the program. All times are in seconds.
 """
 
 import dataclasses
@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_DEFAULT_DISPATCH_SECONDS = 10e-6  # of an empty call that could not be timed
+_DEFAULT_DISPATCH_SECONDS = 10e-6  # assumed time of an empty call that was not timed
 _DISPATCHES_PER_SAMPLE = 50  # a sample shorter than this many empty calls consists of several calls
 _CACHE_REFILL_SECONDS = 0.1  # a call this long refills the processor caches by itself
-_LONGEST_TURN = 0.1  # of `Sampling.seconds`, after which a turn ends if it has its samples
+_LONGEST_TURN = 0.1  # fraction of `Sampling.seconds` after which a turn with enough samples ends
 # Ranks at least 6 sqrt(count), 12 standard deviations, below the middle have a probability below 1e-30.
 _TAIL = 6
 
-Gather = Callable[[list[float]], list[list[float]]]  # floats of this process -> floats of each, by rank
+Gather = Callable[[list[float]], list[list[float]]]  # floats of this process -> floats of all, by rank
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class Sampling:
     width: float = 0.02  # half-width of the 95 % confidence interval of the median, relative to the median
     least: int = 7  # minimum number of samples; the confidence interval of a speed-up needs seven
     most: int = 200  # maximum number of samples
-    seconds: float = 1.0  # sampling time, once there are `least` samples
+    seconds: float = 1.0  # maximum sampling time, once there are `least` samples
     warm_up: float = 0.05  # minimum seconds of warm-up; the maximum is ten times this
     turns: int = 3  # minimum number of turns, in which compared cases alternate
-    compilations: int = 1  # number of compilations, each sampled until this rule stops it
+    compilations: int = 1  # number of compilations, each sampled by this rule
 
 
 @dataclass(frozen=True)
 class Samples:
     """The timing samples of one compilation of a program."""
 
-    # The time per call of each sample, in seconds. With several processes, it is the time of the slowest one.
+    # The time per call of each sample, in seconds, in the slowest process.
     seconds: list[float]
     calls_per_sample: int  # the number of calls in one sample
     # The field of `Sampling` that ended the sampling, "width", "most" or "seconds". None as long as sampling
@@ -72,7 +72,7 @@ class Stages:
 
 
 def single_process(values: list[float]) -> list[list[float]]:
-    """Return [values]: the `Gather` function for a single process."""
+    """Return `[values]`. This is the `Gather` function for a single process."""
     return [values]
 
 
@@ -82,7 +82,7 @@ def gather_maximum(gather: Gather, value: float) -> float:
 
 
 def gather_text(gather: Gather, text: str) -> list[str]:
-    """Return the texts of all processes, in the order of their ranks and without trailing blanks."""
+    """Return a list of the texts of all processes by rank, without trailing whitespace."""
     content = text.encode()
     length = int(gather_maximum(gather, len(content)))
     return [bytes(map(int, row)).decode().rstrip() for row in gather(list(map(float, content.ljust(length))))]
@@ -149,7 +149,7 @@ def time_once(call: Callable[[], Any]) -> tuple[float, Any]:
 
 
 def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int = 100) -> float:
-    """Return the median time of a call of an empty program, in seconds, from `calls` calls."""
+    """Return the median time of `calls` calls of an empty program, in seconds per call."""
     return statistics.median(_time_calls(call, wait, 1) for _ in range(calls))
 
 
@@ -163,15 +163,15 @@ def sample_turns(
 ) -> Iterator[Samples]:
     """Take timing samples in an endless sequence of turns, and yield all samples so far after each turn.
 
-    The caller ends it when the samples have a `stop_reason`, and may sample other cases between turns. A
-    sample is the time of one call, or of several short calls, after a barrier between the processes.
+    The caller stops the iteration when the samples have a `stop_reason`, and may run other cases between
+    turns. A sample is the time of one call, or of several short calls, after a barrier between the processes.
 
     Args:
-        wait: blocks until the result of a call is ready, or None if `call` itself blocks.
+        wait: a function that blocks until the result of a call is ready, or None if `call` itself blocks.
         floor_seconds: the time of a call of an empty program, in seconds, or None if unknown. It determines
             how many short calls make up a sample.
-        start_turn: is called at the start of each turn. It returns a function that is called at its end and
-            returns the names of the disturbances during the turn.
+        start_turn: a function that is called at the start of each turn. Its result is a function that is
+            called at the end of the turn and returns the names of the disturbances during the turn.
     """
     timed = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(timed, sampling.warm_up, gather), 1e-9)
@@ -191,7 +191,7 @@ def sample_turns(
 def _add_turn(
     timed: Callable[[int], float], sampling: Sampling, samples: Samples, elapsed: float, gather: Gather
 ) -> float:
-    """Append the samples of one turn, equally many in all processes, and return its seconds."""
+    """Append the samples of one turn to `samples`, and return the duration of the turn in seconds."""
     least, most = math.ceil(sampling.least / sampling.turns), math.ceil(sampling.most / sampling.turns)
     spent = 0.0
     if samples.turns and samples.seconds[-1] < _CACHE_REFILL_SECONDS:
@@ -222,7 +222,7 @@ def _add_turn(
 
 
 def _warm_up(timed: Callable[[int], float], least: float, gather: Gather) -> float:
-    """Call a program until its calls get no faster. Return the median time of the later half of the calls."""
+    """Call a program until it gets no faster, and return the median time per call of the later half."""
     seconds: list[float] = []
     total = 0.0
     while True:
@@ -253,11 +253,11 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the rank k of the samples that bound a confidence interval of the median, or 0 if none do.
+    """Return the rank k of the samples that bound a confidence interval of the median, or 0 if there is none.
 
-    It is the largest k for which the interval from the k-th smallest to the k-th largest of `count` samples
-    contains the median of their distribution with at least this confidence. The number of samples below that
-    median is binomial with probability 1/2.
+    The rank is the largest k for which the interval from the k-th smallest to the k-th largest of `count`
+    samples contains the median of their distribution with at least this confidence. The number of samples
+    below this median is binomial with probability 1/2.
     """
     # Each probability is computed from the previous one, because `math.comb(count, k)` does not fit in a
     # float for 1,030 or more samples.
@@ -278,8 +278,8 @@ def _enclosing_rank(count: int, confidence: float) -> int:
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
     """Return the confidence interval (low, high) of the median, or None if there are too few samples.
 
-    `low` and `high` are two of the samples, by the sign test. A confidence of 95 % needs at least six
-    samples, 97.5 % needs seven.
+    The interval is that of the sign test, and both limits are samples. A confidence of 95 % needs at least
+    six samples, and 97.5 % needs seven.
     """
     k = _enclosing_rank(len(samples), confidence)
     if k < 1:
@@ -289,10 +289,10 @@ def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return the ratio of the medians of two samples with its 95 % confidence interval: (ratio, low, high).
+    """Return (ratio, low, high): the ratio of two medians and the limits of its 95 % confidence interval.
 
-    All values must be positive. Return None if there are too few. The interval of each median has a
-    confidence of 97.5 % (Bonferroni).
+    Return None if there are too few values. All values must be positive. The interval of each median has a
+    confidence of 97.5 % (Bonferroni correction).
     """
     above, below = median_interval(top, 0.975), median_interval(bottom, 0.975)
     if above is None or below is None:

@@ -47,14 +47,14 @@ PRODUCT_ROUNDOFF = {
     ("tpu", "default"): 2.0**-8,  # bfloat16
     ("tpu", "high"): 2.0**-14,  # three bfloat16 products
 }
-ROUNDINGS = 8  # allowed for each term; an error beyond them is a suspect that is evaluated again
-_UNDERFLOW_MARGIN = 2.0**10  # times the smallest normal number, below which a product may lose digits
+ROUNDINGS = 8  # unit roundoffs allowed per term; an entry with a larger error is evaluated again
+_UNDERFLOW_MARGIN = 2.0**10  # multiple of the smallest normal number below which a product may lose digits
 
 
 def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
     """Return the unit roundoff of the least precise operation of a case.
 
-    `inner_roundoff` is that of the narrowest dtype inside the function, or 0 if it is unknown.
+    `inner_roundoff` is the unit roundoff of the narrowest dtype inside the function, or 0 if unknown.
     """
     roundoff = ROUNDOFF[case.dtype]
     if case.dtype == "float32":
@@ -70,7 +70,7 @@ def tolerance(roundoff: float, terms: int) -> float:
 def least_scale(case: Case) -> float:
     """Return the smallest scale by which an error is divided to obtain a relative error.
 
-    If a result is smaller, products that compute it may underflow in the dtype of the case and lose digits.
+    The products that compute a smaller result may underflow in the dtype of the case and lose digits.
     """
     return _UNDERFLOW_MARGIN * float(jax.numpy.finfo(case.dtype).tiny) / ROUNDOFF[case.dtype]
 
@@ -83,7 +83,10 @@ def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """Return scales, (points, ...), raised to at least the floor of each point, (points,), if it is given."""
+    """Return the maximum of `scale` and `floor` at each point, or `scale` if `floor` is None.
+
+    `scale` has the shape (points, ...), and `floor` has the shape (points,).
+    """
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
 
 
@@ -97,13 +100,13 @@ class Rounding:
 
     @property
     def longest_sum(self) -> int:
-        """The number of terms of the longest sum in the result, which determines the tolerance."""
+        """Return the number of terms of the longest sum in the result, which determines the tolerance."""
         return max(self.terms, self.added)
 
     def scale(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
         """Return the scale of a result, by which its error is divided to obtain a relative error.
 
-        The top of this file defines `influence` and `magnitude`.
+        The docstring of this module defines `influence` and `magnitude`.
         """
         of_entries = influence * np.sqrt(self.terms / self.longest_sum)
         of_sum = magnitude * np.sqrt(self.added / self.longest_sum)
@@ -112,30 +115,33 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Jacobians:
-    """The Jacobians of some points, dense or sparse.
+    """The Jacobians at some points, dense or sparse.
 
-    `values` are the Jacobians (points, outputs, inputs), or their nonzeros (points, nonzeros) if there is a
-    sparsity pattern.
+    `values` is an array of shape (points, outputs, inputs), or with a sparsity pattern an array of shape
+    (points, nonzeros).
     """
 
     values: np.ndarray
     pattern: Pattern | None = None
 
     def by_input(self, values: np.ndarray) -> np.ndarray:
-        """Return the sums over the outputs, (points, inputs), of an array like `values`."""
+        """Return the sums of an array like `values` over the outputs, in the shape (points, inputs)."""
         if self.pattern is None:
             return np.asarray(values.sum(axis=1))
         return _sum_by_index(self.pattern.cols, self.pattern.inputs, values)
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Return the sums over the inputs, (points, outputs), of an array like `values`, weighted by x."""
+        """Return the sums of an array like `values` over the inputs, weighted by x if given.
+
+        `x` has the shape (points, inputs), and the result has the shape (points, outputs).
+        """
         if self.pattern is None:
             return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
         weighted = values if x is None else values * x[:, self.pattern.cols]
         return _sum_by_index(self.pattern.rows, self.pattern.outputs, weighted)
 
     def largest_by_output(self) -> np.ndarray:
-        """Return the largest magnitude in each row of each Jacobian: (points, outputs)."""
+        """Return the largest magnitude in each row as an array of shape (points, outputs)."""
         if self.pattern is None:
             return np.asarray(np.abs(self.values).max(axis=2))
         largest = np.zeros((len(self.values), self.pattern.outputs))
@@ -143,7 +149,7 @@ class Jacobians:
         return largest
 
     def entries_by_input(self) -> np.ndarray:
-        """Return the number of entries in each column, (inputs,), or a scalar for dense Jacobians."""
+        """Return the number of entries in each column, of shape (inputs,), or () for dense Jacobians."""
         if self.pattern is None:
             return np.asarray(self.values.shape[1])
         return np.bincount(self.pattern.cols, minlength=self.pattern.inputs)
@@ -160,19 +166,19 @@ class SizedEntries(Jacobians):
     size: np.ndarray  # the size of each entry, by which its error is divided, in the shape of `values`
     magnitude: np.ndarray  # the absolute value of each entry, in the shape of `values`
     rounding: Rounding  # the lengths of the sums that compute the result
-    # The points themselves, (points, inputs), if the reduction multiplies by them, otherwise None.
+    # The points, an array of shape (points, inputs), if the reduction multiplies by them, otherwise None.
     x: np.ndarray | None = None
 
     @property
     def largest(self) -> np.ndarray:
-        """The largest `size` among the entries of each point: (points, 1, 1)."""
+        """Return the largest `size` of the entries at each point, as an array of shape (points, 1, 1)."""
         return np.asarray(self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None])
 
 
 def added_entries(
     reduction: Reduction, outputs: int, inputs: int, points: int, pattern: Pattern | None = None
 ) -> int:
-    """Return the largest number of entries (or nonzeros) of Jacobians that one element of a result sums."""
+    """Return the largest number of entries (or nonzeros) whose sum is one element of the reduced result."""
     column, row, total = outputs, inputs, outputs * inputs
     if pattern is not None:
         column, row = (int(np.bincount(index).max(initial=1)) for index in (pattern.cols, pattern.rows))
@@ -188,14 +194,14 @@ def reduce_jacobians(
     floor: np.ndarray | None = None,
     x: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobian of each point, (points, outputs', inputs'), and its scale, in float64.
+    """Return the reduced Jacobian of each point, and the scale of its errors, as float64 arrays.
 
-    The axes outputs' and inputs' are those that the reduction keeps, and the scale broadcasts to them. For a
-    sum over points, the caller must add up the points. WHOLE and J^T J need dense Jacobians.
+    The first array has the shape (points, *reduction.shape(outputs, inputs)). The scale broadcasts to this
+    shape. For a sum over points, the caller must add up the points. WHOLE and J^T J need dense Jacobians.
 
     Args:
-        floor: the smallest scale of an entry at each point, (points,), or None.
-        x: the points themselves, (points, inputs), for a reduction that multiplies by them.
+        floor: a lower bound on the scale of the entries at each point, of shape (points,), or None.
+        x: the points, an array of shape (points, inputs), for a reduction that multiplies by them.
     """
     magnitude = np.abs(J.values)
     size = at_least(magnitude, floor)

@@ -1,4 +1,4 @@
-"""Define `Workload`, a function to differentiate with its inputs, and import workload modules by name.
+"""Define `Workload` (a function to differentiate and its inputs), and import workload modules by name.
 
 A workload module, built-in or user-defined, has a function `workload(case) -> Workload` and, optionally,
 these constants:
@@ -41,12 +41,12 @@ class Reference(NamedTuple):
     """The function values and the derivative at some points (batch elements), in float64.
 
     Attributes:
-        value: the function values, (points, outputs).
-        derivative: the Jacobians, (points, outputs, inputs), not summed over the outputs, or the Hessians,
-            (points, inputs, inputs).
+        value: the function values, of shape (points, outputs).
+        derivative: the Jacobians, of shape (points, outputs, inputs) without a sum over the outputs, or the
+            Hessians, of shape (points, inputs, inputs).
         value_terms, derivative_terms: the magnitude of the terms that the function sums to compute its values
-            and its derivative, (points,). A relative error is an error divided by at least this magnitude.
-            None if the terms do not cancel, so that the result itself has the magnitude of its terms.
+            and its derivative, of shape (points,). An error is divided by at least this magnitude. None if
+            the terms do not cancel, so that the result itself has the magnitude of its terms.
     """
 
     value: np.ndarray
@@ -70,26 +70,26 @@ class Workload:
             floating-point leaves of that input, in the order of the tree; `params.w` means one leaf.
         reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
         whole: a JAX function that evaluates the whole batch in one call. Per-point inputs have a leading axis
-            of points. The function returns an array (points, *outputs), a pytree of such arrays, or a scalar,
-            the sum over the points. None if the batch cannot be differentiated in one call.
+            of points. The function returns an array of shape (points, *outputs), a pytree of such arrays, or
+            a scalar (the sum over the points). None if the batch cannot be differentiated in one call.
         whole_modes: a dict from the name of an AD mode without seeds to a function of the batch that returns
-            the derivative: an array (points, *outputs, *inputs), or a pytree such as
+            the derivative: an array of shape (points, *outputs, *inputs), or a pytree as
             `jax.vmap(jax.jacrev(...))` returns. For target=hessian, hvp or laplacian the function must return
-            that quantity, and for seeds=colored the nonzeros of `pattern`, (points, nonzeros).
-        reference: a NumPy function that returns the `Reference` at some points. Its argument is a dict of
-            float64 inputs, with pytrees as in `points` and `shared`. The outputs and inputs in its result are
+            this quantity, and for seeds=colored the nonzeros of `pattern`, of shape (points, nonzeros).
+        reference: a NumPy function that returns the `Reference` at some points. The argument is a dict of
+            float64 inputs, with pytrees as in `points` and `shared`. The outputs and inputs in the result are
             raveled. If None, JAX computes the reference as the derivative of `function` in float64.
         second: a function like `reference` for the Hessian of a scalar function.
         terms: the number of terms in the sum that computes one entry of the derivative. The tolerance of the
             check grows with its square root.
         pattern: a function without arguments that returns the sparsity pattern of the Jacobian of one point:
-            int32 arrays (rows, columns), sorted by row, then by column. None if the pattern is unknown.
-        nonzeros: a function like `reference` whose derivative contains only the nonzeros of `pattern`,
-            (points, 1, nonzeros), for a Jacobian that is too large to be stored.
+            two int32 arrays, the rows and the columns of the possible nonzeros, sorted by row, then by
+            column. None if the pattern is unknown.
+        nonzeros: a function like `reference` whose derivative contains only the nonzeros of `pattern`, of
+            shape (points, 1, nonzeros), for a Jacobian that is too large to be stored.
         default_reduce: the reduction that the workload module sets. `build` stores it here, because `build`
             replaces `reduce` by the reduction of the case.
-        reduces_whole_modes: whether `whole_modes` returns whole Jacobians that must still be reduced. Set by
-            `build`.
+        reduces_whole_modes: whether the results of `whole_modes` must still be reduced. `build` sets this.
     """
 
     function: Callable[..., Any]
@@ -109,17 +109,17 @@ class Workload:
 
     @property
     def inputs(self) -> dict[str, InputSpec]:
-        """The per-point and the shared inputs as a dict from name to `InputSpec`."""
+        """Return the per-point and the shared inputs as a dict from name to `InputSpec`."""
         return {**self.points, **self.shared}
 
     @property
     def reduction(self) -> Reduction:
-        """The reduction of the Jacobian of each point, such as the sum over the outputs."""
+        """Return the reduction of the Jacobian of each point, such as the sum over the outputs."""
         return TRACE if self.reduce == TRACE.name else REDUCTIONS[self.reduce] if self.reduce else WHOLE
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the differentiated inputs, one per leaf of a pytree."""
+        """Return the names of the differentiated inputs, one per leaf of a pytree."""
         return tuple(leaf for name in self.wrt.split("+") for leaf in _float_leaves(name, self.inputs))
 
 
@@ -237,15 +237,15 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 def _settle_wrt(case: Case, workload: Workload) -> str:
     """Return the names of the inputs to differentiate, joined by "+".
 
-    They are given by `wrt` of the case, else by `wrt` of the workload. The default is the first input. With
-    reduce=points (a sum over the points) and no `wrt` in the case, they are all floating-point shared inputs,
-    unless the workload selects shared inputs only or has none.
+    The names are `wrt` of the case, or else `wrt` of the workload, or else the first input. With
+    reduce=points (a sum over the points) and no `wrt` of the case, the names are instead all floating-point
+    shared inputs, unless the workload selects only shared inputs or has none.
     """
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     leaves = _select_leaves(case, wrt, workload.inputs)
     shared = _top_level_names(leaf for leaf in workload.shared if not workload.shared[leaf].integer)
     if case.wrt is None and case.reduce == "points" and shared and not leaves <= set(workload.shared):
-        return "+".join(shared)  # a sum over the points is differentiated by shared inputs
+        return "+".join(shared)  # a sum over points is differentiated with respect to shared inputs
     return wrt
 
 
