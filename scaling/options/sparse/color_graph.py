@@ -220,7 +220,7 @@ def _color_by_saturation(order, column_start, row_of, owned, row_start, column_o
         saturation[column] = -1
         while (neighbor_colors[column] >> color) & 1:
             color += 1
-        if color >= 62:
+        if color >= _MOST_BITMASK_COLORS:
             return 0
         color_of[column], count = color, max(count, color + 1)
         for p in range(column_start[column], column_start[column + 1]):
