@@ -195,7 +195,7 @@ def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workl
 def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
     name = case.workload
     if not (_is_flat(workload.points) and _is_flat(workload.shared)):
-        workload = option_modules.load("pytrees").flatten_inputs(name, workload)
+        workload = option_modules.load("pytrees").with_flat_inputs(name, workload)
     if both := set(_top_level_names(workload.points)) & set(_top_level_names(workload.shared)):
         raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(both))}")
     if not workload.points:

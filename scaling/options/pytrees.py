@@ -19,7 +19,7 @@ from scaling.core.workload import InputSpec, Workload
 Trees = dict[str, tuple[Any, tuple[str, ...]]]
 
 
-def flatten_inputs(name: str, workload: Workload) -> Workload:
+def with_flat_inputs(name: str, workload: Workload) -> Workload:
     """Return a copy of a workload in which each leaf of a pytree input is a separate input.
 
     Its functions take the leaves as keyword arguments, and its references take the leaves in a dict. Raise

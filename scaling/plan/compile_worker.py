@@ -97,7 +97,7 @@ def _absent_devices(header: Mapping[str, Any], count: int) -> list[Any]:
         name = f"1x{max(1, count // per_host)}x{min(count, per_host)}"
         platform, options = "cuda", {"topology": name, "target_config": _to_text_proto(target)}
     else:
-        chips = header["places"][str(count)]
+        chips = header["slices"][str(count)]
         chips = chips if count > 1 else [2 if axis < 2 else 1 for axis in range(len(chips))]
         name, options = f"{target}:{'x'.join(map(str, chips))}", {}
     description = topologies.get_topology_desc(platform=platform, topology_name=name, **options)

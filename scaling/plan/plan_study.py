@@ -276,7 +276,7 @@ def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]
     return {
         "platform": hardware.platform, "target": hardware.target, "per_host": hardware.per_host,
         "memory": hardware.memory, "most": max(counts),
-        "places": {str(count): list(hardware.slice_shape(count) or ()) for count in sorted(counts)},
+        "slices": {str(count): list(hardware.slice_shape(count) or ()) for count in sorted(counts)},
     }  # fmt: skip
 
 

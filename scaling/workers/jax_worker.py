@@ -123,7 +123,7 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
             "oversubscribe=true checks more devices, without scaling curves"
         )
     cores = sorted(core for _, core in set(claims)) or None
-    return {"hosts": nodes, "cores": cores, "shape": shape} | header["beside"]
+    return {"hosts": nodes, "cores": cores, "shape": shape} | header["environment"]
 
 
 def _all_gather(values: list[float]) -> list[list[float]]:
@@ -217,8 +217,8 @@ class CaseLoop:
             digest = workload.digest(case.workload)
         description = environment.describe(
             group.platform, group.devices[0].device_kind, self.variables, digest,
-            self.context["cores"] if header["bind"] else None, request["engine"], header["asked"],
-            self.context,
+            self.context["cores"] if header["bind"] else None, request["engine"],
+            header["requested_processes"], self.context,
         )  # fmt: skip
         return Record(
             case, "failed", description, replicate=request["replicate"], order=request["order"],

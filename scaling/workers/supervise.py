@@ -181,8 +181,8 @@ class _Run:
             "results": str(results.folder.resolve()), "platform": machine.platform,
             "device_kind": machine.device_kind, "x64": first.dtype == "float64", "bind": settings.bind,
             "cores": claimed, "owner": self.owner, "oversubscribe": settings.oversubscribe,
-            "asked": settings.processes, "order_seed": settings.order_seed,
-            "sampling": dataclasses.asdict(settings.sampling), "beside": dict(options.environment),
+            "requested_processes": settings.processes, "order_seed": settings.order_seed,
+            "sampling": dataclasses.asdict(settings.sampling), "environment": dict(options.environment),
         }  # fmt: skip
         self.groups_started += 1
         log = options.log_folder / f"worker-{self.groups_started}.log" if options.log_folder else None

@@ -107,7 +107,8 @@ def test_a_dense_case_loads_few_modules_in_the_worker(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     case = completion.complete(Case("linear", points=6, api="jit"))
     job = {"results": str(tmp_path), "platform": "cpu", "device_kind": None, "x64": False, "bind": False, "cores": None,
-           "owner": "o", "oversubscribe": True, "asked": None, "order_seed": 0, "sampling": vars(Sampling()), "beside": {},
+           "owner": "o", "oversubscribe": True, "requested_processes": None, "order_seed": 0,
+           "sampling": vars(Sampling()), "environment": {},
            "shape": {"devices": 1, "nodes": 1, "processes": 1}, "rank": 0, "parent": os.getpid()}  # fmt: skip
     requests = [request | {"key": case.key, "case": non_default_fields(case)} for request in REQUESTS]
     stdin = "\n".join(map(json.dumps, [job, *requests])) + "\n"

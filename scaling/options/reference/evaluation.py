@@ -40,7 +40,7 @@ class Evaluation:
     dtype: str  # the dtype of the other inputs
     width: int = 1  # the number of elements of the largest intermediate result at one point
     transposed: bool = False  # whether the JVP is computed as the transpose of the VJP
-    rounding_seed: int = 0  # the number that selects random errors of intermediate results, or 0 for none
+    rounding_key: int = 0  # the number that selects random errors of intermediate results, or 0 for none
 
 
 @contextlib.contextmanager
@@ -154,7 +154,7 @@ def with_rounding(
         for name, x in arrays.items():
             if name not in evaluation.integers:
                 perturbed[name] = x * (1 + relative * generator.choice([-1.0, 1.0], x.shape))
-        yield dataclasses.replace(evaluation, rounding_seed=seed), perturbed
+        yield dataclasses.replace(evaluation, rounding_key=seed), perturbed
 
 
 def _evaluate_in_blocks(
@@ -183,17 +183,17 @@ def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray]
 
 def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
     """Return a jitted function (per-point inputs, shared inputs, *seeds) -> array of shape (points, ...)."""
-    seed = evaluation.rounding_seed
+    seed = evaluation.rounding_key
     if not seed:
         return _compiled(evaluation, kernel)
     return functools.partial(
-        _compiled(dataclasses.replace(evaluation, rounding_seed=1), kernel), np.uint32(seed)
+        _compiled(dataclasses.replace(evaluation, rounding_key=1), kernel), np.uint32(seed)
     )
 
 
 @functools.lru_cache(maxsize=64)
 def _compiled(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
-    """Return the function of `_jitted`, with `rounding_seed` as first argument if it is not 0."""
+    """Return the function of `_jitted`, with `rounding_key` as first argument if it is not 0."""
     compute, seed_axes = _KERNELS[kernel]
 
     def at_point(per_point: dict[str, Any], shared: dict[str, Any], *seeds: Any) -> jax.Array:
@@ -207,7 +207,7 @@ def _compiled(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
         return compute(evaluation, f, x, *seeds)
 
     batched = jax.vmap(at_point, in_axes=(0, None, *seed_axes))
-    if not evaluation.rounding_seed:
+    if not evaluation.rounding_key:
         return jax.jit(batched)
     return jax.jit(lambda seed, *arguments: with_random_rounding(batched, seed)(*arguments))
 
