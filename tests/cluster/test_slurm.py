@@ -118,7 +118,7 @@ def final_states(results):
 
 def test_curves_over_two_nodes_exclude_oversubscribed_device_counts(scaling_command, results):
     arguments = ["run", "study=smoke", *SLURM, *QUICK, "devices=[1,2,4]", "results=out", "wait=true"]
-    arguments += ["where=\"mode == 'jacfwd' and points < 20000\""]  # every workload, api, split and dtype
+    arguments += ["where=\"mode == 'jacfwd' and workload in ('linear', 'residual')\""]  # every api and split
     done = scaling_command(arguments, timeout=2 * TIMEOUT)
     assert done.returncode == 0, done.stdout + done.stderr
     records = load(results).records
@@ -175,7 +175,7 @@ def test_cases_with_more_devices_than_real_cores_fail_with_that_reason(scaling_c
 def test_nested_runs_all_device_counts_in_one_allocation_block_by_block(
     scaling_command, write_study, results
 ):
-    arguments = write_study("{workload: residual, points: 64, mode: [jacfwd, jacrev], devices: [1, 2, 4]}")
+    arguments = write_study("{workload: residual, points: 64, mode: jacfwd, devices: [1, 2, 4]}")
     done = scaling_command([*arguments, *SLURM, "results=out", "wait=true", "nested=true"], timeout=TIMEOUT)
     assert done.returncode == 0, done.stdout + done.stderr
     records = sorted(load(results).records, key=lambda r: r.started_at)
@@ -183,7 +183,7 @@ def test_nested_runs_all_device_counts_in_one_allocation_block_by_block(
         submission_files.read_submissions(results)[0].entries[0].job
     }
     assert Counter((r.case.devices, r.replicate) for r in records) == {
-        (d, b): 2 for d in (1, 2, 4) for b in range(3)
+        (d, b): 1 for d in (1, 2, 4) for b in range(3)
     }
     assert [r.replicate for r in records] == sorted(r.replicate for r in records)
     orders = [
@@ -196,7 +196,7 @@ def test_nested_runs_all_device_counts_in_one_allocation_block_by_block(
 
 
 def test_a_plain_sbatch_script_runs_a_study_without_submitit(tmp_path, scaling_command, write_study, results):
-    study = write_study("{workload: residual, points: 64, mode: jacfwd, devices: [1, 2, 4]}")[1:]
+    study = write_study("{workload: residual, points: 64, mode: jacfwd, devices: [2, 4]}")[1:]
     folder = TOP
     study = [str(tmp_path / "my_conf") if option == "my_conf" else option for option in study]
     options = ["--wait", "--nodes=2", "--cpus-per-task=2", f"--chdir={folder}", f"--output={tmp_path}/output"]
@@ -209,7 +209,7 @@ def test_a_plain_sbatch_script_runs_a_study_without_submitit(tmp_path, scaling_c
         pytest.fail((tmp_path / "output").read_text())
     assert done.returncode == 0, (tmp_path / "output").read_text()
     assert Counter((r.case.devices, r.status) for r in load(results).records) == {
-        (d, "ok"): 3 for d in (1, 2, 4)
+        (d, "ok"): 3 for d in (2, 4)
     }
     assert not (results / "jobs").exists()
 

@@ -21,10 +21,9 @@ SMALL = [
     "sampling.warm_up=0.001",
 ]  # fewer samples
 FEW = ["replicates=1"]  # one pair of processes in a comparison
-NO_PEAKS = [
-    "study.ceilings=false"
-]  # does not measure the peaks of the machine, which only the first study needs
+NO_PEAKS = ["study.ceilings=false"]  # does not measure the peaks of the machine
 PLANNED = ['where=\'workload in ["poisson", "linear"] and mode == "jacrev"\'']  # some cases of the plan
+SUBMITTED = ["where='workload == \"linear\" and points > 8'"]  # some cases of the study for Slurm
 
 
 @pytest.fixture(scope="session")
@@ -62,18 +61,16 @@ def test_a_command_of_the_readme_succeeds(command, readme_folder, scaling_comman
     arguments = [argument.strip("'") for argument in command.split()[1:]]
     if arguments[0] == "plan":
         arguments += PLANNED
-    if tier_of(command) == "slurm":
-        arguments += ["wait=true"] if arguments[0] == "run" else []
-    if arguments[0] == "run" and not any(
-        "=true" in argument or argument == "--help" for argument in arguments
-    ):
+    is_run = arguments[0] == "run" and not {"dry_run=true", "--help"} & {*arguments}
+    if is_run:
         arguments += SMALL + (FEW if any(argument.startswith("versus=") for argument in arguments) else [])
-        arguments += NO_PEAKS if {"study=linear", "devices=1"} <= {*arguments} else []
+        arguments += NO_PEAKS if "study=linear" in arguments else []
+        arguments += ["wait=true", *SUBMITTED] if tier_of(command) == "slurm" else []
     done = scaling_command(arguments, cwd=readme_folder, fresh=True)
     expected = (0, 1) if arguments[0] == "compare" else (0,)  # a difference may appear by chance
     assert done.returncode in expected, done.stdout + done.stderr
     assert done.stdout.strip()
-    if arguments[0] == "run" and "--help" not in arguments and "dry_run=true" not in arguments:
+    if is_run:
         assert "0 failed" in done.stdout
         assert re.search(r"report: (\S+index\.html)", done.stdout)
 
