@@ -77,7 +77,7 @@ class _Interpreter:
         bits = jax.lax.bitcast_convert_type(jnp.real(x).astype(jnp.float32), jnp.uint32)
         index = jax.lax.iota(jnp.uint32, max(1, x.size))[: x.size].reshape(x.shape)
         salt = self._seed * jnp.uint32(0x9E3779B9) + jnp.uint32(next(self._operations) * 0x85EBCA6B % 2**32)
-        mixed = jax.lax.bitcast_convert_type(_mix(_mix(bits ^ salt) + index), jnp.int32)
+        mixed = jax.lax.bitcast_convert_type(_mix(bits ^ salt ^ (index * jnp.uint32(0x27D4EB2F))), jnp.int32)
         uniform = mixed.astype(jnp.float32) / 2.0**31  # in [-1, 1]
         error = ((uniform + jnp.sign(uniform)) / 2).astype(precision.dtype)  # large enough to change x
         return x * (1 + _ROUNDINGS * float(precision.eps) / 2 * error)

@@ -7,6 +7,7 @@ rounding error. The entry passes if its error is not larger than the tolerance p
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -66,39 +67,82 @@ def _reevaluate_block(
     spec = comparisons.spec
     errors = relative_error(np.abs(comparison.result - comparison.expected), comparison.scale)
     points, columns = _choose_entries(spec, comparison, errors)
-    retry = _make_retry(spec, native, block, comparison, points, columns)
     # A derivative may cross zero at a point. Its typical size is its root mean square over the points, or
     # over the outputs if there is only one point.
     sizes = np.broadcast_to(comparison.scale, comparison.expected.shape)
     axes = (0, 1) if len(sizes) == 1 and sizes.ndim > 1 else 0
     typical = np.sqrt(np.mean(sizes**2, axis=axes, keepdims=True))[0][..., columns]
-    noise, natural_size = _estimate_rounding_errors(retry)
+    retry = _make_retry(spec, native, block, comparison, points, columns)
+    natural_size = _natural_size(retry)
+    judged = _judge(retry, typical, natural_size, np.zeros(()))
+    unexplained = np.asarray(~judged.passes.reshape(len(points), -1).all(axis=1))
+    if unexplained.any():  # by the rounding errors of the values
+        rows = _choose_failed(unexplained, unexplained.astype(float), len(points))
+        retry = _make_retry(spec, native, block, comparison, points[rows], columns)
+        natural_size = np.broadcast_to(natural_size, judged.passes.shape)[rows]
+        judged.replace(rows, _judge(retry, typical, natural_size, _estimate_rounding_errors(retry)))
+    point_is_wrong, point_errors = np.zeros(len(errors), bool), np.zeros(len(errors))
+    point_is_wrong[points] = judged.is_wrong.reshape(len(points), -1).max(axis=1)
+    point_errors[points] = judged.error.reshape(len(points), -1).max(axis=1)
+    comparisons.allowed = max(comparisons.allowed, float(judged.allowed.max()))
+    comparisons.record_errors(block, point_errors, point_is_wrong)
+    # Judge the failed entries that were not reevaluated.
+    failed_before = errors[points[:, None], ..., columns] > spec.tolerance
+    excluded_share = judged.is_excluded.sum() / max(1, failed_before.sum())
+    errors[points[:, None], ..., columns] = 0.0
+    failed = errors > comparisons.allowed
+    comparisons.undecided_entries += int(judged.is_excluded.sum() + excluded_share * failed.sum())
+    if failed.any() and not excluded_share and not judged.is_hidden.any():
+        by_point = errors.reshape(len(errors), -1)
+        comparisons.record_errors(block, by_point.max(axis=1), failed.reshape(by_point.shape).max(axis=1))
+
+
+@dataclass
+class Judgment:
+    """The outcome for entries that were reevaluated, as arrays of the shape of the entries."""
+
+    passes: np.ndarray  # whether rounding errors explain the error of the entry
+    is_wrong: np.ndarray
+    is_excluded: np.ndarray  # whether rounding errors are so large that the entry proves nothing
+    is_hidden: np.ndarray  # whether rounding errors exceed the largest tolerance
+    error: np.ndarray  # relative error; 0 if the entry is excluded
+    allowed: np.ndarray  # the relative error up to which the entry passes
+
+    def replace(self, rows: np.ndarray, other: "Judgment") -> None:
+        """Replace the outcome of the entries in the given rows that do not pass by that of `other`."""
+        undecided = ~self.passes[rows]
+        for field in fields(self):
+            mine, new = getattr(self, field.name), getattr(other, field.name)
+            mine[rows] = np.where(undecided, new, mine[rows])
+
+
+def _judge(retry: Retry, typical: np.ndarray, natural_size: np.ndarray, noise: np.ndarray) -> Judgment:
+    """Judge entries by their errors and by estimates of their rounding errors, of shape () or of the entries.
+
+    Args:
+        typical: the typical size of each entry, see `_reevaluate_block`.
+        natural_size: the result of `_natural_size`.
+    """
+    spec = retry.spec
     # The function's values may contain this rounding error, whatever the mode. Alone it excludes no entry.
     value_rounding = _ROUNDINGS_OF_VALUE * spec.roundoff * np.sqrt(spec.workload.terms) * natural_size
     most = min(spec.tolerance, spec.max_tolerance - spec.tolerance) * typical
     noise = np.maximum(noise, np.minimum(most, value_rounding))
     error, limit = np.abs(retry.got - retry.want), spec.tolerance * retry.size
-    is_hidden = noise > spec.max_tolerance * retry.size
+    is_hidden = np.broadcast_to(noise > spec.max_tolerance * retry.size, error.shape).copy()
     size = np.where(is_hidden, np.maximum(np.maximum(retry.size, typical), natural_size), retry.size)
-    passes, allowed = error <= limit, spec.tolerance + relative_error(noise, size)
-    is_coarse = ~(allowed <= spec.max_tolerance)
-    is_wrong = ~passes & ~(error <= limit + noise)
-    is_excluded = ~passes & ~is_wrong & is_coarse
-    point_is_wrong, point_errors = np.zeros(len(errors), bool), np.zeros(len(errors))
-    point_is_wrong[points] = is_wrong.reshape(len(is_wrong), -1).max(axis=1)
-    kept_errors = np.where(is_excluded, 0.0, relative_error(error, size))
-    point_errors[points] = kept_errors.reshape(len(error), -1).max(axis=1)
-    most_allowed = float(np.where(passes | is_excluded, spec.tolerance, allowed).max())
-    comparisons.allowed = max(comparisons.allowed, most_allowed)
-    comparisons.record_errors(block, point_errors, point_is_wrong)
-    # Judge the failed entries that were not reevaluated.
-    errors[points[:, None], ..., columns] = 0.0
-    failed = errors > comparisons.allowed
-    excluded_share = float(np.mean(is_excluded[~passes])) if (~passes).any() else 0.0
-    comparisons.undecided_entries += int(is_excluded.sum() + excluded_share * failed.sum())
-    if failed.any() and not excluded_share and not is_hidden.any():
-        by_point = errors.reshape(len(errors), -1)
-        comparisons.record_errors(block, by_point.max(axis=1), failed.reshape(by_point.shape).max(axis=1))
+    allowed = spec.tolerance + relative_error(noise, size)
+    is_right = error <= limit
+    is_wrong = ~is_right & ~(error <= limit + noise)
+    is_excluded = ~is_right & ~is_wrong & ~(allowed <= spec.max_tolerance)
+    return Judgment(
+        ~is_wrong & ~is_excluded,
+        is_wrong,
+        is_excluded,
+        is_hidden,
+        np.where(is_excluded, 0.0, relative_error(error, size)),
+        np.where(is_right | is_excluded, spec.tolerance, allowed),
+    )
 
 
 def _choose_entries(
@@ -118,17 +162,25 @@ def _choose_entries(
 
 
 def _choose_failed(failed: np.ndarray, errors: np.ndarray, most: int) -> np.ndarray:
-    """Return sorted indices of failed elements, at most `most`.
+    """Return sorted indices of failed elements, which have the largest errors, at most `most`.
 
     If more failed, half of the indices are those of the largest errors, and half are evenly spaced.
-    Otherwise, elements that passed are added up to a power of two, so that few programs are compiled.
+    Otherwise, elements that passed are added, so that few programs are compiled.
     """
     order, failures = np.argsort(-errors, kind="stable"), int(failed.sum())
     if failures <= most:
-        return np.sort(order[: min(most, 1 << (failures - 1).bit_length())])
+        return np.sort(order[: min(most, _round_up(failures))])
     worst, rest = order[: most // 2], np.sort(order[most // 2 : failures])
     spaced = np.linspace(0, len(rest) - 1, most - most // 2).astype(int)
     return np.sort(np.concatenate([worst, rest[spaced]]))
+
+
+def _round_up(count: int) -> int:
+    """Return the least of 16, 64, 256, ... that is not less than `count`."""
+    size = 16
+    while size < count:
+        size *= 4
+    return size
 
 
 def _make_retry(
@@ -155,34 +207,37 @@ def _make_retry(
     return Retry(spec, native, arrays, got, want, size, measure)
 
 
-def _estimate_rounding_errors(retry: Retry) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rounding error of each entry in the dtype of the case, and the result of `_natural_size`.
+def _estimate_rounding_errors(retry: Retry) -> np.ndarray:
+    """Return the rounding error of each entry in the dtype of the case, an array that broadcasts to them.
 
     The rounding error is three times the range of the entry among evaluations with random rounding errors. A
     rounding error relative to the size of the entry is at least the median of those of all entries. If the
-    function cannot be evaluated, both results are zero.
+    function cannot be evaluated, the result is zero.
     """
-    native, want, size = retry.native, retry.want, retry.size
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * retry.spec.roundoff
     try:
-        with evaluations.evaluation_context(native.dtype):
-            pairs = evaluations.with_rounding(native, retry.arrays, relative, generator, _EVALUATIONS)
+        with evaluations.evaluation_context(retry.native.dtype):
+            pairs = evaluations.with_rounding(retry.native, retry.arrays, relative, generator, _EVALUATIONS)
             rounded = np.array([retry.measure(*pair) for pair in pairs])
-            value = np.abs(evaluations.values(native, retry.arrays))
     except Exception:
-        return np.zeros((1,) * want.ndim), np.zeros((1,) * want.ndim)
+        return np.zeros(())
     noise = _RANGES * (rounded.max(axis=0) - rounded.min(axis=0))
-    noise = np.maximum(noise, size * min(1.0, float(np.median(relative_error(noise, size)))))
-    return noise, _natural_size(retry, value)
+    median = float(np.median(relative_error(noise, retry.size)))
+    return np.maximum(noise, retry.size * min(1.0, median))
 
 
-def _natural_size(retry: Retry, value: np.ndarray) -> np.ndarray:
-    """Return an estimate of the magnitude of each entry from the values |f(x)| and the inputs x.
+def _natural_size(retry: Retry) -> np.ndarray:
+    """Return an estimate of the magnitude of each entry from the values f(x) and the inputs x.
 
     The estimate is |f(x)| / |x| for a derivative, a power of this ratio for a reduction of higher degree, and
-    |f(x)| for a value or the product of a derivative and x. `value` has the shape (points, outputs), and the
-    result broadcasts to the shape of the entries.
+    |f(x)| for a value or the product of a derivative and x. The result broadcasts to the shape of the
+    entries. It is zero if the function cannot be evaluated.
     """
+    try:
+        with evaluations.evaluation_context(retry.native.dtype):
+            value = np.abs(evaluations.values(retry.native, retry.arrays))
+    except Exception:
+        return np.zeros((1,) * retry.want.ndim)
     spec, shape = retry.spec, retry.want.shape
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
     is_along_point = spec.case.ad_mode.is_value or spec.reduction.along_point or spec.case.target == "hvp"
