@@ -153,6 +153,9 @@ def main() -> int:
         "built-in": lambda: check_results("built-in", cases.built_in_cases(), seen),
         "right": check_right_functions,
     }
+    if unknown := [name for name in sys.argv[1:] if name not in parts]:
+        print(f"unknown part {unknown[0]!r}: choose from {', '.join(parts)}", file=sys.stderr)
+        return 2
     rows: list[Row] = []
     for name in sys.argv[1:] or parts:
         began, before = time.monotonic(), len(rows)
