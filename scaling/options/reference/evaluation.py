@@ -26,6 +26,7 @@ Arrays = Mapping[str, np.ndarray]
 ArrayFunction = Callable[[Any], jax.Array]
 
 _MOST_ELEMENTS = 2**22  # of the largest intermediate result of a call, for all of its points and seeds
+_LEAST_RATIO = 8  # of inputs to outputs of a function whose Jacobian is computed by rows
 
 
 @dataclass(frozen=True)
@@ -100,6 +101,15 @@ def gram_times_vector(evaluation: Evaluation, arrays: Arrays, vector: np.ndarray
 def jacobian(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
     """Return the Jacobian at each point, an array of shape (points, outputs, inputs)."""
     return jacobian_columns(evaluation, arrays, np.arange(count_inputs(evaluation, arrays)))
+
+
+def jacobian_in_few_passes(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
+    """Return the result of `jacobian`, computed by rows if the function has far fewer outputs than inputs."""
+    outputs = jax.eval_shape(_jitted(evaluation, "values"), *_cast(evaluation, arrays)).shape[1]
+    has_few_rows = _LEAST_RATIO * outputs <= count_inputs(evaluation, arrays)
+    if has_few_rows and is_defined(evaluation, arrays, "rows"):
+        return jacobian_rows(evaluation, arrays, np.arange(outputs))
+    return jacobian(evaluation, arrays)
 
 
 def count_inputs(evaluation: Evaluation, arrays: Arrays) -> int:

@@ -20,9 +20,12 @@ from scaling.options.reference.computed_reference import native_evaluation
 from scaling.options.reference.evaluation import Evaluation
 
 _EVALUATIONS = 16
+_FEW_EVALUATIONS = 4  # of functions whose Jacobians have more than _LARGE entries at the points
+_LARGE = 2**24
+_RATIO_OF_RANGES = 1.7  # the expected range of 16 normal samples over that of 4
 _PERTURBATION_ROUNDINGS = 2  # the change of the inputs in each evaluation, in unit roundoffs
 _ROUNDINGS_OF_VALUE = 64  # the unit roundoffs of a value that its derivative may contain as an error
-_RANGES = 3  # the multiple of the range of an entry that rounding explains
+_RANGES = 3  # the multiple of the range of an entry among 16 evaluations that rounding explains
 _MOST_COLUMNS = 32  # the most columns of a block that are reevaluated
 _LEAST_POINTS = 8  # the number of failed points of a block that are always reevaluated
 _MOST_ENTRIES = 2**18  # the most entries at the reevaluated points, if there are more points
@@ -215,13 +218,16 @@ def _estimate_rounding_errors(retry: Retry) -> np.ndarray:
     function cannot be evaluated, the result is zero.
     """
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * retry.spec.roundoff
+    sizes = retry.spec.sizes
+    is_large = len(retry.want) * sizes.values * sizes.inputs > _LARGE
+    count, ranges = (_FEW_EVALUATIONS, _RATIO_OF_RANGES * _RANGES) if is_large else (_EVALUATIONS, _RANGES)
     try:
         with evaluations.evaluation_context(retry.native.dtype):
-            pairs = evaluations.with_rounding(retry.native, retry.arrays, relative, generator, _EVALUATIONS)
+            pairs = evaluations.with_rounding(retry.native, retry.arrays, relative, generator, count)
             rounded = np.array([retry.measure(*pair) for pair in pairs])
     except Exception:
         return np.zeros(())
-    noise = _RANGES * (rounded.max(axis=0) - rounded.min(axis=0))
+    noise = ranges * (rounded.max(axis=0) - rounded.min(axis=0))
     median = float(np.median(relative_error(noise, retry.size)))
     return np.maximum(noise, retry.size * min(1.0, median))
 
@@ -260,7 +266,7 @@ def _expected_result(
         if spec.reduction.sums_outputs:
             evaluation = evaluations.with_summed_outputs(evaluation)
         return evaluations.jacobian_columns(evaluation, arrays, columns)
-    J = evaluations.jacobian(evaluation, arrays)
+    J = evaluations.jacobian_in_few_passes(evaluation, arrays)
     if spec.sizes.summed and spec.workload.reduce is not None:
         J = J.sum(axis=1, keepdims=True)
     return reduce_reference(spec, Jacobians(J), None, arrays)[0]
@@ -272,5 +278,5 @@ def _expected_sum(spec: ReferenceSpec, evaluation: Evaluation, arrays: Arrays) -
     The factor scales the rounding error, which grows with the square root of the number of terms.
     """
     summed = evaluations.with_summed_outputs(evaluation)
-    by_point = evaluations.jacobian_columns(summed, arrays, np.arange(spec.sizes.inputs))[:, 0]
+    by_point = evaluations.jacobian_in_few_passes(summed, arrays)[:, 0]
     return np.asarray(by_point.sum(axis=0, keepdims=True) * np.sqrt(spec.case.points / len(by_point)))
