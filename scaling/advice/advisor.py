@@ -310,10 +310,10 @@ def _require_devices(devices: Sequence[Any], hardware: Hardware | None, platform
 
 
 def _rank(advice: Advice, case: Case) -> tuple[Any, ...]:
-    """Return a sort key that orders candidates by time, number of devices and number of options.
+    """Return the sort key of a candidate case: its time, number of devices and number of options.
 
-    If any candidate was measured, measured candidates are before all others. If none was measured, candidates
-    whose prediction may be wrong are after all others. Candidates without a time are last.
+    If any candidate was measured, measured candidates sort before predicted ones. Otherwise candidates that
+    `advice.reason` doubts sort after the others. Candidates without a time sort last.
     """
     seconds, options = advice.seconds(case), (case.chunk, case.block, case.forward)
     is_doubtful = case not in advice.records and (bool(advice.records) or advice.reason(case) is not None)

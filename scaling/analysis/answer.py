@@ -441,9 +441,10 @@ def _describe_defects(findings: Findings) -> list[str]:
 
 
 def summarize(findings: Findings) -> list[str]:
-    """Return sentences on the fastest modes, and on results that the tables of the report do not show.
+    """Return the sentences that `scaling report` prints below its tables.
 
-    If no record has a time, return all sentences of `answer_sentences`.
+    They name the fastest modes and the results that are in no table. If no record has a time, return all
+    sentences of `answer_sentences`.
     """
     if not any(record.status == "ok" for record in findings.records):
         return answer_sentences(findings)

@@ -113,7 +113,7 @@ def write_csv_table(table: ExportTable, file: TextIO) -> None:
 
 
 def export_tables(findings: Findings) -> list[ExportTable]:
-    """Return the tables of records, curves, samples and laws, and the table of plans if there is a plan."""
+    """Return the tables of records, scaling curves, samples, fitted laws, and plans if there are any."""
     tables = [record_table(findings), curve_table(findings), sample_table(findings), law_table(findings)]
     return [*tables, plan_table(findings)] if findings.forecasts else tables
 

@@ -36,7 +36,7 @@ class PredictedPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class PredictedCurve:
-    """A predicted strong or weak scaling curve: planned cases that differ only in the device count."""
+    """A strong or weak scaling curve predicted by a plan: times against the number of devices."""
 
     name: str
     case: Case  # the case on the smallest device count, without its mesh

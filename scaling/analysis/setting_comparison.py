@@ -16,7 +16,7 @@ OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
 @dataclass(frozen=True)
 class SettingComparison:
-    """A comparison of two or more timings of one program that differ only in given fields, such as "mesh"."""
+    """A comparison of the times of two or more cases that differ only in given fields, such as "mesh"."""
 
     case: Case  # the case without the compared fields
     environment: str

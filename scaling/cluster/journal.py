@@ -1,4 +1,4 @@
-"""Journals of submitted tasks: write and read the events of a task as JSON lines, one file per run."""
+"""Read and write the journals of submitted tasks: the events of each run of a task, one JSON line each."""
 
 import contextlib
 import dataclasses

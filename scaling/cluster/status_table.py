@@ -1,4 +1,4 @@
-"""The table of tasks in `scaling status`: one row per running or failed task, shared rows for others."""
+"""Table of tasks in `scaling status`: a row for each running or failed task, one for the others in a state."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

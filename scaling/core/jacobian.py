@@ -223,8 +223,8 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
     """Return the sum of a function over a range of seeds, computed one chunk at a time.
 
-    `sum_of` maps an array of seed indices to the sum of the function over these seeds. The sums of several
-    chunks are added in float32 or float64.
+    `sum_of` maps an array of seed indices to the sum over these seeds. The sums of the chunks are added in
+    float64 if `sum_of` returns float64, otherwise in float32.
     """
     if seeds.is_one_chunk:
         return sum_of(seeds.numbers)

@@ -63,10 +63,10 @@ class Card(NamedTuple):
 
 
 def describe_certainty(row: FastestMethod) -> str:
-    """Return how certain the fastest method is, as text: 'sure', or 'not sure: ' followed by reasons.
+    """Return text that says how certain it is that a method is the fastest.
 
-    Other texts state that there is no runner-up, that the runner-up is not significantly slower, or that the
-    time cannot be distinguished from that of an empty call.
+    The text is 'sure' or 'not sure: ' with the reasons. It is another one if no other method was measured, if
+    the runner-up is not significantly slower, or if an empty call takes as long.
     """
     if row.empty:
         return f"not distinguishable from an empty call ({format_duration(dispatch_floor(row.first))})"

@@ -173,7 +173,7 @@ def _wall_seconds(record: Record) -> float:
 
 
 def describe_provenance(findings: Findings) -> list[str]:
-    """Return sentences on the environments, the command that repeats the study, and the lint verdict."""
+    """Return sentences on the environments, the command that repeats the study, and what `lint` found."""
     return [
         *(_describe_environment(findings, digest) for digest in findings.environments),
         f"Study: {findings.name}; {count_of(len(findings.records), 'record')}. Command to repeat it: "

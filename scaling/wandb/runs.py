@@ -28,7 +28,7 @@ _NO_METHOD = Method("jacfwd", "vmap")._asdict() | {"mesh": None}
 
 
 def make_plots(found: Findings) -> list[Plot]:
-    """Return all line plots of a study, those with the most lines first. Metric names are unique."""
+    """Return the line plots of a study, each with its own metric name, those with the most curves first."""
     used: Counter[str] = Counter()
     plots = []
     for plot in (*_plots_over_devices(found.curves), *_plots_against_size(found.size_sweeps)):

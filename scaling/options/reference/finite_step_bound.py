@@ -96,7 +96,7 @@ def _evaluate_reference(spec: ReferenceSpec, arrays: Arrays) -> Reference:
 
 
 def _value_magnitude(spec: ReferenceSpec, arrays: Arrays) -> np.ndarray:
-    """Return the largest magnitude of the terms whose sum is a value, an array of shape (points,)."""
+    """Return the largest magnitude of the terms that add up to f(x) at each point, of shape (points,)."""
     reference, reduction = _evaluate_reference(spec, arrays), spec.workload.reduction
     magnitude = _output_magnitude(spec, reference.value)
     if spec.sizes.summed and not reduction.sums_points:  # the value is the sum over all points
@@ -133,10 +133,10 @@ def _shifted_element(
 def _largest_slope_and_curvature(
     spec: ReferenceSpec, x: np.ndarray, values_at: ValuesAtShift, step: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the slope and the curvature of the function for a shift of x, two arrays of shape (points,).
+    """Return the magnitudes of the first and second derivative of f along a shift of x, two (points,) arrays.
 
-    They are the magnitudes of the first and second derivatives, computed by central differences in float64
-    with steps relative to x. Of the magnitudes at both ends of the interval `step`, the larger is returned.
+    They are computed by central differences in float64, with an increment relative to x, at the shifts 0 and
+    `step`. The larger of the two magnitudes is returned.
     """
     slope = curvature = np.zeros(())
     for end in (0.0, step):

@@ -171,7 +171,7 @@ def write_figures(
 
 
 def _renumber_clip_paths(svg: str) -> str:
-    """Return an SVG text with clip paths renumbered from 0, independently of the figures converted before."""
+    """Return an SVG whose clip paths are renumbered from 0, so that equal figures give equal files."""
     names: dict[str, int] = {}
     return _CLIP.sub(lambda match: f"{match[1]}clip{names.setdefault(match[2], len(names))}", svg)
 

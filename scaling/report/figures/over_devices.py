@@ -118,7 +118,10 @@ def _draw_seconds(
 
 
 def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
-    """Return a row of data for each device count of each curve. Ratios with a wide interval are None."""
+    """Return a row of data for each device count of each curve.
+
+    A speed-up or efficiency whose interval is too wide to be determined is None.
+    """
     rows = []
     for curve in curves:
         for point, timing in zip(curve.points, curve.timings, strict=True):
