@@ -1,4 +1,4 @@
-"""Table of tasks in `scaling status`: a row for each running or failed task, one for the others in a state."""
+"""Table of tasks in `scaling status`: a row for each running or failed task, one for others in a state."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
