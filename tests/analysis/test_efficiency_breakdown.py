@@ -3,7 +3,7 @@
 import pytest
 
 from scaling.analysis import curves
-from scaling.analysis.baselines import EfficiencyBreakdown, count_refused, efficiency_breakdowns
+from scaling.analysis.baselines import EfficiencyBreakdown, count_omitted, efficiency_breakdowns
 from scaling.analysis.timings import pool_processes
 
 STEADY = 9  # samples
@@ -105,7 +105,7 @@ def test_breakdown_is_rejected_if_an_empty_call_takes_longer_than_the_case(break
     ]
     assert [breakdown.devices for breakdown in breakdowns_of(times)] == [2]
     records = [make_record(devices=d, points=12, seconds=[s] * STEADY, **fields) for d, s, fields in times]
-    assert [count_refused(curve) for curve in curves.scaling_curves(pool_processes(records))] == [1]
+    assert [count_omitted(curve) for curve in curves.scaling_curves(pool_processes(records))] == [1]
 
 
 def test_curve_without_one_device_has_no_breakdown(breakdowns_of):
