@@ -23,6 +23,7 @@ SMALL = [
 FEW = ["replicates=1"]  # one pair of processes in a comparison
 NO_PEAKS = ["study.ceilings=false"]  # does not measure the peaks of the machine
 PLANNED = ['where=\'workload in ["poisson", "linear"] and mode == "jacrev"\'']  # some cases of the plan
+SMALLEST = ["where='workload == \"poisson\"'"]  # some cases of the study of the figure
 SUBMITTED = ["where='workload == \"linear\" and points > 8'"]  # some cases of the study for Slurm
 
 
@@ -65,6 +66,7 @@ def test_a_command_of_the_readme_succeeds(command, readme_folder, scaling_comman
     if is_run:
         arguments += SMALL + (FEW if any(argument.startswith("versus=") for argument in arguments) else [])
         arguments += NO_PEAKS if "study=linear" in arguments else []
+        arguments += SMALLEST if "study=speedup" in arguments else []
         arguments += ["wait=true", *SUBMITTED] if tier_of(command) == "slurm" else []
     done = scaling_command(arguments, cwd=readme_folder, fresh=True)
     expected = (0, 1) if arguments[0] == "compare" else (0,)  # a difference may appear by chance
