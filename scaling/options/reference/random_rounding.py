@@ -58,7 +58,7 @@ class _Interpreter:
     def _evaluate_equation(self, equation: Any, operands: list[Any]) -> list[Any]:
         name = equation.primitive.name
         if name in _CONTROL_FLOW:
-            return _CONTROL_FLOW[name](self, equation.params, operands)
+            return _CONTROL_FLOW[name](self, equation, operands)
         if (called := _called_jaxpr(equation)) is not None:
             return self.evaluate(called, operands)
         results = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
@@ -108,13 +108,19 @@ def _shapes(atoms: Sequence[Any]) -> list[tuple[int, ...]]:
     return [atom.aval.shape for atom in atoms]
 
 
-def _scan(interpreter: _Interpreter, params: dict[str, Any], operands: list[Any]) -> list[Any]:
-    first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
-    constants, body = operands[:first], interpreter.as_function(params["jaxpr"])
+def _scan(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:
+    params, body = equation.params, interpreter.as_function(equation.params["jaxpr"])
+    inner = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
+    # The arrays that are scanned over have one axis more than their elements. The other operands are the
+    # constants and the carry. Their numbers are in `params` under names that depend on the version of JAX.
+    count = len(equation.outvars) - _scanned(equation.outvars, inner.outvars)  # of the carry
+    last = len(operands) - _scanned(equation.invars, inner.invars)
+    first = last - count
+    constants = operands[:first]
 
     def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
         results = body(*constants, *carry, *x)
-        return results[: params["num_carry"]], results[params["num_carry"] :]
+        return results[:count], results[count:]
 
     carry, stacked = jax.lax.scan(
         step, operands[first:last], operands[last:], params["length"], params["reverse"]
@@ -122,11 +128,16 @@ def _scan(interpreter: _Interpreter, params: dict[str, Any], operands: list[Any]
     return [*carry, *stacked]
 
 
-def _while(interpreter: _Interpreter, params: dict[str, Any], operands: list[Any]) -> list[Any]:
+def _scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+    return sum(a.aval.ndim > b.aval.ndim for a, b in zip(outer, inner, strict=True))
+
+
+def _while(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:
     """Evaluate a loop with rounding errors, for as many iterations as the loop has without them.
 
     With rounding errors, the loop itself may not converge.
     """
+    params = equation.params
     first = params["cond_nconsts"]
     last = first + params["body_nconsts"]
     of_condition, of_body, start = operands[:first], operands[first:last], operands[last:]
@@ -140,12 +151,12 @@ def _while(interpreter: _Interpreter, params: dict[str, Any], operands: list[Any
     return rounded
 
 
-def _cond(interpreter: _Interpreter, params: dict[str, Any], operands: list[Any]) -> list[Any]:
-    branches = [interpreter.as_function(branch) for branch in params["branches"]]
+def _cond(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:
+    branches = [interpreter.as_function(branch) for branch in equation.params["branches"]]
     return jax.lax.switch(operands[0], branches, *operands[1:])
 
 
-_CONTROL_FLOW: dict[str, Callable[[_Interpreter, dict[str, Any], list[Any]], list[Any]]] = {
+_CONTROL_FLOW: dict[str, Callable[[_Interpreter, Any, list[Any]], list[Any]]] = {
     "scan": _scan,
     "while": _while,
     "cond": _cond,
