@@ -244,8 +244,8 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         os.replace(temporary, path)
     except OSError as error:
-        if error.filename2 is None and error.filename is not None:
-            error.filename = str(path)  # not the name of the temporary file
+        if error.filename == str(temporary):
+            error.filename = str(path)
         raise
     finally:
         temporary.unlink(missing_ok=True)

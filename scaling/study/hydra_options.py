@@ -53,10 +53,9 @@ def check(words: Sequence[str], fields: Sequence[str]) -> None:
             raise _unknown_option(word, fields, options)
     given, overrides = parser.parse_known_args(list(words))
     for word in overrides:
-        if word.startswith("~") and not word.startswith(("~study.", "~hydra")):
-            name = word[1:].partition("=")[0]
-            raise Refusal(f"{word} removes a key that every study needs: omit it, or write {name}=VALUE")
         name = word.lstrip("+~").partition("=")[0]
+        if word.startswith("~") and not word.startswith(("~study.", "~hydra")):
+            raise Refusal(f"{word} removes a key that every study needs: omit it, or write {name}=VALUE")
         if name.startswith("hydra.") and name.split(".")[1] not in _HYDRA_KEYS:
             raise Refusal(
                 f"{name} has no effect: results=PATH names the folder, and --multirun runs several studies"

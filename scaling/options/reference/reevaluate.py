@@ -104,12 +104,16 @@ def _reevaluate_block(
 class Judgment:
     """The outcome for entries that were reevaluated, as arrays of the shape of the entries."""
 
-    passes: np.ndarray  # whether rounding errors explain the error of the entry
-    is_wrong: np.ndarray
+    is_wrong: np.ndarray  # whether rounding errors do not explain the error of the entry
     is_excluded: np.ndarray  # whether rounding errors are so large that the entry proves nothing
     is_hidden: np.ndarray  # whether rounding errors exceed the largest tolerance
     error: np.ndarray  # relative error; 0 if the entry is excluded
     allowed: np.ndarray  # the relative error up to which the entry passes
+
+    @property
+    def passes(self) -> np.ndarray:
+        """Return whether each entry is neither wrong nor excluded."""
+        return ~self.is_wrong & ~self.is_excluded
 
     def replace(self, rows: np.ndarray, other: "Judgment") -> None:
         """Replace the outcome of the entries in the given rows that do not pass by that of `other`."""
@@ -139,7 +143,6 @@ def _judge(retry: Retry, typical: np.ndarray, natural_size: np.ndarray, noise: n
     is_wrong = ~is_right & ~(error <= limit + noise)
     is_excluded = ~is_right & ~is_wrong & ~(allowed <= spec.max_tolerance)
     return Judgment(
-        ~is_wrong & ~is_excluded,
         is_wrong,
         is_excluded,
         is_hidden,
@@ -167,7 +170,7 @@ def _choose_entries(
 def _choose_failed(failed: np.ndarray, errors: np.ndarray, most: int) -> np.ndarray:
     """Return sorted indices of failed elements, which have the largest errors, at most `most`.
 
-    If more failed, half of the indices are those of the largest errors, and half are evenly spaced.
+    If more failed, half of the indices have the largest errors, and half are evenly spaced.
     Otherwise, elements that passed are added, so that few programs are compiled.
     """
     order, failures = np.argsort(-errors, kind="stable"), int(failed.sum())
