@@ -208,7 +208,7 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
     program was not measured on one device, or takes no longer there than an empty call.
 
     Args:
-        peaks: the timings of machine peaks, of which those of the all-reduce are used.
+        peaks: the timings of machine peaks. Only the all-reduce is used.
     """
     if curve.timings[0].case.devices > 1 or _is_floor_bound(curve.timings[0]):
         return ()

@@ -270,7 +270,7 @@ def _describe_blocks(row: ComparedCase) -> str:
 
 
 def format_markdown(comparison: FolderComparison) -> str:
-    """Return a comparison as Markdown for a pull request: summary, table of changed cases, and remarks."""
+    """Return a comparison as Markdown for a pull request: summary, table of cases, and remarks."""
     *remarks, summary = map(_escape_cell, comparison_lines(comparison))
     cells = ([_escape_cell(text) for text in row] for row in comparison_rows(comparison, _MOST_ROWS))
     table = "\n".join(f"| {' | '.join(line)} |" for line in (COLUMNS, ["---"] * len(COLUMNS), *cells))

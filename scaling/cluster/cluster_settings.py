@@ -92,7 +92,7 @@ def from_config(config: Any) -> ClusterSettings:
 
 
 def _parse_field(key: str, value: Any) -> Any:
-    """Return the parsed value of a field. None stands for the default. Raise `Refusal` if it is invalid."""
+    """Return the parsed value of a field. None gives the default. Raise `Refusal` if it is invalid."""
     choices = {"platform": PLATFORMS, "gpu_option": (None, *GPU_OPTIONS)}.get(key)
     if choices and value not in choices:
         raise unknown_name(f"cluster.{key}", value, [choice for choice in choices if choice])

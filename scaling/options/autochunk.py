@@ -24,7 +24,7 @@ DEVICE, HOST = "device", "host"
 class BlockSizes:
     """The numbers of points and seeds that a device computes at a time, and where its arrays are stored.
 
-    `block` is the number of points and `chunk` the number of seeds. None stands for all points or seeds of
+    `block` is the number of points and `chunk` the number of seeds. None means all points or seeds of
     the device. `storage` is the memory that contains the inputs and the result: "device" or "host".
     """
 
