@@ -109,7 +109,7 @@ def test_legend_button_toggles_the_isolation_of_a_mode_in_all_figures(page):
     page.eval(f"{button}.focus()")
     page.press("Enter")
     page.eval("new Promise(done => setTimeout(done, 300))")
-    for figure in ("devices", "size", "memory"):
+    for figure in ("devices", "size"):
         dimmed, kept = count_dimmed(page, figure)
         assert dimmed > kept > 0, figure
     assert page.eval(f"{button}.getAttribute('aria-pressed')") == "true"
