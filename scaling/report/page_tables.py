@@ -1,11 +1,11 @@
 """Collapsed tables of the report: measured and failed cases, lint, plans, scaling laws, sparsity, machine."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaling.analysis import lint, published_results
 from scaling.analysis.baselines import Baseline, EfficiencyBreakdown
-from scaling.analysis.cases import family_name, method_of, relative_to
+from scaling.analysis.cases import family_name, group_by, method_of, relative_to
 from scaling.analysis.curves import Curve, CurvePoint, format_relative
 from scaling.analysis.dataframe import environment_columns
 from scaling.analysis.estimate_text import format_exponent, format_percentage, format_ratio, format_share
@@ -35,7 +35,6 @@ from scaling.core.formatting import (
     format_duration,
     format_interval,
     format_number,
-    list_first,
 )
 from scaling.core.record import COMPILING_STAGES, REASONS, Record
 from scaling.options import machine_peaks
@@ -401,16 +400,22 @@ def environment_table(findings: Findings) -> Table:
     facts: dict[str, dict[str, str]] = {}
     for digest in findings.environments:
         records = [record for record in findings.records if record.setting == digest]
-        values: dict[str, dict[str, None]] = {}
-        for name, value in (fact for record in records for fact in environment_columns(record.environment)):
-            if value and name != "load":
-                values.setdefault(name, {})[value] = None
-        started = sorted(record.started_at for record in records if record.started_at)
-        if started:
-            values |= {"first case started": {started[0]: None}, "last case started": {started[-1]: None}}
-        values["records"] = {str(len(records)): None}
-        for name, known in values.items():
-            cells = facts.setdefault(name, dict.fromkeys(findings.environments, ""))
-            cells[digest] = list_first(list(known), _MAX_VALUES)
+        for name, values in _environment_facts(records).items():
+            facts.setdefault(name, dict.fromkeys(findings.environments, ""))[digest] = _join_first(values)
     rows = ({"environment": name} | values for name, values in facts.items())
     return make_table("environments", "Where it was measured", "", rows)
+
+
+def _environment_facts(records: Sequence[Record]) -> dict[str, list[str]]:
+    cells = (cell for record in records for cell in environment_columns(record.environment))
+    known = group_by((cell for cell in cells if cell[1] and cell[0] != "load"), lambda cell: cell[0])
+    facts = {name: list(dict.fromkeys(value for _, value in same)) for name, same in known.items()}
+    facts["records"] = [str(len(records))]
+    if started := sorted(record.started_at for record in records if record.started_at):
+        facts |= {"first case started": [started[0]], "last case started": [started[-1]]}
+    return facts
+
+
+def _join_first(values: Sequence[str]) -> str:
+    more = len(values) - _MAX_VALUES
+    return "; ".join(values[:_MAX_VALUES]) + (f"; and {count_of(more, 'other')}" if more > 0 else "")

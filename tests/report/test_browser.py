@@ -49,7 +49,7 @@ def test_page_and_its_columns_are_never_wider_than_its_window(browser, index, wi
     assert browser.eval("document.documentElement.scrollWidth") == width
     ground = browser.eval("getComputedStyle(document.body).backgroundColor")
     assert ground == ("rgb(22, 24, 28)" if dark else "rgb(255, 255, 255)")
-    assert wait_for_panels(browser) > 40 and browser.problems == []
+    assert wait_for_panels(browser) > 30 and browser.problems == []
     assert (
         browser.eval(
             "[...document.querySelectorAll('.chart svg')].every(each => each.clientWidth <= innerWidth)"
