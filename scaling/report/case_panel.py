@@ -5,8 +5,8 @@ from typing import Any
 
 from scaling.core.formatting import count_of, format_bytes, format_duration
 from scaling.core.record import STAGES, Record
-from scaling.report.figures import marks
-from scaling.report.figures.theme import BLUE, VERMILION
+from scaling.report.figures.marks import Spec
+from scaling.report.figures.theme import BLUE, SHAPES, VERMILION
 
 MOST_SAMPLES = 40_000  # per page; if there are more, only every n-th sample is plotted
 _RANGES = (
@@ -66,19 +66,19 @@ def _disturbed_samples(record: Record, step: int) -> list[int]:
     return [at for at, turn in enumerate(drawn) if turn in turns]
 
 
-def samples_spec() -> marks.Spec:
+def samples_spec() -> Spec:
     """Return a Vega-Lite specification without data that plots the time samples in a detail panel.
 
     The script page.js inserts the samples of the selected case.
     """
     colour = {"field": "line", "type": "nominal", "scale": {"range": [BLUE, VERMILION]}}
-    cross, circle = marks.SHAPES["cross"], marks.SHAPES["circle"]
+    cross, circle = SHAPES["cross"], SHAPES["circle"]
     shape = {"condition": {"test": "datum.marked", "value": cross}, "value": circle}
-    x: marks.Spec = {
+    x: Spec = {
         "field": "number", "type": "quantitative", "title": "sample, process after process (cross: marked)",
         "axis": {"tickMinStep": 1, "format": "d"}, "scale": {"nice": False},
     }  # fmt: skip
-    y: marks.Spec = {
+    y: Spec = {
         "field": "seconds", "type": "quantitative", "title": "time", "scale": {"zero": False},
         "axis": {"labelExpr": "format(datum.value, '~s') + 's'"},
     }  # fmt: skip

@@ -92,11 +92,12 @@ def _describe_samples(ok: Sequence[Record]) -> str:
     stops = Counter(_STOP_REASONS.get(str(r.stop_reason), "for an unrecorded reason") for r in ok)
     batch = max(record.calls_per_sample or 1 for record in ok)
     ended = "; ".join(f"{why} ({count} times)" for why, count in stops.most_common())
+    samples = [len(record.seconds) for record in ok]
     return (
         "A sample is the time of one call until all outputs are ready, in the slowest process; of short "
-        f"calls it is the mean of up to {batch}. After tracing, compiling, a first call and a warm-up, which are "
-        f"recorded separately, each process took {_format_range((len(r.seconds) for r in ok), 'sample')}, "
-        f"{sum(len(r.seconds) for r in ok)} in total; all of them are used. Each case has "
+        f"calls it is the mean of up to {batch}. After tracing, compiling, a first call and a warm-up, which "
+        f"are recorded separately, each process took {_format_range(samples, 'sample')}, "
+        f"{sum(samples)} in total; all of them are used. Each case has "
         f"{_format_range(processes.values(), 'process')} in each environment. Sampling ended {ended}."
     )
 
