@@ -96,7 +96,7 @@ def measured_table(findings: Findings) -> Table:
         case, baseline, points = timing.case, baselines[id(timing)], findings.points_of(timing)
         against_jit = next((point.against_jit for point in points.values()), None)
         by_hand, bound = baseline.by_hand, baseline.bound
-        compiled = eager.get(_key_without_jit(timing)) if case.jit else None
+        without_jit = eager.get(_key_without_jit(timing)) if case.jit else None
         return {
             "case": label(case),
             "time": format_time(timing),
@@ -110,7 +110,7 @@ def measured_table(findings: Findings) -> Table:
             "of the roof": bound and f"{format_percentage(bound.fraction)}: {bound.name}",
             "memory": _format_megabytes(memory_of(timing)),
             "first call": _format_seconds(first_call_seconds(timing)),
-            "remarks": _describe_remarks(findings, timing, compiled, overlaps.get(id(timing))),
+            "remarks": _describe_remarks(findings, timing, without_jit, overlaps.get(id(timing))),
         }
 
     anchors = [case_anchor(timing) for timing in timings]
