@@ -1,4 +1,4 @@
-"""Ratios of times to handwritten derivatives, machine peaks and JAX; rooflines; causes of lost efficiency.
+"""Ratios of times to handwritten derivatives, machine peaks and JAX; causes of lost efficiency.
 
 Only times in the same environment and on the same device count are compared. Operations are counted in the
 traced program. The memory traffic includes only the inputs and the result, so that the fraction of the peak
@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaling.analysis.cases import Method, family_key, group_by, method_of, problem_size
+from scaling.analysis.cases import group_by
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, time_ratio
-from scaling.core.case import CEILING, Case, problem
+from scaling.core.case import CEILING, problem
 from scaling.core.environment import OF_THE_CASE
 from scaling.options import machine_peaks
 
@@ -136,60 +136,6 @@ def _machine_key(timing: Timing) -> tuple:
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices
 
 
-class RooflinePoint(NamedTuple):
-    """One program in a roofline plot: its arithmetic intensity and its rate."""
-
-    timing: Timing
-    intensity: float  # operations per compulsory byte
-    rate: float  # operations per second
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """The data of a roofline plot: timings of one function on one device count, and the measured peaks."""
-
-    case: Case  # the case with the largest size
-    environment: str
-    honest: bool  # whether each CPU device had its own core
-    memory: float  # bytes per second of the fastest copy
-    arithmetic: float  # operations per second of the fastest matrix product
-    points: Mapping[Method, tuple[RooflinePoint, ...]]  # in ascending order of intensity
-
-
-def rooflines(timings: Sequence[Timing]) -> list[Roofline]:
-    """Return a Roofline of the JAX programs for each function and environment.
-
-    Each Roofline contains the timings on the smallest device count on which the peaks were measured.
-    """
-    rates, by_family = measured_rates(timings), dict[tuple, Roofline]()
-    cases = [timing for timing in timings if timing.case.kind == "case" and timing.case.engine == "jax"]
-    families = group_by(
-        sorted(cases, key=lambda t: t.case.devices),
-        lambda t: ((t.environment, t.honest, family_key(t.case)), t.case.devices),
-    )
-    for (family, _), same in families.items():
-        if family not in by_family and (roofline := _build_roofline(same, rates)):
-            by_family[family] = roofline
-    return list(by_family.values())
-
-
-def _build_roofline(timings: Sequence[Timing], rates: Rates) -> Roofline | None:
-    counted = ((t, t.records[0].flops, t.records[0].compulsory) for t in timings)
-    points = [RooflinePoint(t, flops / b, flops / t.median) for t, flops, b in counted if flops and b]
-    last = max((point.timing for point in points), key=lambda t: problem_size(t.case), default=None)
-    if last is None:
-        return None
-    memory, arithmetic = (
-        max((rate for _, rate in rates_like(target, last, rates)), default=None)
-        for target in ("copy", "matmul")
-    )
-    if memory is None or arithmetic is None:
-        return None
-    lines = group_by(sorted(points, key=lambda p: p.intensity), lambda p: method_of(p.timing.case))
-    by_method = {method: tuple(group) for method, group in lines.items()}
-    return Roofline(last.case, last.environment, last.honest, memory, arithmetic, by_method)
-
-
 @dataclass(frozen=True)
 class EfficiencyBreakdown:
     """The causes of lost efficiency on one device count, as fractions that add up to 1 - efficiency."""
@@ -219,18 +165,6 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
         for point, timing in rest
         if not _is_floor_bound(timing)
     )
-
-
-def count_omitted(curve: Curve) -> int:
-    """Return the number of device counts that `efficiency_breakdowns` omits because a time is too short.
-
-    A time is too short if an empty call takes at least as long. If the time on one device is too short, all
-    other device counts are omitted. Return 0 if the curve was not measured on one device.
-    """
-    base, *rest = curve.timings
-    if base.case.devices > 1:
-        return 0
-    return len(rest) if _is_floor_bound(base) else sum(map(_is_floor_bound, rest))
 
 
 def _is_floor_bound(timing: Timing) -> bool:

@@ -31,7 +31,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     if args.proposal:
         from scaling.report import proposal
 
-        print_lines(console, [f"proposal: {proposal.write_proposal(folder, found)[0]}"])
+        print_lines(console, [f"proposal: {proposal.write_proposal(folder, found)}"])
     return OK
 
 

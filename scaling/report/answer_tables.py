@@ -18,11 +18,12 @@ from scaling.analysis.cases import (
     method_of,
     problem_size,
     size_name,
+    stem,
 )
 from scaling.analysis.crossover import FastestMethod
 from scaling.analysis.estimate_text import format_percentage, format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.forecast import Forecast, PredictedPoint
+from scaling.analysis.forecast import Forecast, PredictedCurve
 from scaling.analysis.timings import Timing, dispatch_floor, format_time
 from scaling.core.case import problem
 from scaling.core.formatting import count_of, format_duration
@@ -86,6 +87,11 @@ def problem_name(findings: Findings, timing: Timing) -> str:
     return f"{family_name(timing.case)} {size_name(timing.case)}{where}"
 
 
+def name_with_time(timing: Timing) -> str:
+    """Return the method and the time of a timing, such as 'jacrev (vmap), 1.20 ms'."""
+    return f"{method_of(timing.case).name}, {format_duration(timing.median)}"
+
+
 def answer_table(findings: Findings) -> Table:
     """Return a table with the fastest AD mode and device count for each problem."""
     rows = (_cells(findings, row) for row in _keep_best_device_counts(findings.fastest))
@@ -93,8 +99,12 @@ def answer_table(findings: Findings) -> Table:
 
 
 def _keep_best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
-    key = lambda row: (row.first.environment, row.first.honest, problem(row.first.case))  # noqa: E731
-    return list(least_by(rows, key, lambda row: row.first.median).values())
+    best = least_by(
+        rows,
+        lambda row: (row.first.environment, row.first.honest, problem(row.first.case)),
+        lambda row: row.first.median,
+    )
+    return list(best.values())
 
 
 def device_table(findings: Findings) -> Table:
@@ -111,7 +121,7 @@ def _cells(findings: Findings, row: FastestMethod) -> dict[str, object]:
         "fastest": name_with_blocks(first),
         "time": format_time(first),
         "devices": first.case.devices,
-        "runner-up": second and f"{method_of(second.case).name}, {format_duration(second.median)}",
+        "runner-up": second and name_with_time(second),
         "ratio": row.ratio and format_ratio(*row.ratio),
         "certainty": describe_certainty(row),
     }
@@ -162,29 +172,35 @@ def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
     return f"Speed-up over {baseline_name(point.baseline_devices)}: {format_ratio(*point.speedup)}"
 
 
-def _planned_cards(forecast: Forecast) -> Iterable[Card]:
+def largest_planned(curves: Iterable[PredictedCurve]) -> list[list[PredictedCurve]]:
+    """Return the predicted curves of each function's largest problem, as one list of curves per problem.
+
+    Curves of function values (without derivatives) come last, and larger problems before smaller ones.
+    """
+    families = group_by(curves, lambda curve: family_key(curve.case)).values()
+    problems = (group_by(f, lambda c: problem(stem(c.case, c.kind))).values() for f in families)
+    groups = [max(several, key=lambda same: problem_size(same[0].case)) for several in problems]
+    return sorted(groups, key=lambda group: (group[0].case.ad_mode.is_value, -problem_size(group[0].case)))
+
+
+def _planned_cards(forecast: Forecast) -> list[Card]:
     curves = (c for c in forecast.curves if not (c.case.ad_mode.is_value or c.case.ad_mode.closed_form))
-    problems = group_by(curves, lambda c: (family_key(c.case), problem(c.points[0].record.case)))
-    families = group_by(problems.items(), lambda item: item[0][0]).values()
-    for items in families:
-        same = max((curves for _, curves in items), key=lambda curves: problem_size(curves[0].case))
-        yield _planned_card(forecast, [min(curve.points, key=lambda p: p.seconds) for curve in same])
+    return [_planned_card(forecast, group) for group in largest_planned(curves)]
 
 
-def _planned_card(forecast: Forecast, points: Sequence[PredictedPoint]) -> Card:
-    best = min(points, key=lambda point: point.seconds)
-    case, name = best.record.case, method_of(best.record.case).name
-    rivals = [
-        (point.seconds, other) for point in points if (other := method_of(point.record.case).name) != name
-    ]
-    seconds, second = min(rivals, default=(0.0, ""))
+def _planned_card(forecast: Forecast, curves: Sequence[PredictedCurve]) -> Card:
+    points = sorted((min(c.points, key=lambda p: p.seconds) for c in curves), key=lambda p: p.seconds)
+    best, case = points[0], points[0].record.case
+    names = [method_of(point.record.case).name for point in points]
+    rivals = (pair for pair in zip(names, points, strict=True) if pair[0] != names[0])
+    second = next(rivals, None)
     return Card(
         f"{family_name(case)} {size_name(case)}, planned for {forecast.title}",
         "",
-        name,
+        names[0],
         f"{count_of(best.devices, 'device')}, {describe_call(case)}",
         format_duration(best.seconds, *best.interval),
-        format_time_ratio(second, seconds / best.seconds) if rivals else "",
+        format_time_ratio(second[0], second[1].seconds / best.seconds) if second else "",
         "predicted, not measured",
         False,
         f"Efficiency {format_percentage(best.efficiency)}",

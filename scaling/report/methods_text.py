@@ -1,24 +1,19 @@
-"""Methods section of a compute-time proposal: sampling, statistics, correctness, software, time used."""
+"""Methods section of a compute-time proposal: cases, sampling, statistics and correctness."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from scaling.analysis.cases import base_method, method_of
-from scaling.analysis.dataframe import environment_columns
 from scaling.analysis.estimate_text import format_percentage
 from scaling.analysis.findings import Findings
-from scaling.analysis.lint import lint_findings, verdict
 from scaling.core.formatting import count_of, format_number, list_first
-from scaling.core.record import STAGES, Record
+from scaling.core.record import Record
 
 _STOP_REASONS = {
     "width": "when the 95 % interval of the median was as narrow as requested",
     "most": "at the largest number of samples allowed",
     "seconds": "at the time allowed",
 }
-_ENVIRONMENT_FACTS = (
-    "platform", "device_kind", "driver", "hosts", "versions", "xla_flags", "governor", "kernel", "processes",
-)  # fmt: skip
 _MAX_METHODS = 8  # number of methods named in the text
 _STATISTICS = (
     "A time is the median of the medians of its processes. Its 95 % interval is the rank interval of these "
@@ -75,44 +70,36 @@ def _describe_cases(ok: Sequence[Record]) -> str:
     methods = list(dict.fromkeys(base_method(record.case).name for record in ok))
     settings = {method_of(record.case).memory_setting for record in ok}
     kinds = dict.fromkeys(f"{record.case.dtype} at {record.case.precision} precision" for record in ok)
-    text = (
+    sentences = [
         f"{count_of(len({record.key for record in ok}), 'case')} of {workloads}, measured on "
-        f"{_format_range([r.case.devices for r in ok], 'device')}, in {', '.join(kinds)}. "
-        f"Methods: {list_first(methods, _MAX_METHODS)}."
-    )
+        f"{_format_range((r.case.devices for r in ok), 'device')}, in {', '.join(kinds)}.",
+        f"Methods: {list_first(methods, _MAX_METHODS)}.",
+    ]
     if len(settings) > 1:
-        text += f" {len(settings)} memory settings were measured."
-    return text + _describe_devices(ok)
-
-
-def _describe_devices(ok: Sequence[Record]) -> str:
-    on_cpu, text = [record for record in ok if record.environment.get("platform") == "cpu"], ""
-    bound = [record for record in on_cpu if record.environment.get("bound")]
-    if on_cpu:
-        which = "" if len(bound) == len(on_cpu) else f" in {len(bound)} of {count_of(len(on_cpu), 'record')}"
-        text = f" A CPU device is a core that the process was bound to before it started JAX{which}."
+        sentences.append(f"{len(settings)} memory settings were measured.")
+    if any(record.environment.get("bound") for record in ok):
+        sentences.append("A CPU device is a core that the process was bound to before it started JAX.")
     if shared := sum(not record.honest for record in ok):
-        text += (
-            f" {count_of(shared, 'record')} without a core for each device are not part of any scaling curve "
+        sentences.append(
+            f"{count_of(shared, 'record')} without a core for each device are not part of any scaling curve "
             "or table."
         )
-    return text
+    return " ".join(sentences)
 
 
 def _describe_samples(ok: Sequence[Record]) -> str:
     processes = Counter((record.key, record.setting, record.honest) for record in ok)
-    stops = Counter(_STOP_REASONS.get(str(r.stop_reason), str(r.stop_reason)) for r in ok if r.stop_reason)
-    batch = max((record.calls_per_sample or 1 for record in ok), default=1)
-    text = "A sample is the time of one call until all outputs are ready, in the slowest process"
-    text += f"; a sample of short calls is the mean of up to {batch} of them." if batch > 1 else "."
-    text += (
-        " After tracing, compiling, a first call and a warm-up, which are recorded separately, each process "
-        f"took {_format_range([len(r.seconds) for r in ok], 'sample')}, {sum(len(r.seconds) for r in ok)} in "
-        "total; all of them are used. "
-        f"Each case has {_format_range(list(processes.values()), 'process')} in each environment."
+    stops = Counter(_STOP_REASONS.get(str(r.stop_reason), "for an unrecorded reason") for r in ok)
+    batch = max(record.calls_per_sample or 1 for record in ok)
+    ended = "; ".join(f"{why} ({count} times)" for why, count in stops.most_common())
+    samples = [len(record.seconds) for record in ok]
+    return (
+        "A sample is the time of one call until all outputs are ready, in the slowest process; of short "
+        f"calls it is the mean of up to {batch}. After tracing, compiling, a first call and a warm-up, which "
+        f"are recorded separately, each process took {_format_range(samples, 'sample')}, "
+        f"{sum(samples)} in total; all of them are used. Each case has "
+        f"{_format_range(processes.values(), 'process')} in each environment. Sampling ended {ended}."
     )
-    stopped = "; ".join(f"{why} ({count} times)" for why, count in stops.most_common())
-    return text + (f" Sampling ended {stopped}." if stopped else "")
 
 
 def _describe_check(ok: Sequence[Record]) -> str:
@@ -121,86 +108,18 @@ def _describe_check(ok: Sequence[Record]) -> str:
         return "No record contains the error of its result."
     worst = max(error / tolerance for error, tolerance in known)
     ends = sorted(tolerance for _, tolerance in known)
-    allowed = " to ".join(dict.fromkeys(format_number(edge) for edge in (ends[0], ends[-1])))
-    without = len(ok) - len(known)
+    allowed = " to ".join(dict.fromkeys(map(format_number, (ends[0], ends[-1]))))
+    unknown = len(ok) - len(known)
+    without = f" {count_of(unknown, 'record')} without a recorded error." if unknown else ""
     return (
         "Every result was checked before its time was kept, at every point, against a reference in float64: "
         f"the largest error is {format_percentage(worst)} of its tolerance ({allowed}, relative to the "
-        "largest value)."
-    ) + (f" {count_of(without, 'record')} without a recorded error." if without else "")
-
-
-def _format_range(values: Sequence[int], noun: str) -> str:
-    low, high = min(values), max(values)
-    plural = noun + ("es" if noun.endswith("s") else "s")
-    return f"{low} {noun if low == 1 else plural}" if low == high else f"{low} to {high} {plural}"
-
-
-def describe_compute_time(records: Sequence[Record]) -> str:
-    """Return a paragraph that states how many device-hours (on CPUs, core-hours) a study has used.
-
-    Args:
-        records: All records of the study, including failed and repeated attempts.
-    """
-    hours, unknown = Counter[str](), 0
-    for record in records:
-        seconds = _wall_seconds(record)
-        unknown += not seconds
-        unit = "core-hours" if record.environment.get("platform") == "cpu" else "device-hours"
-        hours[unit] += _count_devices(record) * seconds / 3600  # type: ignore[assignment]
-    used = " and ".join(f"{format_number(value)} {unit}" for unit, value in sorted(hours.items()) if value)
-    nothing = f"; {unknown} of them ended without a recorded time and are not counted" if unknown else ""
-    return (
-        f"The records of this study add up to {used or 'no time'}: devices times the wall-clock seconds of "
-        f"tracing, compiling, first calls, checks and sampling, over {count_of(len(records), 'attempt')}, "
-        f"including failed and repeated ones{nothing}. The start of processes, waiting within an allocation "
-        "or in a queue, and attempts without a record are not counted."
+        f"largest value).{without}"
     )
 
 
-def _count_devices(record: Record) -> int:
-    cores = record.environment.get("cores")
-    on_cpu = record.environment.get("platform") == "cpu"
-    return len(cores) if on_cpu and isinstance(cores, list) and cores else record.case.devices
-
-
-def _wall_seconds(record: Record) -> float:
-    further = [stages.get(name) for stages in record.compilations for name in STAGES]
-    stages = [getattr(record, name) for name in STAGES]
-    if record.sampling_seconds is None:
-        stages.append(sum(record.seconds) * (record.calls_per_sample or 1))
-    return sum(value for value in (*stages, *further) if isinstance(value, int | float))
-
-
-def describe_provenance(findings: Findings) -> list[str]:
-    """Return sentences on the environments, the command that repeats the study, and what `lint` found."""
-    return [
-        *(_describe_environment(findings, digest) for digest in findings.environments),
-        f"Study: {findings.name}; {count_of(len(findings.records), 'record')}. Command to repeat it: "
-        f"scaling run study={findings.name}, with the overrides of the original command, which the records "
-        "do not contain; for the proposal: scaling report DIR --proposal.",
-        f"Result of scaling lint: {verdict(lint_findings(findings))}.",
-    ]
-
-
-def _describe_environment(findings: Findings, digest: str) -> str:
-    records = [record for record in findings.records if record.setting == digest]
-    facts: dict[str, dict[str, None]] = {}
-    for record in records:
-        known = {name: record.environment.get(name) for name in _ENVIRONMENT_FACTS}
-        for name, value in environment_columns(known):
-            facts.setdefault(name, {}).update({value: None} if value else {})
-    words = [f"{name.replace('_', ' ')} {' or '.join(values)}" for name, values in facts.items() if values]
-    started = sorted(record.started_at for record in records if record.started_at)
-    dates = [f"measured from {started[0]} to {started[-1]}"] if started else []
-    text = "; ".join([*words, _describe_commits(records), *dates, count_of(len(records), "record")])
-    return f"Environment {digest}: {text}."
-
-
-def _describe_commits(records: Iterable[Record]) -> str:
-    commits: dict[str, None] = {}
-    for facts in (record.environment for record in records):
-        changes = " with changes" if facts.get("dirty") else ""
-        known = f"commit {facts['commit']}{changes}" if facts.get("commit") else ""
-        commits[known or f"no commit, source {facts.get('source')}"] = None
-    return " or ".join(commits)
+def _format_range(values: Iterable[int], noun: str) -> str:
+    known = sorted(set(values))
+    ends = " to ".join(map(str, dict.fromkeys((known[0], known[-1]))))
+    plural = noun + ("es" if noun.endswith("s") else "s")
+    return f"{ends} {noun if known == [1] else plural}"

@@ -203,8 +203,8 @@ function closePanel() {
 function sampleRows(of) {
   let number = 0;
   return of.samples.flatMap(([process, seconds, marked]) => seconds.map((value, at) => ({
-    number: ++number, seconds: value * of.unit, process, line: process.startsWith("B") ? "B" : "A", marked: marked.includes(at),
-    tip: `${process}, sample ${at + 1}\n${(value * of.unit).toPrecision(4)} s${marked.includes(at) ? "\nmarked" : ""}`,
+    number: ++number, seconds: value, process, line: process.startsWith("B") ? "B" : "A", marked: marked.includes(at),
+    tip: `${process}, sample ${at + 1}\n${value.toPrecision(4)} s${marked.includes(at) ? "\nmarked" : ""}`,
   })));
 }
 

@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from scaling.analysis import trends
-from scaling.analysis.answer import describe_plan, describe_score, summarize
+from scaling.analysis.answer import describe_plan, summarize
 from scaling.analysis.compare import (
     COLUMNS,
     UNCHANGED,
@@ -35,9 +35,9 @@ from scaling.report.answer_tables import Card
 from scaling.report.case_panel import case_panels, samples_spec
 from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
-from scaling.report.text import Table, clean_text, file_stems, keep_numbers_whole
+from scaling.report.text import Table, clean_text, file_stems, join_words, keep_numbers_whole, make_table
 
-_OPEN = ("fastest", "devices")  # figures whose sections are initially expanded
+_FOLDER = Path(__file__).parent
 
 
 class Section(NamedTuple):
@@ -70,7 +70,7 @@ def table_section(table: Table, opened: bool = False) -> Section:
     The one-line summary of a collapsed section contains the first sentence of the table's note.
     """
     summary = "" if opened else table.note.partition(". ")[0].rstrip(".")
-    tells = ", ".join(filter(None, (count_of(len(table.rows), "row"), summary)))
+    tells = join_words(count_of(len(table.rows), "row"), summary)
     return Section(table.anchor, table.title, tells, table.note, table=table, opened=opened)
 
 
@@ -80,100 +80,73 @@ def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) 
     Args:
         folded_tables: The tables to show in collapsed sections.
     """
-    timings = page_tables.measured_timings(findings)
-    panels = case_panels(
-        (page_tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
-        for timing in timings
-    )
-    sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
-    planned = {sentence for section in sections for sentence in section.sentences}
-    if sentences := [sentence for sentence in summarize(findings) if sentence not in planned]:
-        sections.append(
-            Section("sentences", "In sentences", "the answer with all that went wrong", "", sentences)
-        )
     answer = answer_tables.answer_table(findings)
+    sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
+    stated = {sentence for section in sections for sentence in section.sentences}
+    if sentences := [sentence for sentence in summarize(findings) if sentence not in stated]:
+        tells = "the answer with all that went wrong"
+        sections.append(Section("sentences", "In sentences", tells, sentences=sentences))
     if answer.rows:
         sections.insert(0, table_section(answer, opened=True))
     else:
         sections = [part._replace(opened=part.opened or bool(part.sentences)) for part in sections]
+    panels = case_panels(
+        (page_tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
+        for timing in page_tables.measured_timings(findings)
+    )
+    provenance, cards = files.describe_provenance(findings), answer_tables.make_cards(findings)
+    return Page(title, provenance, _list_badges(findings), sections, cards, panels)
+
+
+def _list_badges(findings: Findings) -> list[tuple[str, str]]:
     counts = Counter(store.states(findings.records).values()) + Counter(missing=len(findings.missing))
     counts["planned"] = sum(r.status == "planned" for each in findings.forecasts for r in each.records)
-    suffix = {} if counts["failed"] or counts["skipped"] else {"ok": ", none failed"}
-    badges = [
-        (status, f"{counts[status]:,} {status}{suffix.get(status, '')}")
-        for status in (*STATUSES, "missing")
-        if counts[status]
+    counted = [
+        (status, f"{counts[status]:,} {status}") for status in (*STATUSES, "missing") if counts[status]
     ]
-    badges.append(("review", f"reviewed: {verdict(lint_findings(findings))}"))
-    return Page(
-        title,
-        files.describe_provenance(findings),
-        badges,
-        sections,
-        answer_tables.make_cards(findings),
-        panels,
-    )
+    return [*counted, ("review", f"reviewed: {verdict(lint_findings(findings))}")]
 
 
 def _figure_sections(findings: Findings) -> list[Section]:
     figures = {figure.name: figure for figure in make_figures(findings)}
-    notes, plans = _figure_notes(findings), file_stems(each.hardware for each in findings.forecasts)
-    planned = [
-        Section(
-            f"plan-{plans[each.hardware]}", f"Planned for {each.title}", "predicted, not measured",
-            describe_plan(each), plan_answers(each), figures.pop(f"plan-{plans[each.hardware]}", None),
-        )
-        for each in findings.forecasts
-    ]  # fmt: skip
+    stems = file_stems(each.hardware for each in findings.forecasts)
+    planned = []
+    for each in findings.forecasts:
+        name, title = f"plan-{stems[each.hardware]}", f"Planned for {each.title}"
+        note, answers, figure = describe_plan(each), plan_answers(each), figures.pop(name, None)
+        planned.append(Section(name, title, "predicted, not measured", note, answers, figure))
+    notes = {f"scaling-{kind}": trends.describe_laws(findings, [kind]) for kind in KINDS}
+    notes |= {"crossover": trends.describe_crossovers(findings), "size": trends.describe_growth(findings)}
     measured = [
         Section(name, figure.title, figure.caption.partition(". ")[0].rstrip("."),
-                sentences=notes.get(name, ()), figure=figure, opened=name in _OPEN)
+                sentences=notes.get(name, ()), figure=figure, opened=name == "devices")
         for name, figure in figures.items()
     ]  # fmt: skip
     first = [section for section in measured if section.opened]
     return [*first, *planned, *(section for section in measured if not section.opened)]
 
 
-def _figure_notes(findings: Findings) -> dict[str, list[str]]:
-    notes = {f"scaling-{kind}": trends.describe_laws(findings, [kind]) for kind in KINDS}
-    stems = file_stems(each.hardware for each in findings.plan_scores)
-    notes |= {f"score-{stems[each.hardware]}": describe_score(each) for each in findings.plan_scores}
-    return notes | {
-        "crossover": trends.describe_crossovers(findings),
-        "size": trends.describe_growth(findings),
-    }
-
-
 @functools.cache
 def _load_template() -> jinja2.Template:
-    options: dict[str, Any] = {"autoescape": True, "undefined": jinja2.StrictUndefined}
-    options |= {"trim_blocks": True, "lstrip_blocks": True}
-    environment = jinja2.Environment(loader=jinja2.FileSystemLoader(Path(__file__).parent), **options)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
     environment.filters["whole"] = keep_numbers_whole
     return environment.get_template("page.html.jinja")
-
-
-@functools.cache
-def _load_vega() -> str:
-    return (Path(__file__).parent / "vega.min.js").read_text(encoding="utf-8")
 
 
 def render(page: Page) -> str:
     """Return a page as HTML text."""
     figures = [section.figure for section in page.sections if section.figure]
     cases = {"spec": files.to_page_colours(samples_spec()), "cases": page.panels}
+    vega = (_FOLDER / "vega.min.js").read_text(encoding="utf-8") if figures or page.panels else ""
     text = _load_template().render(
         page=page, light=theme.style_sheet(dark=False), dark=theme.style_sheet(dark=True),
         themed=theme.to_css_variable, shapes=theme.SHAPES, specs=Markup(files.page_specs(figures)),
-        panels=Markup(files.to_script_json(cases)),
-        vega=Markup(_load_vega()) if figures or page.panels else "",
+        panels=Markup(files.to_script_json(cases)), vega=Markup(vega),
     )  # fmt: skip
     return clean_text(text)
-
-
-NOTE = (
-    "A is the old folder, B the new one. The link of a case opens its samples, in the order they were taken."
-)
 
 
 def write_comparison(comparison: FolderComparison) -> Path:
@@ -194,26 +167,26 @@ def comparison_page(comparison: FolderComparison) -> Page:
     pairs = list(zip(comparison.rows, rows, strict=True))
     changed = [pair for pair in pairs if pair[0].verdict not in UNCHANGED]
     rest = [pair for pair in pairs if pair[0].verdict in UNCHANGED]
+    tables = (
+        _comparison_table("changed", "Changed cases", changed),
+        _comparison_table("unchanged", "Cases without a shown difference", rest),
+    )
+    sections = [Section("summary", "What was compared", summary, sentences=remarks, opened=True)]
+    sections += [table_section(t, opened=t.anchor == "changed" or not changed) for t in tables if t.rows]
     counts = Counter(row.verdict for row in comparison.rows)
-    panels = case_panels((_anchor(row), _name_processes(row)) for row in comparison.rows)
-    sections = [
-        Section("summary", "What was compared", summary, sentences=remarks, opened=True),
-        table_section(_comparison_table("changed", "Changed cases", changed), opened=True),
-        table_section(
-            _comparison_table("unchanged", "Cases without a shown difference", rest), opened=not changed
-        ),
-    ]
     badges = [(_badge_colour(verdict), f"{count} {verdict}") for verdict, count in counts.items()]
     title = f"{comparison.b.name} against {comparison.a.name}"
+    panels = case_panels((_anchor(row), _name_processes(row)) for row in comparison.rows)
     return Page(title, summary, badges, sections, panels=panels)
 
 
 def _comparison_table(anchor: str, title: str, pairs: list[tuple[ComparedCase, tuple[str, ...]]]) -> Table:
-    order = [COLUMNS.index("case"), *(at for at, name in enumerate(COLUMNS) if name != "case")]
-    cells = [tuple(row[at] for at in order) for _, row in pairs]
-    return Table(
-        anchor, title, NOTE, tuple(COLUMNS[at] for at in order), cells, [_anchor(c) for c, _ in pairs]
+    note = (
+        "A is the old folder, B the new one. The link of a case opens its samples, in the order they were "
+        "taken."
     )
+    rows = [{"case": "", **dict(zip(COLUMNS, cells, strict=True))} for _, cells in pairs]
+    return make_table(anchor, title, note, rows, [_anchor(row) for row, _ in pairs])
 
 
 def _anchor(row: ComparedCase) -> str:
@@ -221,7 +194,11 @@ def _anchor(row: ComparedCase) -> str:
 
 
 def _name_processes(row: ComparedCase) -> list[tuple[str, Record]]:
-    return [(f"{side}, process {n}", r) for side in "AB" for n, r in enumerate(getattr(row, side.lower()), 1)]
+    return [
+        (f"{side}, process {n}", record)
+        for side, records in (("A", row.a), ("B", row.b))
+        for n, record in enumerate(records, 1)
+    ]
 
 
 def _badge_colour(verdict: str) -> str:

@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scaling.analysis import lint, published_results
+from scaling.analysis.baselines import Baseline, EfficiencyBreakdown
 from scaling.analysis.cases import family_name, group_by, method_of, relative_to
 from scaling.analysis.curves import Curve, CurvePoint, format_relative
 from scaling.analysis.dataframe import environment_columns
 from scaling.analysis.estimate_text import format_exponent, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, format_efficiency
+from scaling.analysis.growth import SizeExponent
 from scaling.analysis.scaling_fits import ScalingFit, karp_flatt
+from scaling.analysis.score import PlanScores
 from scaling.analysis.setting_comparison import Gain
 from scaling.analysis.timings import (
     SHORT,
@@ -26,10 +29,16 @@ from scaling.analysis.timings import (
     stage_seconds,
 )
 from scaling.core.case import PEAKS, label
-from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
+from scaling.core.formatting import (
+    count_of,
+    format_bytes,
+    format_duration,
+    format_interval,
+    format_number,
+)
 from scaling.core.record import COMPILING_STAGES, REASONS, Record
 from scaling.options import machine_peaks
-from scaling.report.answer_tables import problem_name
+from scaling.report.answer_tables import device_table, name_with_time, problem_name
 from scaling.report.text import Table, describe_panel, file_stems, join_words, make_table
 
 _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
@@ -38,6 +47,7 @@ _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
 def folded_tables(findings: Findings) -> list[Table]:
     """Return the tables for the collapsed page sections, in page order. Tables without rows are omitted."""
     tables = [
+        device_table(findings),
         measured_table(findings),
         _unmeasured_table(findings),
         make_table("review", "Would a reviewer accept it?", "", lint.lint_rows(findings)),
@@ -45,6 +55,7 @@ def folded_tables(findings: Findings) -> list[Table]:
         make_table("published", "Published and measured", "Published numbers and those measured here.",
                    published_results.published_rows(findings)),
         _law_table(findings),
+        _loss_table(findings),
         _growth_table(findings),
         _sparse_table(findings),
         _peer_table(findings),
@@ -83,11 +94,9 @@ def measured_table(findings: Findings) -> Table:
 
     def cells(timing: Timing) -> dict[str, object]:
         case, baseline, points = timing.case, baselines[id(timing)], findings.points_of(timing)
-        overlap, compiled = (
-            overlaps.get(id(timing)),
-            eager.get(_key_without_jit(timing)) if case.jit else None,
-        )
         against_jit = next((point.against_jit for point in points.values()), None)
+        by_hand, bound = baseline.by_hand, baseline.bound
+        without_jit = eager.get(_key_without_jit(timing)) if case.jit else None
         return {
             "case": label(case),
             "time": format_time(timing),
@@ -97,17 +106,15 @@ def measured_table(findings: Findings) -> Table:
             "speed-up": _format_ratios(points, "speedup", "x"),
             "efficiency": _format_ratios(points, "efficiency", ""),
             "one-device program": against_jit and format_ratio(*against_jit),
-            "by hand": baseline.by_hand and format_ratio(baseline.by_hand.value),
-            "of the roof": baseline.bound
-            and f"{format_percentage(baseline.bound.fraction)}: {baseline.bound.name}",
+            "by hand": by_hand and format_ratio(by_hand.value),
+            "of the roof": bound and f"{format_percentage(bound.fraction)}: {bound.name}",
             "memory": _format_megabytes(memory_of(timing)),
             "first call": _format_seconds(first_call_seconds(timing)),
-            "remarks": _describe_remarks(findings, timing, compiled, overlap),
+            "remarks": _describe_remarks(findings, timing, without_jit, overlaps.get(id(timing))),
         }
 
-    return make_table(
-        "measured", "Every measured case", note, map(cells, timings), [*map(case_anchor, timings)]
-    )
+    anchors = [case_anchor(timing) for timing in timings]
+    return make_table("measured", "Every measured case", note, map(cells, timings), anchors)
 
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> str:
@@ -146,22 +153,27 @@ def _format_seconds(seconds: float | None) -> str:
 
 
 def _unmeasured_table(findings: Findings) -> Table:
-    bad = (record for record in findings.records if record.status != "ok")
+    bad = [record for record in findings.records if record.status != "ok"]
     rows = [
-        {
-            "case": label(record.case) + describe_environment(findings, record.setting),
-            "status": record.status,
-            "reason": _describe_reason(record),
-            "what happened": record.text,
-        }
+        _unmeasured_cells(record, describe_environment(findings, record.setting))
         for record in sorted(bad, key=lambda record: (record.status, record.reason or ""))
     ]
     rows += [
-        {"case": case, "status": "missing", "reason": "not run yet", "what happened": ""}
+        {"case": case, "status": "missing", "reason": "not run yet", "memory": "", "what happened": ""}
         for case in findings.missing
     ]
     note = "Cases without a time, and why. The same command runs failed and missing ones again."
     return make_table("unmeasured", "Failed, skipped and missing", note, rows)
+
+
+def _unmeasured_cells(record: Record, where: str = "") -> dict[str, object]:
+    return {
+        "case": label(record.case) + where,
+        "status": record.status,
+        "reason": _describe_reason(record),
+        "memory": _describe_memory(record),
+        "what happened": record.text,
+    }
 
 
 def _describe_reason(record: Record) -> str:
@@ -171,25 +183,29 @@ def _describe_reason(record: Record) -> str:
 def _plan_tables(findings: Findings) -> list[Table]:
     tables, stems = list[Table](), file_stems(each.hardware for each in findings.forecasts)
     for each in findings.forecasts:
-        tables += [_planned_table(each, stems[each.hardware]), _unplanned_table(each, stems[each.hardware])]
+        stem, without_time = stems[each.hardware], _planned_records(each, "failed", "skipped")
+        title = f"Not planned for {each.title}: what does not fit or failed"
+        tables.append(_planned_table(each, stem))
+        tables.append(make_table(f"unplanned-{stem}", title, "", map(_unmeasured_cells, without_time)))
     stems = file_stems(each.hardware for each in findings.plan_scores)
+    return [*tables, *(_score_table(each, stems[each.hardware]) for each in findings.plan_scores)]
+
+
+def _score_table(scores: PlanScores, stem: str) -> Table:
+    rows = (
+        {
+            "workload": part.workload or "all",
+            "mode": part.method.name if part.method else "all",
+            "cases": len(part.pairs),
+            "predicted / measured, median": format_ratio(part.median_ratio),
+            "median absolute error": format_percentage(part.error),
+            "worst": format_ratio(part.worst),
+            "within the interval": format_percentage(part.coverage) if part.coverage else "none",
+        }
+        for part in (scores.total, *scores.parts)
+    )
     note = "The same cases planned and measured. Above 1: it was predicted to take longer than it did."
-    for scores in findings.plan_scores:
-        rows = [
-            {
-                "workload": part.workload or "all",
-                "mode": part.method.name if part.method else "all",
-                "cases": len(part.pairs),
-                "predicted / measured, median": format_ratio(part.median_ratio),
-                "median absolute error": format_percentage(part.error),
-                "worst": format_ratio(part.worst),
-                "within the interval": format_percentage(part.coverage) if part.coverage else "none",
-            }
-            for part in (scores.total, *scores.parts)
-        ]
-        title = f"Errors of the predictions: {scores.hardware}"
-        tables.append(make_table(f"scores-{stems[scores.hardware]}", title, note, rows))
-    return tables
+    return make_table(f"scores-{stem}", f"Errors of the predictions: {scores.hardware}", note, rows)
 
 
 def _planned_table(forecast: Forecast, stem: str) -> Table:
@@ -239,21 +255,6 @@ def _describe_memory(record: Record) -> str:
     return format_bytes(record.peak_bytes) + share
 
 
-def _unplanned_table(forecast: Forecast, stem: str) -> Table:
-    rows = (
-        {
-            "case": label(record.case),
-            "status": record.status,
-            "reason": _describe_reason(record),
-            "memory": _describe_memory(record),
-            "what happened": record.text,
-        }
-        for record in _planned_records(forecast, "failed", "skipped")
-    )
-    title = f"Not planned for {forecast.title}: what does not fit or failed"
-    return make_table(f"unplanned-{stem}", title, "", rows)
-
-
 def _law_table(findings: Findings) -> Table:
     note = (
         "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. Karp-Flatt: the "
@@ -279,23 +280,51 @@ def _law_table(findings: Findings) -> Table:
     return make_table("laws", "Laws of scaling", note, rows)
 
 
+def _loss_table(findings: Findings) -> Table:
+    note = (
+        "Shares of the device-seconds: the efficiency is the part that does the work of the one-device "
+        "program. Communication and imbalance between processes are part of the rest where they are not "
+        "known. Left out: cases that take no longer than an empty call."
+    )
+
+    def cells(curve: Curve, part: EfficiencyBreakdown) -> dict[str, object]:
+        shares = {
+            "efficiency": next(p.efficiency.value for p in curve.points if p.devices == part.devices),
+            "communication": part.communication,
+            "imbalance": part.imbalance,
+            "dispatch": part.dispatch,
+            "the rest": part.serial,
+        }
+        return {
+            "curve": f"{curve.name}{describe_environment(findings, curve.environment)}",
+            "kind": curve.kind,
+            "devices": part.devices,
+            **{name: None if share is None else f"{100 * share:.0f} %" for name, share in shares.items()},
+        }
+
+    rows = (cells(curve, part) for curve, parts in findings.efficiency_breakdowns for part in parts)
+    return make_table("losses", "Where the efficiency goes", note, rows)
+
+
 def _growth_table(findings: Findings) -> Table:
-    note = "Time grows with the size to the power of the exponent. "
-    note += "Left out: sizes that take less than ten empty calls."
-    rows = (
-        {
-            "problem": join_words(family_name(of.case), describe_panel(of.case, of.held, of.honest))
-            + describe_environment(findings, of.environment),
-            "swept": of.swept,
+    note = (
+        "Time grows with the size to the power of the exponent. Left out: sizes that take less than ten "
+        "empty calls."
+    )
+
+    def cells(growth: SizeExponent) -> dict[str, object]:
+        sweep, environment = growth.sweep, describe_environment(findings, growth.sweep.environment)
+        held = describe_panel(sweep.case, sweep.held, sweep.honest)
+        return {
+            "problem": f"{family_name(sweep.case)}, {held}{environment}",
+            "swept": sweep.swept,
             "mode": growth.method.name,
             "exponent": format_exponent(*growth.exponent),
             "sizes": growth.sizes,
             "left out": growth.left_out or "",
         }
-        for growth in findings.size_exponents
-        for of in (growth.sweep,)
-    )
-    return make_table("growth", "Growth with size", note, rows)
+
+    return make_table("growth", "Growth with size", note, map(cells, findings.size_exponents))
 
 
 def _sparse_table(findings: Findings) -> Table:
@@ -307,7 +336,7 @@ def _sparse_table(findings: Findings) -> Table:
 
     def cells(gain: Gain) -> dict[str, object]:
         timing, other, nonzeros = gain.timing, gain.other, gain.timing.records[0].nonzeros
-        dense = other and f"{method_of(other.case).name}, {format_duration(other.median)}"
+        dense = other and name_with_time(other)
         pays = count_of(gain.break_even, "evaluation") if gain.break_even else "never"
         return {
             "case": label(timing.case) + describe_environment(findings, timing.environment),
@@ -325,24 +354,20 @@ def _sparse_table(findings: Findings) -> Table:
 
 
 def _peer_table(findings: Findings) -> Table:
-    rows = (
-        {
+    def cells(baseline: Baseline) -> dict[str, object]:
+        timing, jax = baseline.timing, baseline.jax
+        return {
             "problem": problem_name(findings, timing),
             "devices": timing.case.devices,
             "system": method_of(timing.case).name,
             "time": format_time(timing),
-            "JAX's fastest": f"{method_of(jax.case).name}, {format_duration(jax.median)}"
-            if jax
-            else "not measured",
+            "JAX's fastest": name_with_time(jax) if jax else "not measured",
             "times as long": baseline.over_jax and format_ratio(*baseline.over_jax),
         }
-        for baseline in findings.baselines
-        for timing, jax in ((baseline.timing, baseline.jax),)
-        if timing.case.engine != "jax"
-    )
-    return make_table(
-        "systems", "Other systems", "PyTorch and others, compared with the fastest mode of JAX.", rows
-    )
+
+    rows = (cells(each) for each in findings.baselines if each.timing.case.engine != "jax")
+    note = "PyTorch and others, compared with the fastest mode of JAX."
+    return make_table("systems", "Other systems", note, rows)
 
 
 def _machine_table(findings: Findings) -> Table:
@@ -375,16 +400,20 @@ def environment_table(findings: Findings) -> Table:
     facts: dict[str, dict[str, str]] = {}
     for digest in findings.environments:
         records = [record for record in findings.records if record.setting == digest]
-        started = sorted(record.started_at for record in records if record.started_at)
-        cells = (cell for record in records for cell in environment_columns(record.environment))
-        known = group_by((cell for cell in cells if cell[1] and cell[0] != "load"), lambda cell: cell[0])
-        values = {name: _join_first(list(dict.fromkeys(v for _, v in of))) for name, of in known.items()}
-        values |= {"records": str(len(records))}
-        values |= {"first case started": started[0], "last case started": started[-1]} if started else {}
-        for name, value in values.items():
-            facts.setdefault(name, dict.fromkeys(findings.environments, ""))[digest] = value
+        for name, values in _environment_facts(records).items():
+            facts.setdefault(name, dict.fromkeys(findings.environments, ""))[digest] = _join_first(values)
     rows = ({"environment": name} | values for name, values in facts.items())
     return make_table("environments", "Where it was measured", "", rows)
+
+
+def _environment_facts(records: Sequence[Record]) -> dict[str, list[str]]:
+    cells = (cell for record in records for cell in environment_columns(record.environment))
+    known = group_by((cell for cell in cells if cell[1] and cell[0] != "load"), lambda cell: cell[0])
+    facts = {name: list(dict.fromkeys(value for _, value in same)) for name, same in known.items()}
+    facts["records"] = [str(len(records))]
+    if started := sorted(record.started_at for record in records if record.started_at):
+        facts |= {"first case started": [started[0]], "last case started": [started[-1]]}
+    return facts
 
 
 def _join_first(values: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Compute-time proposal in Markdown and LaTeX: recommended AD mode, speed-up, node-hours, extrapolation.
+"""Compute-time proposal in Markdown: recommended AD mode, speed-up, node-hours, extrapolation, methods.
 
 The proposal recommends one mode for the largest problem of each function. A weak scaling curve is omitted if
 the work per device is not constant.
@@ -12,14 +12,15 @@ from scaling.analysis.cases import describe_call, family_name, method_of, stem
 from scaling.analysis.curves import Curve, derivative_curves, format_relative
 from scaling.analysis.estimate_text import format_percentage, format_ratio, format_share, is_ratio_determined
 from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.lint import ERROR, WARNING, lint_findings
+from scaling.analysis.lint import ERROR, WARNING, lint_findings, verdict
 from scaling.analysis.trends import LARGE_ERROR
 from scaling.core.formatting import count_of, format_duration, format_number
-from scaling.core.store import load, replace_file
+from scaling.core.store import replace_file
 from scaling.report import methods_text
-from scaling.report.document import PREAMBLE, Part, to_latex, to_markdown
 from scaling.report.figures import files, over_devices
 from scaling.report.figures.marks import Figure
+from scaling.report.markdown import Part, to_markdown
+from scaling.report.page_tables import environment_table
 from scaling.report.text import Table
 
 FOLDER = "proposal"  # subfolder of the report
@@ -29,53 +30,38 @@ _NO_CURVE = (
     "No curve of the scaling of a derivative came of this study: that takes the same program on several "
     "numbers of devices, for the same problem or at constant work for each."
 )
-_STANDALONE = f"""\
-% The proposal as a document of its own: pdflatex proposal-alone.tex
-\\documentclass{{article}}
-\\usepackage[margin=2.5cm]{{geometry}}
-{PREAMBLE}
-\\begin{{document}}
-\\input{{proposal}}
-\\end{{document}}
-"""
 
 
-def write_proposal(folder: Path, findings: Findings) -> list[Path]:
-    """Write the compute-time proposal for a results folder, and return the paths of all files written."""
+def write_proposal(folder: Path, findings: Findings) -> Path:
+    """Write the text and the figures of a compute-time proposal, and return the path of the text."""
     target = folder / "report" / FOLDER
     target.mkdir(parents=True, exist_ok=True)
     curves = [curves[0] for curves in derivative_curves(findings.curves)]
     kinds = dict.fromkeys(curve.kind for curve in curves)
     figures = [figure for kind in kinds if (figure := over_devices.draw_scaling(kind, findings, curves))]
     files.remove_stale(target)
-    drawn = files.write_figures(figures, findings, target, ("png", "pdf"))
-    title, parts = f"Scaling of {findings.name}", _document_parts(folder, findings, curves, figures)
-    head = f"% Take this into a document with \\input{{proposal}}; it needs {PREAMBLE} in the preamble.\n"
-    texts = {
-        "proposal.md": to_markdown(title, parts),
-        "proposal.tex": head + to_latex(title, parts),
-        "proposal-alone.tex": _STANDALONE,
-    }
-    for name, text in texts.items():
-        replace_file(target / name, text.encode())
-    return [*(target / name for name in texts), *drawn]
+    files.write_figures(figures, findings, target, ["png"])
+    text = to_markdown(f"Scaling of {findings.name}", _document_parts(findings, curves, figures))
+    replace_file(target / "proposal.md", text.encode())
+    return target / "proposal.md"
 
 
-def _document_parts(
-    folder: Path, findings: Findings, curves: Sequence[Curve], figures: Sequence[Figure]
-) -> list[Part]:
+def _document_parts(findings: Findings, curves: Sequence[Curve], figures: Sequence[Figure]) -> list[Part]:
     described = [_describe_curve(findings, curve) for curve in curves] or [_NO_CURVE]
     hours = [_describe_requested_hours(curve) for curve in curves if curve.kind == "strong"]
     predicted = [sentence for curve in curves for sentence in _describe_predictions(findings, curve)]
-    used = [methods_text.describe_compute_time(load(folder).records)]
+    provenance = [
+        f"Command to repeat the study: scaling run study={findings.name}, with the overrides of the original "
+        "command, which the records do not contain; for the proposal: scaling report DIR --proposal.",
+        f"Result of scaling lint: {verdict(lint_findings(findings))}.",
+    ]
     parts = [
         Part("Results", described, tables=[_curve_table(findings, c) for c in curves], figures=figures),
         Part("Requested compute time", items=hours),
         Part("Extrapolation", items=predicted),
         Part("Methods", methods_text.describe_methods(findings)),
-        Part("Compute time used", items=used),
         Part("Limitations", items=_list_limitations(findings)),
-        Part("Provenance", items=methods_text.describe_provenance(findings)),
+        Part("Provenance", provenance, tables=[environment_table(findings)]),
     ]
     return [part for part in parts if part.paragraphs or part.items]
 
@@ -109,8 +95,7 @@ def _curve_table(findings: Findings, curve: Curve) -> Table:
     rows = [
         (
             str(p.devices), format_duration(p.seconds, p.low, p.high), format_relative(p, p.speedup),
-            f"{p.ideal:g}x",
-            format_relative(p, p.efficiency, ""),
+            f"{p.ideal:g}x", format_relative(p, p.efficiency, ""),
         )
         for p in curve.points
     ]  # fmt: skip
@@ -124,64 +109,58 @@ def _curve_table(findings: Findings, curve: Curve) -> Table:
 
 def _describe_requested_hours(curve: Curve) -> str:
     best = min(curve.points, key=lambda point: point.seconds)
-    timing = curve.timings[curve.points.index(best)]
-    unit = "core" if timing.records[0].environment.get("platform") == "cpu" else "device"
-    hours = CALLS * best.seconds * best.devices / 3600
-    nodes = max(len(record.environment.get("hosts") or [""]) for record in timing.records)
-    time = format_duration(best.seconds, best.low, best.high)
-    text = (
-        f"{family_name(curve.case)}, {_describe_program(curve)}: {CALLS:,} calls on "
-        f"{count_of(best.devices, unit)} take {format_number(hours)} {unit}-hours: {CALLS:,} x {time} x "
-        f"{count_of(best.devices, unit)} / 3600 s"
-    )
-    node_hours = CALLS * best.seconds * nodes / 3600
+    records = curve.timings[curve.points.index(best)].records
+    unit = "core" if records[0].environment.get("platform") == "cpu" else "device"
+    nodes = max(len(record.environment.get("hosts") or [""]) for record in records)
+    devices, calls = count_of(best.devices, unit), f"{CALLS:,} x"
+    hours = CALLS * best.seconds / 3600
     return (
-        f"{text}. On {count_of(nodes, 'node')}, as measured, that is {format_number(node_hours)} node-hours: "
-        f"{CALLS:,} x {format_duration(best.seconds)} x {count_of(nodes, 'node')} / 3600 s. Scale both with "
-        "your number of calls."
+        f"{family_name(curve.case)}, {_describe_program(curve)}: {CALLS:,} calls on {devices} take "
+        f"{format_number(hours * best.devices)} {unit}-hours: {calls} "
+        f"{format_duration(best.seconds, best.low, best.high)} x {devices} / 3600 s. On "
+        f"{count_of(nodes, 'node')}, as measured, that is {format_number(hours * nodes)} node-hours: {calls} "
+        f"{format_duration(best.seconds)} x {count_of(nodes, 'node')} / 3600 s. Scale both with your number "
+        "of calls."
     )
 
 
 def _describe_predictions(findings: Findings, curve: Curve) -> list[str]:
+    """Return a sentence for each plan that contains the program of a curve, with the error of the plan."""
     sentences = []
-    scores = {each.hardware: each.total for each in findings.plan_scores}
-    same = stem(curve.case, curve.kind)
+    errors = {
+        each.hardware: f"its median error is {format_percentage(each.total.error)} over "
+        f"{count_of(len(each.total.pairs), 'case')} that were also measured"
+        for each in findings.plan_scores
+    }
+    unknown = "none of its predictions was compared with a measurement, so that its error is not known"
     for forecast in findings.forecasts:
         for planned in forecast.curves:
-            if planned.kind != curve.kind or stem(planned.case, planned.kind) != same:
-                continue
-            last, score = planned.points[-1], scores.get(forecast.hardware)
-            error = (
-                f"its median error is {format_percentage(score.error)} over "
-                f"{count_of(len(score.pairs), 'case')} that were also measured"
-                if score
-                else "none of its predictions was compared with a measurement, so that its error is not known"
-            )
-            sentences.append(
-                f"{family_name(curve.case)}, {_describe_program(curve)}: on "
-                f"{count_of(last.devices, 'device')} of {forecast.title} a call is predicted to take "
-                f"{format_duration(last.seconds, *last.interval)}, not measured; {error}."
-            )
+            if (planned.kind, stem(planned.case, planned.kind)) == (curve.kind, stem(curve.case, curve.kind)):
+                last = planned.points[-1]
+                sentences.append(
+                    f"{family_name(curve.case)}, {_describe_program(curve)}: on "
+                    f"{count_of(last.devices, 'device')} of {forecast.title} a call is predicted to take "
+                    f"{format_duration(last.seconds, *last.interval)}, not measured; "
+                    f"{errors.get(forecast.hardware, unknown)}."
+                )
     return sentences
 
 
 def _list_limitations(findings: Findings) -> list[str]:
-    sentences = [
-        "Points that grow with the devices, but not at constant work for each, so that they stand in no "
-        f"table here: {refusal.removeprefix(_NOT_WEAK)}"
-        for refusal in findings.weak_refusals
-    ]
-    if findings.has_mixed_environments:
-        sentences.append(
-            f"{len(findings.environments)} environments were measured; no curve and no comparison mixes them."
-        )
-    problems = [remark for remark in lint_findings(findings) if remark.severity in (ERROR, WARNING)]
+    environments = (
+        f"{len(findings.environments)} environments were measured; no curve and no comparison mixes them."
+    )
     return [
-        *sentences,
+        *(
+            "Points that grow with the devices, but not at constant work for each, so that they stand in no "
+            f"table here: {refusal.removeprefix(_NOT_WEAK)}"
+            for refusal in findings.weak_refusals
+        ),
+        *([environments] if findings.has_mixed_environments else []),
         *count_unmeasured(findings),
         *(
             f"{remark.severity.capitalize()}: {remark.rule} ({remark.count})."
-            for remark in problems
-            if "weak" not in remark.rule
+            for remark in lint_findings(findings)
+            if remark.severity in (ERROR, WARNING) and "weak" not in remark.rule
         ),
     ]

@@ -3,6 +3,7 @@
 If a table is too wide for the console, each row is printed as a paragraph.
 """
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,15 +42,12 @@ def print_report(findings: Findings, console: Console) -> None:
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
     """Return a table of times and speed-ups, with one row per curve and one column per device count.
 
-    The rows are in ascending order of the time on the most devices.
-
     Args:
-        curves: The scaling curves of one problem. Only six of them are included.
+        curves: The scaling curves of one problem. Only the first six of them are included.
     """
     first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
-    ordered = sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))
     rows = []
-    for curve in ordered[:_MAX_CURVES]:
+    for curve in curves[:_MAX_CURVES]:
         points = {point.devices: point for point in curve.points}
         cells = (_curve_cell(points[count]) if count in points else "" for count in counts)
         rows.append((f"{method_of(curve.case).name}, {describe_call(curve.case)}", *cells))
@@ -76,8 +74,9 @@ def _print_table(table: Table, console: Console) -> None:
     _print_wrapped(table.title, console)
     widths = _column_widths(list(zip(*rows, strict=True)), console.width)
     if widths is None:
-        for row in rows[1:]:
-            _print_wrapped(f"{row[0]}: {_join_cells(rows[0][1:], row[1:])}", console)
+        for head, *values in rows[1:]:
+            named = (f"{name} {value}" for name, value in zip(rows[0][1:], values, strict=True) if value)
+            _print_wrapped(f"{head}: {', '.join(named)}", console)
         return
     drawn = RichTable()
     for name in rows[0]:
@@ -103,21 +102,19 @@ def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | 
     return [low + int(share * (high - low)) for low, high in zip(least, full, strict=True)]
 
 
-def _join_cells(columns: Sequence[str], row: Sequence[str]) -> str:
-    return ", ".join(f"{name} {cell}" for name, cell in zip(columns, row, strict=True) if cell)
-
-
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
     """Return the summary that `scaling run` prints at its end, as lines that fit on one screen."""
     width = min(width, WIDTH)
-    below = [*_list_warnings(findings, folder, width), *_list_next_commands(folder, width)]
+    below = [
+        *_list_warnings(findings, folder, width),
+        f"scaling report {folder}  # every problem, curves and figures",
+        f"scaling lint {folder}  # all warnings, and how to fix them",
+    ]
     rows = [row for _, (row, *_) in answer.largest_problems(findings)]
     sentences = [_describe_fastest(findings, row) for row in rows] or answer.summarize(findings)
     paragraphs = [wrap_text(sentence, width, "  ") for sentence in sentences]
-    return [
-        *_fit_paragraphs(paragraphs, LINES - _RESERVED_LINES - len(below), f"scaling report {folder}"),
-        *below,
-    ]
+    space = LINES - _RESERVED_LINES - len(below)
+    return [*_fit_paragraphs(paragraphs, space, f"scaling report {folder}"), *below]
 
 
 def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command: str) -> list[str]:
@@ -150,21 +147,7 @@ def _list_warnings(findings: Findings, folder: Path, width: int) -> list[str]:
     lines = [f"{r.severity}: {r.rule} ({r.count}); {r.fix}" for r in remarks[:_MAX_WARNINGS]]
     if more := len(remarks) - len(lines):
         lines.append(f"{count_of(more, 'more remark')}: scaling lint {folder}")
-    return [_clip_line(line, width) for line in lines]
-
-
-def _clip_line(text: str, width: int) -> str:
-    first, *rest = wrap_text(text, width - 4) or [""]
-    return f"{first} ..." if rest else first
-
-
-def _list_next_commands(folder: Path, width: int) -> list[str]:
-    steps = {
-        f"scaling report {folder}": "every problem, curves and figures",
-        f"scaling lint {folder}": "all warnings, and how to fix them",
-    }
-    space = max(map(len, steps)) + 2
-    return [f"{step:{space}}{what}" if space + len(what) <= width else step for step, what in steps.items()]
+    return [textwrap.shorten(clean_text(line), width, placeholder=" ...") for line in lines]
 
 
 def _to_one_line(text: str, console: Console) -> str:

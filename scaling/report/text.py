@@ -27,9 +27,8 @@ def describe_panel(case: Case, constant_sizes: str, honest: bool) -> str:
         constant_sizes: The sizes that are equal for all cases of the panel, as text such as 'width=8'.
         honest: Whether each CPU device had a core of its own. If not, 'oversubscribed' is appended.
     """
-    how = [constant_sizes, count_of(case.devices, "device"), describe_call(case)]
-    how += [] if honest else ["oversubscribed"]
-    return ", ".join(word for word in how if word)
+    shared = "" if honest else "oversubscribed"
+    return join_words(constant_sizes, count_of(case.devices, "device"), describe_call(case), shared)
 
 
 def clean_text(text: str) -> str:

@@ -24,7 +24,6 @@ FIGURES = {  # file in docs/ -> study, and the name of its figure
     "residual": ("residual", "size"),
     "poisson": ("poisson", "size"),
     "plan": ("plan", "plan-v5p"),
-    "speedup": ("speedup", "scaling-strong"),
     "report": ("speedup", "devices"),
 }
 EXAMPLES = {  # file in docs/ -> modules and arguments that measure its data, and that make its tables and figure

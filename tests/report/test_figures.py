@@ -13,11 +13,11 @@ import pytest
 import vl_convert
 from altair.vegalite.v6.schema.core import load_schema
 
-from scaling.analysis import baselines, findings, setting_comparison
+from scaling.analysis import findings, setting_comparison
 from scaling.analysis.growth import size_sweeps
 from scaling.analysis.timings import memory_of, pool_processes
 from scaling.report import figures
-from scaling.report.figures import costs, files, over_devices, theme
+from scaling.report.figures import files, over_devices, theme
 from scaling.report.figures import over_sizes as sizes
 from tests.support import made_up
 from tests.support.paths import TOP
@@ -96,7 +96,7 @@ def svg_text(drawing, tmp_path):
 
 
 def test_every_figure_with_data_is_drawn(drawings):
-    assert set(drawings) == set(figures.NAMES)
+    assert set(drawings) == set(figures.NAMES) - {"plan-*"}
 
 
 @pytest.mark.contract
@@ -118,7 +118,7 @@ def test_panels_use_colors_of_the_page_and_files_their_own(drawings):
     assert variables == set(re.findall(r"(--x[0-9a-f]{6}):", theme.style_sheet(dark=False)))
     page = files.page_specs(list(drawings.values()))
     used = set(re.findall(r"var\((--x[0-9a-f]{6})\)", page))
-    assert len(used) >= 8 and used <= variables and not COLOUR.findall(page)
+    assert len(used) >= 5 and used <= variables and not COLOUR.findall(page)
     for drawing in drawings.values():
         spec = json.dumps(files.file_spec(drawing, ""))
         assert "var(" not in spec and files.file_spec(drawing, "")["config"]["background"] == theme.GROUND
@@ -127,8 +127,7 @@ def test_panels_use_colors_of_the_page_and_files_their_own(drawings):
 def test_figures_are_valid_vega_lite_specifications(drawings, study):
     schema = jsonschema.Draft7Validator(load_schema())
     for drawing in drawings.values():
-        spec = files.file_spec(drawing, "") | {"datasets": {}}
-        assert schema.is_valid(spec), drawing.name
+        assert schema.is_valid(files.file_spec(drawing, "")), drawing.name
 
 
 def test_figure_file_names_study_machine_date_and_commit(drawings, study, tmp_path):
@@ -166,7 +165,7 @@ def luminance(colour):
 def test_lines_have_sufficient_contrast_with_the_background(dark, ground):
     colours = dict(re.findall(r"--x(\w{6}): (#\w{6});", theme.style_sheet(dark)))
     for name, colour in colours.items():
-        if f"#{name}" not in (theme.GRID, theme.ON_COLOUR, theme.GROUND):
+        if f"#{name}" not in (theme.GRID, theme.GROUND):
             bright, dim = sorted((luminance(colour), luminance(ground)), reverse=True)
             assert (bright + 0.05) / (dim + 0.05) >= 3, (name, colour)
 
@@ -181,7 +180,7 @@ def test_text_from_records_is_escaped_in_every_panel_and_file(tmp_path):
         for m in ("jacfwd", "jacrev")
     ]
     drawings = figures.make_figures(findings.read(made_up.write(tmp_path / "made", records)))
-    assert {"scaling-strong", "crossover", "size", "losses"} <= {drawing.name for drawing in drawings}
+    assert {"scaling-strong", "crossover", "size"} <= {drawing.name for drawing in drawings}
     page = files.page_specs(drawings)
     assert "<" not in page and ">" not in page and "&" not in page
     for drawing in drawings:
@@ -230,42 +229,8 @@ def test_memory_is_the_measured_peak_or_else_the_program_request():
     assert [memory_of(timing) for timing in timings] == [9, 7, None]
 
 
-def test_roofline_has_rates_and_measured_machine_peaks(study):
-    (rbf, linear) = sorted(
-        baselines.rooflines(study.timings), key=lambda roofline: roofline.case.workload != "rbf"
-    )
-    dots = [dot for mode_points in rbf.points.values() for dot in mode_points]
-    assert len(dots) == 6 and len(linear.points) == 1 and rbf.case.devices == 1
-    assert rbf.memory == pytest.approx(1e12, rel=0.2) and rbf.arithmetic == pytest.approx(5e12, rel=0.2)
-    for dot in dots:
-        row = dot.timing.records[0]
-        assert dot.intensity == pytest.approx(row.flops / (row.argument_bytes + row.output_bytes))
-        assert dot.rate == pytest.approx(row.flops / dot.timing.median)
-
-
-def test_roofline_requires_machine_peaks_and_counts():
-    counted = {"argument_bytes": 20, "output_bytes": 60, "work": (1e6, None)}
-    assert baselines.rooflines(pool_processes([record(**counted)])) == []
-
-
-def test_parts_of_an_efficiency_loss_are_named(drawings):
-    names = [entry.name for entry in drawings["losses"].legend]
-    assert {"does the work", "serial work, contention and all else", "imbalance between processes"} <= set(
-        names
-    )
-    assert all(entry.dash is None and entry.shape is None for entry in drawings["losses"].legend)
-
-
 def test_empty_folder_has_no_figures(tmp_path):
     assert figures.make_figures(findings.read(tmp_path)) == []
-
-
-@pytest.mark.parametrize(
-    "value, text",
-    [(7, "7"), (8192, "8,192"), (100_000, "100 k"), (262_144, "262,144"), (10**7, "10 M"), (2**20, "1.05 M")],
-)
-def test_sizes_are_formatted_briefly(value, text):
-    assert sizes.format_size(value) == text
 
 
 def test_sizes_beyond_64_bits_are_drawn(tmp_path):
@@ -395,43 +360,6 @@ def test_equal_times_are_drawn_without_warnings(read, tmp_path):
     assert "jacfwd" in svg_text(by_name["size"], tmp_path)
 
 
-def memory_fields(memory):
-    return {"temp_bytes": memory, "argument_bytes": 0, "output_bytes": 0}
-
-
-def test_only_memory_settings_on_the_front_are_labeled(read):
-    records = [record(seconds=2.0, chunk=2, **memory_fields(50)), record(seconds=1.0, **memory_fields(100))]
-    records += [record(seconds=3.0, chunk=3, **memory_fields(90))]
-    drawing = costs.draw_memory(read(records))
-    assert [row["label"] for row in rows(drawing, "text")] == ["2 seeds"] and len(rows(drawing, "point")) == 3
-
-
-def test_memory_figure_shows_the_problem_with_the_most_programs(read):
-    two_modes = [record(points=12, mode=m, peak_bytes=10) for m in ("jacfwd", "jacrev")]
-    drawing = costs.draw_memory(read([*two_modes, record(points=24, peak_bytes=20)]))
-    assert "points=12" in texts(drawing) and "the problem with the most programs is drawn" in drawing.caption
-
-
-def test_meshes_are_ordered_and_a_distinguished_fastest_mesh_is_filled(read):
-    mesh_seconds = [("8x1", 2.0), ("4x2", 1.0), ("2x4", 3.0)]
-    records = [record(8, seconds, split="both", mesh=shape) for shape, seconds in mesh_seconds]
-    drawing = over_devices.draw_meshes(read(records))
-    assert drawing.panels[0].layers[-1]["encoding"]["x"]["sort"] == ["8x1", "4x2", "2x4"]
-    filled = [row["mesh"] for row in rows(drawing, "point") if row["fill"] != theme.GROUND]
-    assert filled == ["4x2"] and any("2.00x" in row["tip"] for row in rows(drawing, "point"))
-
-
-def test_losses_are_drawn_for_the_fastest_ad_mode(read):
-    times = {"jacfwd": 4.0, "jacrev": 6.0, "analytic": 1.0}
-    records = [
-        record(d, seconds / d, mode=mode, floor_seconds=1e-3)
-        for mode, seconds in times.items()
-        for d in (1, 2)
-    ]
-    shown = texts(costs.draw_losses(read(records)))
-    assert "jacfwd (vmap), shard_map" in shown and "analytic" not in shown and "jacrev" not in shown
-
-
 @pytest.mark.contract
 def test_two_hundred_curves_are_reduced_to_a_legible_figure(read):
     kinds = [
@@ -451,13 +379,6 @@ def test_two_hundred_curves_are_reduced_to_a_legible_figure(read):
     assert "fastest on the most devices is drawn" in strong.caption and len(strong.legend) == 6
 
 
-def test_caption_states_that_the_fastest_mesh_is_drawn(read):
-    records = [record(d, 8.0 / d, split="both", mesh=f"{d}x1") for d in (1, 2, 4)]
-    strong = over_devices.draw_scaling("strong", read(records))
-    assert "the mesh that is fastest" in strong.caption
-    assert "both split, the fastest mesh" in strong.legend[0].name
-
-
 def test_axis_title_names_a_baseline_other_than_one_device(read):
     drawing = over_devices.draw_scaling(
         "strong", read(scaling_records(("jacfwd", 2, (2, 4, 8)), ("jacrev", 2, (1, 2, 4))))
@@ -473,10 +394,7 @@ def test_problem_named_in_the_caption_is_the_one_drawn(read):
         "strong", read(scaling_records(("jacfwd", 0, (1, 2, 4)), ("jacfwd", 2, (1, 2))))
     )
     assert "m=256" in texts(drawing) and "m=4096" not in texts(drawing)
-    assert (
-        "measured on 3 numbers of devices or more is drawn; larger ones were measured on fewer"
-        in drawing.caption
-    )
+    assert "the largest problem on 3 numbers of devices or more is drawn" in drawing.caption
 
 
 def test_committed_figures_are_up_to_date_with_their_code_and_records():

@@ -118,6 +118,15 @@ def test_scaling_laws_and_growth_exponents_are_in_tables(tmp_path):
     assert float(tables["growth"][0]["exponent"].split()[0]) == pytest.approx(1.25, abs=0.1)
 
 
+def test_lost_efficiency_is_divided_in_a_table(tmp_path):
+    floor = {"floor_seconds": 0.01}
+    records = [record(1, 1.0, **floor), record(2, 0.625, **floor)]
+    study = findings.read(made_up.write(tmp_path / "made", records))
+    (table,) = [table for table in page_tables.folded_tables(study) if table.anchor == "losses"]
+    (row,) = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    assert (row["devices"], row["efficiency"], row["the rest"]) == ("2", "80 %", "19 %")
+
+
 def test_break_even_of_compiling_is_shown_if_the_program_also_ran_without_jit(tmp_path):
     records = [
         record(seconds=0.5, compile_seconds=9.5, first_seconds=0.5),

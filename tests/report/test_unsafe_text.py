@@ -18,7 +18,7 @@ pytestmark = pytest.mark.thin(8, "process")
 CONTROLS = "\x00\x1b[31mred\x07\x9b2J\u2028"
 SURROGATE = "\ud800half\uffff"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\ud800-\udfff\uffff]")
-ENDINGS = (".html", ".md", ".tex", ".svg", ".txt")
+ENDINGS = (".html", ".md", ".svg", ".txt")
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import vl_convert
 from scaling.analysis.findings import Findings, read
 from scaling.core.formatting import list_first
 from scaling.core.store import replace_file
-from scaling.report.figures import FOR_HARDWARE, FORMER_NAMES, NAMES, make_figures
-from scaling.report.figures.marks import Figure, Spec
+from scaling.report.figures import NAMES, make_figures
+from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
 from scaling.report.text import clean_text
 
@@ -37,17 +37,29 @@ ENCODERS: dict[str, Callable[[str], bytes]] = {
 }
 
 
-def page_specs(figures: Sequence[Figure]) -> str:
+def page_specs(figures: Iterable[Figure]) -> str:
     """Return the Vega-Lite specifications of figures as JSON for an HTML script element."""
-    config = to_page_colours(CONFIG | {"legend": {"disable": True}})
-    datasets, specs = _panel_specs(figures)
-    for figure, panels in zip(figures, specs, strict=True):
-        for panel, spec in zip(figure.panels, panels, strict=True):
-            spec |= {"params": [_ISOLATED], "autosize": {"type": "fit-x", "contains": "padding"}}
-            if panel.zoom:
-                spec["layer"][0] = spec["layer"][0] | {"params": [_ZOOM]}
-    drawn = {figure.name: to_page_colours(panels) for figure, panels in zip(figures, specs, strict=True)}
-    return to_script_json({"config": config, "datasets": to_page_colours(datasets), "figures": drawn})
+    datasets: dict[str, list[Row]] = {}
+    drawn = {figure.name: [_page_panel(panel, datasets) for panel in figure.panels] for figure in figures}
+    config = CONFIG | {"legend": {"disable": True}}
+    return to_script_json(to_page_colours({"config": config, "datasets": datasets, "figures": drawn}))
+
+
+def _page_panel(panel: Panel, datasets: dict[str, list[Row]]) -> Spec:
+    layers = [_name_rows(layer, datasets) for layer in panel.layers]
+    if panel.zoom:
+        layers[0]["params"] = [_ZOOM]
+    size = {"height": panel.height, "autosize": {"type": "fit-x", "contains": "padding"}}
+    return {"layer": layers, "params": [_ISOLATED], **size}
+
+
+def _name_rows(layer: Spec, datasets: dict[str, list[Row]]) -> Spec:
+    """Return a layer that refers to its rows by name, and add them to `datasets` unless they are in it."""
+    rows = [{name: v for name, v in row.items() if v is not None} for row in layer["data"]["values"]]
+    known = (name for name, other in datasets.items() if other == rows)
+    name = next(known, f"rows{len(datasets)}")
+    datasets[name] = rows
+    return layer | {"data": {"name": name}}
 
 
 def to_script_json(value: Any) -> str:
@@ -59,29 +71,6 @@ def to_script_json(value: Any) -> str:
 def to_page_colours(value: Any) -> Any:
     """Return a Vega-Lite specification with theme colors replaced by CSS variables and floats rounded."""
     return _map_strings(value, to_css_variable)
-
-
-def _panel_specs(figures: Iterable[Figure]) -> tuple[Spec, list[list[Spec]]]:
-    """Return the Vega-Lite data sets and panels of figures.
-
-    Returns:
-        datasets: A dict from data set name to rows. Identical data sets are stored once.
-        specs: For each figure, a list with the Vega-Lite specification (height and layers) of each panel.
-    """
-    names: dict[str, str] = {}
-    datasets: Spec = {}
-
-    def name_rows(layer: Spec) -> Spec:
-        rows = [{k: v for k, v in row.items() if v is not None} for row in layer["data"]["values"]]
-        name = names.setdefault(json.dumps(rows), f"rows{len(names)}")
-        datasets[name] = rows
-        return layer | {"data": {"name": name}}
-
-    specs = [
-        [{"height": panel.height, "layer": [*map(name_rows, panel.layers)]} for panel in figure.panels]
-        for figure in figures
-    ]
-    return datasets, specs
 
 
 def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
@@ -101,25 +90,20 @@ def file_spec(figure: Figure, provenance: str) -> Spec:
     Args:
         provenance: The subtitle, as returned by `describe_provenance`.
     """
-    titles = [
-        [line for text in panel.title for line in textwrap.wrap(text, _TITLE_LETTERS)]
-        for panel in figure.panels
-    ]
-    datasets, (specs,) = _panel_specs([figure])
     panels = [
-        {"title": {"text": lines}, "width": _WIDTH} | spec for lines, spec in zip(titles, specs, strict=True)
-    ]
+        {"title": {"text": [line for text in panel.title for line in textwrap.wrap(text, _TITLE_LETTERS)]},
+         "width": max(_WIDTH, panel.least_width), "height": panel.height, "layer": panel.layers}
+        for panel in figure.panels
+    ]  # fmt: skip
     longest = max((len(style.name) for style in figure.legend), default=1)
     columns = max(1, min(4, _LEGEND_LETTERS // longest))
-    wide = any(panel.least_width > 1.5 * _WIDTH for panel in figure.panels)
     legend = CONFIG["legend"] | {"columns": columns, "symbolSize": 90}
     return _map_strings({
         "$schema": _SCHEMA,
         "config": CONFIG | {"background": GROUND, "legend": legend, "padding": 12},
         "title": {"text": figure.title, "subtitle": provenance, "fontSize": 15, "offset": 12},
-        "datasets": datasets,
         "concat": panels,
-        "columns": 1 if wide else min(2, len(panels)),
+        "columns": min(2, len(panels)),
         "params": [_ISOLATED],
         "resolve": {"scale": {"color": "shared", "shape": "shared", "strokeDash": "shared"}},
         "spacing": 28,
@@ -188,13 +172,12 @@ def draw_report_pictures(folder: Path) -> None:
 
 
 def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: Iterable[Path] = ()) -> None:
-    """Remove the figure files that earlier reports wrote to a folder.
+    """Remove the figure files that were written to a folder before.
 
     Args:
         formats: The file name extensions of the files to remove, without a period.
         keep: The files that are not removed.
     """
-    stems = (*NAMES, *FORMER_NAMES, *(f"{start}*" for start in FOR_HARDWARE))
-    for path in {path for ending in formats for stem in stems for path in folder.glob(f"{stem}.{ending}")}:
-        if path not in keep:
-            path.unlink()
+    written = {path for ending in formats for name in NAMES for path in folder.glob(f"{name}.{ending}")}
+    for path in written - set(keep):
+        path.unlink()

@@ -1,7 +1,8 @@
 """Classes Figure, Panel and Axis, and Vega-Lite layers of lines, markers, error bars and text labels."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ Spec = dict[str, Any]  # a part of a Vega-Lite specification
 MOST_PANELS = 6
 _MAX_LABELS = 4  # largest number of lines with labels at their ends
 _LABEL_HEIGHT = 0.065  # as a fraction of the panel height
+_MARGIN = 1.3  # the factor by which a logarithmic axis extends beyond the smallest and the largest value
 _ISOLATED = "!isolated || indexof(datum.line, isolated) == 0 || indexof(isolated, datum.line) == 0"
 
 
@@ -37,11 +39,7 @@ class Axis:
     linear: bool = False
 
     def channel(self, field: str | None = None, **more: Any) -> Spec:
-        """Return a Vega-Lite encoding channel that shows a field on this axis, by default `self.field`.
-
-        Args:
-            more: Further properties of the channel.
-        """
+        """Return a Vega-Lite encoding channel that shows a field on this axis, by default `self.field`."""
         return {"field": field or self.field, "type": "quantitative", **self.options, **more}
 
     def fraction(self, value: float) -> float:
@@ -78,33 +76,28 @@ class Figure:
     legend: tuple[LineStyle, ...] = ()
 
 
-def describe_omission(shown: int, found: int, what: str) -> str:
-    """Return a caption sentence such as ' 6 of 8 maps are drawn.', or '' if `shown` equals `found`."""
-    return f" {shown} of {found} {what}." if shown < found else ""
+def describe_omission(found: int) -> str:
+    """Return a sentence for a caption if not all of `found` problems are drawn, otherwise ''."""
+    if found <= MOST_PANELS:
+        return ""
+    return f" {MOST_PANELS} of {found} problems are drawn; the tables have all."
 
 
 def panel_title(findings: Findings, case: Case, detail: str, environment: str) -> tuple[str, ...]:
     """Return the lines of a panel title: the function, a detail, and the environment if there are several."""
-    lines = (
-        family_name(case),
-        detail,
-        f"environment {environment}" if findings.has_mixed_environments else "",
-    )
-    return tuple(line for line in lines if line)
+    where = f"environment {environment}" if findings.has_mixed_environments else ""
+    return tuple(filter(None, (family_name(case), detail, where)))
 
 
-def log_axis(
-    field: str, title: str, values: Iterable[float], unit: str | None = None, margin: float = 1.3
-) -> Axis:
+def log_axis(field: str, title: str, values: Iterable[float], unit: str | None = None) -> Axis:
     """Return a logarithmic axis that covers the positive values among the given values.
 
     Args:
         field: The field of the data rows that the axis shows.
         unit: The unit of the tick labels, which have SI prefixes, or None for plain numbers.
-        margin: The factor by which the axis extends beyond the smallest and the largest value.
     """
-    positive = [value for value in values if value and value > 0]
-    domain = min(positive) / margin, max(positive) * margin
+    positive = [value for value in values if value > 0]
+    domain = min(positive) / _MARGIN, max(positive) * _MARGIN
     steps = (1, 2, 5) if domain[1] < 200 * domain[0] else (1,)
     decades = range(math.floor(math.log10(domain[0])), math.ceil(math.log10(domain[1])) + 1)
     ticks = [float(f"{step}e{power}") for power in decades for step in steps]
@@ -130,22 +123,26 @@ def count_axis(field: str, title: str, counts: Iterable[float]) -> Axis:
     return Axis(field, {"title": title, "axis": axis, "scale": scale}, domain)
 
 
-def name_axis(field: str, title: str, names: Sequence[Any]) -> Axis:
+def band_axis(field: str, title: str, names: Sequence[str]) -> Axis:
     """Return a categorical axis with one band per name, in the given order."""
-    scale, axis = {"type": "band"}, {"labelAngle": 0}
-    return Axis(field, {"title": title, "type": "nominal", "sort": list(names), "scale": scale, "axis": axis})
+    axis, scale = {"labelAngle": 0, "ticks": False}, {"paddingInner": 0.05}
+    return Axis(field, {"title": title, "type": "ordinal", "sort": names, "scale": scale, "axis": axis})
 
 
-def draw_layer(rows: Sequence[Row], mark: str, options: Spec, **channels: Spec | None) -> Spec:
-    """Return a Vega-Lite layer that draws rows of data as marks, such as 'point', 'line' or 'bar'.
+def draw_layer(rows: Sequence[Row], mark: str, options: Spec, **channels: Spec) -> Spec:
+    """Return a Vega-Lite layer that draws rows of data as marks, such as 'point', 'line' or 'rect'.
 
     Args:
         rows: The data, one dict per row.
         options: Further properties of the Vega-Lite mark.
-        channels: The encoding channels, such as `x` and `y`. A channel that is None is omitted.
+        channels: The encoding channels, such as `x` and `y`.
     """
-    encoding = {name: channel for name, channel in channels.items() if channel is not None}
-    return {"data": {"values": rows}, "mark": {"type": mark, "clip": True, **options}, "encoding": encoding}
+    return {"data": {"values": rows}, "mark": {"type": mark, "clip": True, **options}, "encoding": channels}
+
+
+def color_of(field: str) -> Spec:
+    """Return a Vega-Lite encoding channel for a color that is stored in a field of each row."""
+    return {"field": field, "type": "nominal", "scale": None}
 
 
 def _line_channel(styles: Sequence[LineStyle], values: Iterable[Any]) -> Spec:
@@ -165,22 +162,16 @@ def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
     }
 
 
-def draw_points(
-    rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], fill: str | None = None, **more: Spec
-) -> Spec:
-    """Return a Vega-Lite layer with one marker per row, in the shape of its line.
+def draw_points(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], **more: Spec) -> Spec:
+    """Return a Vega-Lite layer with one hollow marker per row that has a y value, in the shape of its line.
 
     Args:
         rows: The data, with the name of a line in the field `line`.
-        fill: The field that contains the fill color of a marker. By default markers are hollow.
         more: Further encoding channels.
     """
-    if fill:
-        more["fill"] = {"field": fill, "type": "nominal", "scale": None}
     shape = _line_channel(styles, (SHAPES[style.shape or "circle"] for style in styles))
-    return draw_layer(
-        rows, "point", {}, x=x.channel(), y=y.channel(), shape=shape, **line_channels(styles), **more
-    )
+    channels = {"x": x.channel(), "y": y.channel(), "shape": shape, **line_channels(styles), **more}
+    return draw_layer(rows, "point", {}, **channels) | _drop_missing(y.field)
 
 
 def draw_intervals(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
@@ -199,105 +190,67 @@ def _drop_missing(*fields: str) -> Spec:
     return {"transform": [{"filter": " && ".join(f"datum.{field} != null" for field in fields)}]}
 
 
-def draw_lines(
-    rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], dotted: bool = False, **mark: Any
-) -> Spec:
+def draw_lines(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], **mark: Any) -> Spec:
     """Return a Vega-Lite layer with one line per value of the field `line`, through all rows with a y value.
 
     Args:
-        dotted: Whether all lines are dotted. Otherwise each line has the dash pattern of its style.
         mark: Further properties of the Vega-Lite mark.
     """
-    options = {"strokeWidth": 1.8} | ({"strokeDash": [2, 3]} if dotted else {}) | mark
-    dash = None if dotted else _line_channel(styles, (list(style.dash or (1, 0)) for style in styles))
+    dash = _line_channel(styles, (list(style.dash or (1, 0)) for style in styles))
     channels = {"x": x.channel(), "y": y.channel(), "strokeDash": dash, **line_channels(styles)}
-    layer = draw_layer(rows, "line", options, **channels)
-    return layer | _drop_missing(y.field)
+    return draw_layer(rows, "line", {"strokeWidth": 1.8} | mark, **channels) | _drop_missing(y.field)
 
 
 def draw_series(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> list[Spec]:
     """Return Vega-Lite layers of lines, error bars and markers.
 
-    If there are two to four lines, a label with a short name is drawn at the end of each line.
+    If there are two to four lines of different AD modes, the mode is written at the end of each line.
     """
-    ends = _labeled_line_ends(row for row in rows if row.get(y.field) is not None)
-    labels = [draw_end_labels(ends, x, y, styles)] if 1 < len(ends) <= _MAX_LABELS else []
-    points = draw_points(rows, x, y, styles) | _drop_missing(y.field)
-    return [draw_lines(rows, x, y, styles), draw_intervals(rows, x, y, styles), points, *labels]
+    last = {row["line"]: row for row in rows if row.get(y.field) is not None}
+    ends = [row | {"label": re.split(r" \(|,", line)[0]} for line, row in last.items()]
+    is_labeled = 1 < len({row["label"] for row in ends}) == len(ends) <= _MAX_LABELS
+    labels = [_draw_end_labels(ends, x, y, styles)] if is_labeled else []
+    layers = [draw(rows, x, y, styles) for draw in (draw_lines, draw_intervals, draw_points)]
+    return [*layers, *labels]
 
 
-def _labeled_line_ends(rows: Iterable[Row]) -> list[Row]:
-    """Return the last row of each line, with a short name of the line in an additional field `label`.
-
-    The short name is the AD mode. If several lines have the same mode, the short name consists of the words
-    that distinguish a line from the others.
-    """
-    last = {row["line"]: row for row in rows}
-    labels = {line: line.partition(" (")[0].partition(",")[0] for line in last}
-    if len(set(labels.values())) < len(last):
-        words = {line: line.split(", ") for line in last}
-        shared = set.intersection(*map(set, words.values()))
-        labels |= {
-            line: text for line in last if (text := ", ".join(w for w in words[line] if w not in shared))
-        }
-    return [row | {"label": labels[line]} for line, row in last.items()]
-
-
-def draw_end_labels(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
+def _draw_end_labels(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
     """Return a Vega-Lite layer of labels to the right of marks, spaced so that they do not overlap.
 
     Args:
         rows: The data of the marks, with the text in the field `label`.
     """
     colours = {style.name: style.colour for style in styles}
-    spread = [
-        {
-            x.field: row[x.field],
-            y.field: y.value(height),
-            "line": row["line"],
-            "label": row["label"],
-            "colour": colours[row["line"]],
-        }
-        for row, height in _spread_labels(sorted(rows, key=lambda row: row[y.field]), y)
-    ]
-    return draw_text(spread, x, y, align="left", dx=8, dy=3, fontSize=11)
-
-
-def _spread_labels(rows: Iterable[Row], y: Axis) -> Iterator[tuple[Row, float]]:
-    """Yield (row, height of its label) pairs with heights that do not overlap.
-
-    A height is a fraction of the panel height, from 0 at the bottom. The rows must be sorted by y value.
-    """
-    height = -math.inf
-    for row in rows:
+    labels, height = [], -math.inf
+    for row in sorted(rows, key=lambda row: row[y.field]):
         height = max(y.fraction(row[y.field]), height + _LABEL_HEIGHT)
-        yield row, height
+        labels.append(row | {y.field: y.value(height), "colour": colours[row["line"]]})
+    return draw_text(labels, x, y, color_of("colour"), align="left", dx=8, dy=3, fontSize=11)
 
 
-def draw_guide(
-    points: Iterable[tuple[float, float]], x: Axis, y: Axis, text: str = "", **mark: Any
-) -> list[Spec]:
-    """Return Vega-Lite layers of a gray dotted line through (x, y) pairs.
+def draw_ideal(values: Mapping[int, float], x: Axis, y: Axis) -> list[Spec]:
+    """Return Vega-Lite layers of a gray dotted line with the label 'ideal'.
 
     Args:
-        text: The label at the end of the line, or "" for none.
-        mark: Further properties of the Vega-Lite mark.
+        values: A dict from x to y.
     """
-    rows = [{x.field: at, y.field: value} for at, value in points]
-    options = {"color": MUTED, "strokeDash": [2, 3], "strokeWidth": 1.2} | mark
+    rows: list[Row] = [{x.field: at, y.field: value, "label": "ideal"} for at, value in values.items()]
+    options = {"color": MUTED, "strokeDash": [2, 3], "strokeWidth": 1.2}
+    inside = [row for row in rows if y.domain[0] <= row[y.field] <= y.domain[1]]
     line = draw_layer(rows, "line", options, x=x.channel(), y=y.channel())
-    inside = [row | {"label": text} for row in rows if y.domain[0] <= row[y.field] <= y.domain[1]]
-    return [line, draw_text(inside[-1:], x, y)] if text else [line]
+    return [line, draw_text(inside[-1:], x, y, {"value": MUTED})]
 
 
-def draw_text(rows: Sequence[Row], x: Axis, y: Axis, **mark: Any) -> Spec:
+def draw_text(rows: Sequence[Row], x: Axis, y: Axis, color: Spec, **mark: Any) -> Spec:
     """Return a Vega-Lite layer that shows the field `label` of each row as text.
 
-    If the rows contain a field `colour`, it is the color of the text.
+    Args:
+        color: The encoding channel of the color.
+        mark: Further properties of the Vega-Lite mark.
     """
-    options = {"color": MUTED, "align": "right", "dx": -6, "dy": -7, "clip": False} | mark
-    own = {"field": "colour", "type": "nominal", "scale": None} if rows and "colour" in rows[0] else None
-    return draw_layer(rows, "text", options, x=x.channel(), y=y.channel(), text={"field": "label"}, color=own)
+    options = {"align": "right", "dx": -6, "dy": -7, "clip": False} | mark
+    channels = {"x": x.channel(), "y": y.channel(), "text": {"field": "label"}, "color": color}
+    return draw_layer(rows, "text", options, **channels)
 
 
 def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
@@ -317,12 +270,8 @@ def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
     return {"line": line, "tip": tip} | times | fields
 
 
-def finite(rows: Iterable[Row], *fields: str) -> list[float]:
-    """Return the values of the given fields in all rows, without None."""
-    return [row[field] for row in rows for field in fields if row.get(field) is not None]
-
-
-def with_ends(rows: Sequence[Row], field: str) -> list[float]:
+def with_ends(rows: Iterable[Row], field: str) -> list[float]:
     """Return the values of a field in all rows and the bounds of their intervals, without None."""
-    known = [row for row in rows if row.get(field) is not None]
-    return finite(known, field, f"{field}_low", f"{field}_high")
+    fields = (field, f"{field}_low", f"{field}_high")
+    known = (row[name] for row in rows if row.get(field) is not None for name in fields)
+    return [value for value in known if value is not None]

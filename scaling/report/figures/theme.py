@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from scaling.analysis.cases import Method, method_of
 from scaling.core.case import Case
 
-INK, MUTED, GRID, GROUND, ON_COLOUR = "#1c1e21", "#5b6068", "#dcdfe4", "#ffffff", "#fffffe"
+INK, MUTED, GRID, GROUND = "#1c1e21", "#5b6068", "#dcdfe4", "#ffffff"
 
 # Color-blind safe (after Okabe and Ito), with a contrast of at least 3:1 on light and dark pages.
 BLUE, VERMILION, GREEN, PURPLE = "#0072b2", "#d55e00", "#008a64", "#b5568f"
@@ -26,7 +26,7 @@ _ENGINE_COLOURS = {
 }  # fmt: skip
 _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3), (10, 2), (4, 2, 1, 2, 1, 2))  # for lines of one color
 _DARK = {
-    INK: "#e6e8eb", ON_COLOUR: "#101216", GROUND: "#16181c", MUTED: "#a2a8b1", GRID: "#363a42",
+    INK: "#e6e8eb", GROUND: "#16181c", MUTED: "#a2a8b1", GRID: "#363a42",
     BLUE: "#56a8de", VERMILION: "#ff8a3d", GREEN: "#2cc59a", PURPLE: "#e39cc6", OCHRE: "#f0b429",
     OLIVE: "#e6dc4a", GREY: "#a9adb3", SKY: "#7cc4e8", "#882255": "#d4709c", "#117733": "#4fbf75",
     "#77772a": "#c6c65a", "#332288": "#9c8cf0", "#661100": "#e08268", "#8e3391": "#dd8be0",
