@@ -188,10 +188,8 @@ def _describe_outcome(task: TaskState, attempt: TaskAttempt) -> str:
         return f"{attempt.status}{'' if seconds is None else f' after {format_wait(seconds)}'}{why}"
     if attempt in task.running:
         return "runs now"
-    if attempt.run < task.journal.runs or task.open:
-        return "not finished: its job was stopped and will start again"
-    ended = lost_cases.explain_end(task)
-    return f"no end, {ended[0]}: {ended[1]}" if ended else "not finished, although its task has ended"
+    ended = None if attempt.run < task.journal.runs or task.open else lost_cases.explain_end(task)
+    return f"not finished, {ended[0]}: {ended[1]}" if ended else "not finished"
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:

@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
+from scaling.cli import progress
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.cluster import cluster_settings
@@ -114,7 +115,10 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
         )
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
-    key, reports = _ask_cells(job, console)
+    key = preflight.cache_key(job.cells)
+    if (reports := preflight.load_answers(job.folder, key)) is None:
+        with progress.examination(console) as note:
+            reports = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
     answers, submitted = preflight.judge_answers(job.cells, reports), False
     with contextlib.ExitStack() as stack:
         baseline = None
@@ -223,20 +227,6 @@ def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
         return slurm.assumed_machine(cluster)
 
 
-def _ask_cells(job: StudyRun, console: Console) -> tuple[str | None, list[preflight.Answer]]:
-    """Return the cache key and the preflight answers for a study. There is one answer per cell.
-
-    The checks run only if the results folder contains no answers with this key.
-    """
-    key = preflight.cache_key(job.cells)
-    if (reports := preflight.load_answers(job.folder, key)) is None:
-        from scaling.cli import progress
-
-        with progress.examination(console) as note:
-            reports = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
-    return key, reports
-
-
 def _run_here(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], baseline: Any,
     console: Console, between_groups: Any,
@@ -245,7 +235,6 @@ def _run_here(
         made, loaded = plan_run(job, answers, folders, console)
         if not (made.sessions or made.skips or made.failures):
             return made, loaded
-        from scaling.cli import progress
         from scaling.workers import supervise
 
         site = None
@@ -291,8 +280,12 @@ def plan_run(
 
 
 def _schedule_missing_cases(
-    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console, dry_run: bool
-) -> tuple[Schedule, store.Loaded]:  # fmt: skip
+    job: StudyRun,
+    answers: Sequence[PreflightResult],
+    folders: Sequence[Path],
+    console: Console,
+    dry_run: bool,
+) -> tuple[Schedule, store.Loaded]:
     queued: set[tuple[str, int]] = set()
     if job.cluster.submits or (job.folder / SUBMISSIONS).exists():
         from scaling.cli import submit

@@ -118,14 +118,19 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     cases = {record.key: record.case for record in ordered}
     expected = expected_cases(folder, cases)
     cases |= {key: case for key, (case, _) in expected.items()}
-    lines: dict[tuple[str, int], StatusLine] = {}
-    for each in (  # a later state replaces an earlier one
-        _missing_lines(expected),
-        _ended_lines(records.values(), tasks),
-        _queued_lines(tasks, loaded.records),
-        _running_lines(tasks, cases),
-    ):
-        lines |= {line.place: line for line in each}
+    lines = {  # of the states of a replicate, the last one that applies counts
+        line.place: line
+        for line in (
+            *(
+                StatusLine("missing", key, case, "", n)
+                for key, (case, m) in expected.items()
+                for n in range(m)
+            ),
+            *_ended_lines(records.values(), tasks),
+            *_queued_lines(tasks, loaded.records),
+            *_running_lines(tasks, cases),
+        )
+    }
     notes = [*notes, *_plan_lines(loaded.plans), *(f"damaged, ignored: {line}" for line in loaded.damaged)]
     if (folder / REJECTED).exists() and any(line.state == "missing" for line in lines.values()):
         why = (folder / REJECTED).read_text(errors="replace")
@@ -161,11 +166,6 @@ def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[C
             case = known.get(key) or from_dict(entry["case"])
             cases[key if key in known else case.key] = case, store.replicates_of(entry)
     return cases
-
-
-def _missing_lines(expected: Mapping[str, tuple[Case, int]]) -> Iterator[StatusLine]:
-    for key, (case, replicates) in expected.items():
-        yield from (StatusLine("missing", key, case, "", number) for number in range(replicates))
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:

@@ -162,7 +162,13 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
     if isinstance(cause, yaml.YAMLError):
         return Refusal(yaml_files.describe(cause))
     if isinstance(error, OverrideParseException):
-        return _explain_override(error.override)
+        word = error.override.removeprefix("++")
+        name, _, value = word.partition("=")
+        bare = value.strip().strip("'\"").replace("'", "\\'")
+        return Refusal(
+            f"cannot read {word!r}: quote a value with special characters for the shell and for Hydra, such as "
+            f"\"{name}='{bare}'\"; a list is written 'devices=[1,2]'"
+        )
     if unknown := re.search(r"is not in struct full_key: (\S+)|Could not override '([^']+)'", text):
         key = unknown[1] or unknown[2]
         return Refusal(f"unknown key {key!r}: `scaling run --help` and the files in conf list every key")
@@ -184,13 +190,3 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
         (True, f"cannot compose the configuration: {text[:300]}"),
     ]  # fmt: skip
     return Refusal(next(explanation for holds, explanation in explanations if holds))
-
-
-def _explain_override(word: str) -> Refusal:
-    word = word.removeprefix("++")
-    name, _, value = word.partition("=")
-    bare = value.strip().strip("'\"").replace("'", "\\'")
-    return Refusal(
-        f"cannot read {word!r}: quote a value with special characters for the shell and for Hydra, such as "
-        f"\"{name}='{bare}'\"; a list is written 'devices=[1,2]'"
-    )
