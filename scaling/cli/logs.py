@@ -195,8 +195,8 @@ def _describe_outcome(task: TaskState, attempt: TaskAttempt) -> str:
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
     """Return the log files of the workers that ran a case.
 
-    If the task has ended and no worker ran the case, return all worker logs of the last run of the task, which
-    may show why.
+    If the task has ended and no worker ran the case, return all worker logs of its last run, which may show
+    why.
     """
     folder, name = task.entry.folder, task.entry.name
     workers = dict.fromkeys((a.run, worker) for a in _attempts(task, key) for worker in a.workers)

@@ -1,4 +1,4 @@
-"""Parse the arguments of `scaling run` and `scaling plan` with argparse: options, and overrides such as devices=2.
+"""Parse the arguments of `scaling run` and `scaling plan`: options, and overrides such as devices=2.
 
 An invalid argument raises `Refusal`, and the message suggests the most similar valid one.
 """

@@ -166,8 +166,8 @@ def _explain_hydra_error(error: Exception, words: Sequence[str]) -> Refusal:
         name, _, value = word.partition("=")
         bare = value.strip().strip("'\"").replace("'", "\\'")
         return Refusal(
-            f"cannot read {word!r}: quote a value with special characters for the shell and for Hydra, such as "
-            f"\"{name}='{bare}'\"; a list is written 'devices=[1,2]'"
+            f"cannot read {word!r}: quote a value with special characters for the shell and for Hydra, "
+            f"such as \"{name}='{bare}'\"; a list is written 'devices=[1,2]'"
         )
     if unknown := re.search(r"is not in struct full_key: (\S+)|Could not override '([^']+)'", text):
         key = unknown[1] or unknown[2]

@@ -182,7 +182,7 @@ def list_meshes(devices: int) -> list[str]:
 
 
 def _make_cell(fields: _Fields, batch_is_given: bool) -> GridCell:
-    """Return the case with the given fields. If `batch_is_given`, a mode such as vmap_jacfwd does not set it."""
+    """Return the cell with the given fields. If `batch_is_given`, modes such as vmap_jacfwd do not set it."""
     if (scaling := fields.pop("scaling", "strong")) not in SCALINGS:
         raise unknown_name("scaling", scaling, SCALINGS)
     if "workload" not in fields:
