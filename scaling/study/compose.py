@@ -13,7 +13,7 @@ from scaling.cluster.cluster_settings import NAMES, ClusterSettings
 from scaling.core.case import Refusal, unknown_name
 from scaling.study import arguments, yaml_files
 
-_CLUSTER = [f"cluster.{field.name}" for field in dataclasses.fields(ClusterSettings)]
+_CLUSTER = [field.name for field in dataclasses.fields(ClusterSettings)]
 _GROUPS = {"study": "smoke", "cluster": "none", "tracking": "none", "hardware": "v5p"}  # group -> example
 _INTEGER = re.compile(r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$")
 Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of the study)
@@ -113,13 +113,14 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
 
 
 def _check_cluster(config: Any) -> None:
-    """Raise `Refusal` if a field of the cluster has no effect with this kind of cluster."""
+    """Raise `Refusal` if a field of the cluster is unknown or has no effect with this kind of cluster."""
     kind = config.get("name") if isinstance(config, Mapping) else None
     used = _read_keys(configuration() / "cluster" / f"{kind}.yaml") if kind in NAMES else []
-    for name in config if used else ():
-        if name not in used and f"cluster.{name}" in _CLUSTER:
-            text = f"cluster.{name} has no effect with cluster={kind}"
-            raise Refusal(f"{text}: leave it out, or use {', '.join(used)}")
+    for name in (name for name in config if used and name not in used):
+        if name not in _CLUSTER:
+            raise unknown_name(f"key of cluster={kind}", name, used)
+        text = f"cluster.{name} has no effect with cluster={kind}"
+        raise Refusal(f"{text}: leave it out, or use {', '.join(used)}")
 
 
 def _check_files(folder: str, overrides: Sequence[str]) -> None:
@@ -140,11 +141,8 @@ def _read_times_as_text() -> None:
 
 def _in_hydra_syntax(word: str) -> str:
     name, _, value = word.partition("=")
-    if word.startswith(("sizes.", "cluster.sbatch.")) or name in _CLUSTER:  # keys that a YAML file may omit
+    if word.startswith(("sizes.", "cluster.")):  # keys that a YAML file may omit
         return f"++{word}"
-    group, _, key = name.lstrip("+").partition(".")
-    if group == "cluster" and key and f"cluster.{key}" not in _CLUSTER:
-        raise unknown_name("key of cluster", key, [field.partition(".")[2] for field in _CLUSTER])
     if name == "versus" and value not in ("", "null") and value[0] not in "'\"":
         return f"{name}='{value}'"  # a revision may contain ~, and flags contain =
     return word

@@ -586,7 +586,7 @@ TABLES["clusters"] = {
         ("slurm", "cluster.partition=true", "cluster.partition must be a name"),
         ("slurm", "cluster.queue=a", "unknown key of cluster.*queue"),
         ("slurm", "cluster.name=other", "unknown cluster"),
-        ("slurm", "cluster.time.x=1", "unknown key of cluster 'time.x'"),
+        ("slurm", "cluster.time.x=1", "cluster.time must be a positive number of minutes"),
         ("slurm", "cluster.hosts=[a]", "cluster.hosts has no effect with cluster=slurm"),
         ("local", "cluster.partition=a", "cluster.partition has no effect with cluster=local"),
         ("none", "cluster.time=1", "cluster.time has no effect with cluster=none"),
