@@ -279,8 +279,6 @@ _FRESH = "run again into a fresh folder, results=PATH"
 _WIDER = f"intervals wider than {format_percentage(_WIDE)} either side"
 RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (ERROR, "nothing measured", _nothing_measured, "`scaling run study=...`"),
-    (WARNING, "nothing measured, only planned", _only_planned,
-     "`scaling run study=...` on a machine of that kind"),
     (ERROR, "unverified answers", _check_each(_unverified), f"{_FRESH}: every answer is checked first"),
     (ERROR, "wrong answers", lambda f: _failed_cases(f, True),
      "fix the program, or leave the case out of the study"),
@@ -293,6 +291,8 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
      "add 1 to devices: 'devices=[1,2]'"),
     (ERROR, f"too few samples: under {_LEAST_SAMPLES}, or no interval", _check_each(_few_samples),
      f"sampling.least={_LEAST_SAMPLES}; {_FRESH}"),
+    (WARNING, "nothing measured, only planned", _only_planned,
+     "`scaling run study=...` on a machine of that kind"),
     (WARNING, "failed cases", lambda f: _failed_cases(f, False),
      "fix the cause, then the same command with retry=true"),
     (WARNING, "cases without a record", lambda f: f.missing, "the same command runs them"),

@@ -16,6 +16,7 @@ from scaling.cli.verbs import OK
 from scaling.core import environment
 from scaling.core.case import DTYPES, VIEWS, Refusal, unknown_name
 from scaling.core.formatting import count_of, format_bytes, format_duration
+from scaling.study.arguments import Parser
 from scaling.study.compose import compose
 from scaling.study.grid import expand_study
 from scaling.workers import cores
@@ -80,8 +81,15 @@ def execute(words: list[str], console: Console) -> int:
 
 def _read_job(words: Sequence[str]) -> Job:
     """Parse the arguments into a dict with the function or case, device counts, hardware and time budget."""
-    functions, inputs, fields = _sort_words(words)
-    stated = [len(functions), bool(inputs["--points"]), "workload" in fields]
+    parser = Parser(prog="scaling advise", add_help=False, allow_abbrev=False)
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--points", action="append", default=[])
+    parser.add_argument("--shared", action="append", default=[])
+    given = parser.parse_intermixed_args(words)
+    inputs = {option: _parse_shapes(option, getattr(given, option)) for option in ("points", "shared")}
+    functions = [word for word in given.words if "=" not in word]
+    fields = {"budget": "30"} | dict(word.split("=", 1) for word in given.words if "=" in word)
+    stated = [len(functions), bool(inputs["points"]), "workload" in fields]
     if stated not in ([1, True, False], [0, False, True]):
         example = "scaling advise spring.py:force --points x=100000,17, or workload=NAME and its fields"
         raise Refusal(f"advice is on one function with --points, or on one workload: {example}")
@@ -90,10 +98,7 @@ def _read_job(words: Sequence[str]) -> Job:
     known = _FIELDS_OF_FUNCTION if functions else _FIELDS_OF_WORKLOAD
     if unused := [name for name in fields if name.partition(".")[0] not in known]:
         raise Refusal(f"{unused[0]}= has no effect on advice: use {', '.join(known)}, budget")
-    configs: list[dict[str, Any]] = []
-    overrides = [f"{name}={value}" for name, value in fields.items()]
-    compose(["study=function", *overrides], lambda config, _: configs.append(config))
-    (config,) = configs
+    ((config, _),) = compose(["study=function", *(f"{name}={value}" for name, value in fields.items())])
     devices, hardware = 1 if config["devices"] is None else config["devices"], config.get("hardware")
     if devices == []:
         raise Refusal("devices=[] is an empty list: give a number of devices, or several, such as [1,2]")
@@ -105,8 +110,8 @@ def _read_job(words: Sequence[str]) -> Job:
     }  # fmt: skip
     if functions:
         return job | {"name": functions[0], "function": functions[0]}
-    given = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
-    cells = expand_study({}, {"points": 1024} | given | {"devices": 1})
+    stated_fields = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
+    cells = expand_study({}, {"points": 1024} | stated_fields | {"devices": 1})
     if len(cells) > 1:
         raise Refusal(
             f"advice is for one problem, and these fields describe {len(cells)}: only devices takes a list"
@@ -114,50 +119,22 @@ def _read_job(words: Sequence[str]) -> Job:
     return job | {"case": cells[0].case, "mode": config["mode"]}
 
 
-def _sort_words(words: Sequence[str]) -> tuple[list[str], dict[str, dict[str, Any]], dict[str, str]]:
-    """Divide the arguments into functions, inputs and fields, and return these three groups.
-
-    A function has the form FILE.py:NAME. The inputs are a dict from the option ("--points" or "--shared") to
-    a dict from input name to (shape, dtype). The fields, such as target=hessian, are a dict of strings.
-    """
-    fields: dict[str, str] = {"budget": "30"}
-    inputs: dict[str, dict[str, Any]] = {"--points": {}, "--shared": {}}
-    functions, remaining = list[str](), iter(words)
-    for word in remaining:
-        name, sign, value = word.partition("=")
+def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Return the inputs that an option describes, as a dict from name to (shape, dtype)."""
+    inputs: dict[str, tuple[tuple[int, ...], str]] = {}
+    for text in texts:
+        match = _SHAPE.fullmatch(text)
+        if match is None:
+            example = "x=100000,17" if option == "points" else "stiffness=16 or rate=scalar"
+            raise Refusal(f"--{option} takes NAME=SHAPE, such as {example}, not {text!r}")
+        name, shape, dtype = match.groups()
+        if dtype not in (None, *_DTYPES):
+            raise unknown_name("dtype", dtype, _DTYPES)
         if name in inputs:
-            described = _parse_shape(name, value if sign else next(remaining, ""))
-            if twice := described.keys() & inputs[name].keys():
-                raise Refusal(f"{name} {twice.pop()}= is given twice: give each input once")
-            inputs[name] |= described
-        elif word.startswith("-"):
-            raise Refusal(f"unknown option {word!r}: choose from {', '.join(inputs)}, --help")
-        elif sign:
-            fields[name] = value
-        else:
-            functions.append(word)
-    return functions, inputs, fields
-
-
-def _parse_shape(option: str, text: str) -> dict[str, tuple[tuple[int, ...], str]]:
-    match = _SHAPE.fullmatch(text)
-    if match is None:
-        example = "x=100000,17" if option == "--points" else "stiffness=16 or rate=scalar"
-        raise Refusal(f"{option} takes NAME=SHAPE, such as {example}, not {text!r}")
-    name, shape, dtype = match.groups()
-    if dtype not in (None, *_DTYPES):
-        raise unknown_name("dtype", dtype, _DTYPES)
-    return {name: (() if shape == "scalar" else tuple(map(int, shape.split(","))), dtype or "float32")}
-
-
-def _advise_or_refuse(job: Job) -> float:
-    """Return `_advise(job)`. Raise `Refusal` if the user's function raises SystemExit or the like."""
-    try:
-        return _advise(job)
-    except (Exception, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        raise Refusal(f"{job['name']} raised {type(error).__name__}: {error}") from None
+            raise Refusal(f"--{option} {name}= is given twice: give each input once")
+        sizes = () if shape == "scalar" else tuple(map(int, shape.split(",")))
+        inputs[name] = sizes, dtype or "float32"
+    return inputs
 
 
 def _run_in_process(job: Job, is_bound: bool) -> float:
@@ -171,13 +148,15 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
     only_cpu = {"JAX_PLATFORMS": "cpu"} if is_bound or job["hardware"] else {}
     os.environ.update(variables | only_cpu)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        future = pool.submit(_advise_or_refuse, job | {"cores": usable[:count] if is_bound else None})
+        future = pool.submit(_advise, job | {"cores": usable[:count] if is_bound else None})
         while True:
             try:
                 return future.result()
             except KeyboardInterrupt:  # the new process receives Ctrl-C too, and prints its advice so far
                 if future.done():
                     raise KeyboardInterrupt("stopped before there was any advice") from None
+            except SystemExit as error:
+                raise Refusal(f"{job['name']} raised SystemExit: {error}") from None
             except BrokenProcessPool:
                 text = "the process that compiles and measures the function died, perhaps for lack of memory"
                 raise Refusal(f"{text}: try fewer points, or hardware=NAME") from None

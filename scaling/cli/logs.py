@@ -2,8 +2,6 @@
 
 import argparse
 import contextlib
-import difflib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +20,6 @@ from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import format_wait, list_first
 from scaling.core.record import Record
 
-_SHORTEST = 4  # minimum length of an abbreviated key, in characters
 _MOST_NAMED = 3  # maximum number of keys in an error message
 _MOST_LINES = 1000  # maximum number of lines shown, from the end of a file
 _MOST_SHOWN = 3  # maximum number of cases shown without --all
@@ -86,20 +83,16 @@ def select_keys(known: KnownCases, given: str) -> list[str]:
     Args:
         given: The label of one case, the beginning of its key (a hash), the name of a workload, or "".
     """
-    of_workload = [key for key, case in known.cases.items() if case.workload == given]
-    if given and not of_workload:
+    keys = [key for key, case in known.cases.items() if case.workload == given]
+    if given and not keys:
         return [find_key(known, given)]
-    records = sorted(
-        [*store.latest(known.records), *known.lost], key=lambda r: r.started_at or "", reverse=True
-    )
-    records = [record for record in records if given in ("", record.case.workload)]
-    keys = [record.key for record in records if record.status == "failed"]
-    if not keys and given:
-        keys = [record.key for record in records] or of_workload
-    elif not keys:
+    if not given:
         begun = [attempt for task in known.tasks for attempt in task.journal.attempts]
         keys = [attempt.key for attempt in sorted(begun, key=lambda a: a.began_at or "")[-1:]]
-    return list(dict.fromkeys(key for key in keys if key in known.cases)) or [find_key(known, given)]
+    records = sorted([*store.latest(known.records), *known.lost], key=lambda r: r.started_at or "")
+    failed = [r.key for r in reversed(records) if r.status == "failed" and given in ("", r.case.workload)]
+    chosen = dict.fromkeys(key for key in failed or keys if key in known.cases)
+    return list(chosen) or [find_key(known, given)]
 
 
 def iterate_logs(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
@@ -121,30 +114,20 @@ def find_key(known: KnownCases, given: str) -> str:
     """Return the key of the case that `given` identifies.
 
     `given` is the label of the case, the first words of its label (at least two), or the first characters of
-    its key (at least 4). Raise `Refusal` if no case matches or if several cases match.
+    its key. Raise `Refusal` if no case matches or if several cases match.
     """
     words = " ".join(given.split())
     labels = {key: label(case) for key, case in known.cases.items()}
-    by_label = [key for key in labels if labels[key] == words]
-    by_label = by_label or [key for key in labels if labels[key].startswith(words) and " " in words]
-    by_key = [key for key in labels if key.startswith(given) and len(given) >= _SHORTEST]
-    if len(by_label or by_key) == 1:
-        return (by_label or by_key)[0]
-    failed = [record.key for record in store.latest(known.records) if record.status == "failed"]
-    starts = {key[: len(given)]: key for key in labels}
-    similar = [starts[close] for close in difflib.get_close_matches(given, starts, n=_MOST_NAMED)]
-    unknown = f"no case {given!r} in {known.results}"
-    advice = f"give {_SHORTEST} characters or more, `scaling status --all` shows them"
-    problems: tuple[tuple[object, str, list[str]], ...] = (
-        (by_label, f"{words!r} matches {len(by_label)} cases, give a key: ", by_label),
-        (not given, "name a case, by its key or its label: ", list(dict.fromkeys(failed or labels))),
-        (len(given) < _SHORTEST, f"{given!r} is too short for a key: {advice}", []),
-        (by_key, f"{given!r} matches {len(by_key)} keys, give more digits: ", by_key),
-        (similar, f"{unknown}: similar keys are ", similar),
-        (True, f"{unknown}: `scaling status --all` shows the keys", []),
-    )
-    text, keys = next((text, keys) for applies, text, keys in problems if applies)
-    raise Refusal(text + list_first([f"{key} ({labels[key]})" for key in keys], _MOST_NAMED))
+    matches = [key for key in labels if labels[key] == words] or [
+        key for key in labels if key.startswith(given) or (" " in words and labels[key].startswith(words))
+    ]
+    if given and len(matches) == 1:
+        return matches[0]
+    if not matches:
+        raise Refusal(f"no case {given!r} in {known.results}: `scaling status --all` shows the keys")
+    found = f"{given!r} matches {len(matches)} cases" if given else "no case has failed"
+    named = list_first([f"{key} ({labels[key]})" for key in matches], _MOST_NAMED)
+    raise Refusal(f"{found}: give the key of a case, such as {named}")
 
 
 def logs_of_case(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:
@@ -158,10 +141,10 @@ def logs_of_case(known: KnownCases, key: str, every: bool = False) -> Iterator[L
     lines = [*map(_describe_record, extra), *(line for task in tasks for line in _describe_task(task, key))]
     text = environment.hide_secrets("\n".join(lines))
     yield LogPart(f"{key}  {label(known.cases[key])}", text or "it has no record, and no task will run it")
-    files = [file for task in tasks for file in _list_worker_logs(task, key)]
-    files += [(path, "") for task in tasks for path in _nonempty_scheduler_logs(task)]
-    for path, shared in files:
-        yield LogPart(f"{path.relative_to(known.results)}{shared}", _read_last_lines(path, every))
+    files = [path for task in tasks for path in _list_worker_logs(task, key)]
+    files += [path for task in tasks for path in _list_scheduler_logs(task)]
+    for path in files:
+        yield LogPart(str(path.relative_to(known.results)), _read_last_lines(path, every))
 
 
 def _attempts(task: TaskState, key: str) -> list[TaskAttempt]:
@@ -205,31 +188,24 @@ def _describe_outcome(task: TaskState, attempt: TaskAttempt) -> str:
         return f"{attempt.status}{'' if seconds is None else f' after {format_wait(seconds)}'}{why}"
     if attempt in task.running:
         return "runs now"
-    if attempt.run < task.journal.runs or task.open:
-        return "not finished: its job was stopped and will start again"
-    ended = lost_cases.explain_end(task)
-    return f"no end, {ended[0]}: {ended[1]}" if ended else "not finished, although its task has ended"
+    ended = None if attempt.run < task.journal.runs or task.open else lost_cases.explain_end(task)
+    return f"not finished, {ended[0]}: {ended[1]}" if ended else "not finished"
 
 
-def _list_worker_logs(task: TaskState, key: str) -> list[tuple[Path, str]]:
-    """Return the log files of the workers that ran a case, as (path, note) pairs.
+def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
+    """Return the log files of the workers that ran a case.
 
-    The note is " (of 3 cases)" if 3 cases share the log, and "" if the log contains one case. If the task has
-    ended and no worker ran the case, return all worker logs of the last run of the task.
+    If the task has ended and no worker ran the case, return all worker logs of its last run, which may show
+    why.
     """
     folder, name = task.entry.folder, task.entry.name
-    workers = {(attempt.run, worker) for attempt in _attempts(task, key) for worker in attempt.workers}
-    if not workers and not task.open:  # these logs may show why no worker ran the case
-        return [(path, "") for path in sorted(folder.glob(f"{name}.run-{task.journal.runs}/worker-*.log"))]
-    cases = Counter((attempt.run, worker) for attempt in task.journal.attempts for worker in attempt.workers)
-    return [
-        (folder / f"{name}.run-{run}" / f"worker-{worker}.log", f" (of {n} cases)" if n > 1 else "")
-        for (run, worker), n in cases.items()
-        if (run, worker) in workers
-    ]
+    workers = dict.fromkeys((a.run, worker) for a in _attempts(task, key) for worker in a.workers)
+    if not workers and not task.open:
+        return sorted(folder.glob(f"{name}.run-{task.journal.runs}/worker-*.log"))
+    return [folder / f"{name}.run-{run}" / f"worker-{worker}.log" for run, worker in workers]
 
 
-def _nonempty_scheduler_logs(task: TaskState) -> list[Path]:
+def _list_scheduler_logs(task: TaskState) -> list[Path]:
     jobs = dict.fromkeys([task.entry.job, *(attempt.job for attempt in task.journal.attempts)])
     folder = task.entry.folder / "log"
     paths = [path for job in jobs if job for path in sorted(folder.glob(f"{job}_*log.*"))]

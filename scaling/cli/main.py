@@ -16,7 +16,7 @@ from scaling.cli import streams
 from scaling.cli.verbs import BAD_INPUT, FAILED, INTERRUPTED, OK, VERBS, overview, parse
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import hide_secrets
-from scaling.study.hydra_options import Parser
+from scaling.study.arguments import Parser
 from scaling.workers.machine import AllocationLost
 
 _LONGEST = 1400  # maximum length of an error message, in characters
@@ -59,21 +59,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run_subcommand(words: list[str], console: Console) -> int:
-    is_help = words[:1] in (["help"], ["--help"], ["-h"])
-    if is_help and len(words) > 1:
-        words = [words[1], "--help", *words[2:]]
-    elif is_help or not words:
-        console.print(escape(overview()), highlight=False)
-        return OK
-    name, *rest = words
+    name, *rest = words or ["help"]
+    if name in ("help", "--help", "-h"):
+        if not rest:
+            console.print(escape(overview()), highlight=False)
+            return OK
+        name, rest = rest[0], ["--help", *rest[1:]]
     if name in ("version", "--version", "-V"):
         Parser(prog="scaling version", description="Print the version of the package.").parse_args(rest)
         console.print(scaling.__version__, highlight=False)
         return OK
-    if name in ("-sc", "--shell-completion"):
-        from scaling.study.compose import complete
-
-        return complete(rest, list(VERBS))
     if name not in VERBS:
         raise _unknown_verb(name)
     try:
@@ -81,7 +76,7 @@ def _run_subcommand(words: list[str], console: Console) -> int:
     except FileNotFoundError:
         raise Refusal("the working directory was deleted: change to a folder that exists") from None
     arguments = rest if VERBS[name].arguments is None else parse(name, rest)
-    status: int = importlib.import_module(f"scaling.cli.{VERBS[name].module}").execute(arguments, console)
+    status: int = importlib.import_module(f"scaling.cli.{name}").execute(arguments, console)
     return status
 
 

@@ -24,9 +24,7 @@ def execute(words: list[str], console: Console) -> int:
     if not words or {"-h", "--help"} & set(words):
         console.print(escape(plan_study.HELP), highlight=False)
         return OK
-    statuses: list[int] = []
-    compose(words, lambda config, name: statuses.append(_plan_and_report(config, name, console)))
-    return max(statuses, default=OK)
+    return max((_plan_and_report(config, name, console) for config, name in compose(words)), default=OK)
 
 
 def _plan_and_report(config: dict[str, Any], name: str, console: Console) -> int:

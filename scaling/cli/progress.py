@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
+from scaling.cli.streams import print_lines
 from scaling.core.formatting import count_of, format_duration, format_wait
 
 _FIRST_SECONDS, _LONGEST_SECONDS = 5.0, 60.0  # first and longest interval between plain lines
@@ -22,23 +23,20 @@ def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
     """Return a context manager that yields a callback to show how many cases have been checked.
 
     The callback takes the number of checked cases and the number of all cases. On a terminal, it updates a
-    live bar. Otherwise, it prints plain lines at increasing intervals.
+    line. Otherwise, it prints lines at increasing intervals.
     """
-    bar = Progress(
-        SpinnerColumn(), TextColumn("examining cases"), BarColumn(bar_width=24), MofNCompleteColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
-    task, next_line, wait = bar.add_task(""), time.monotonic() + _FIRST_SECONDS, _FIRST_SECONDS
+    next_line, wait = time.monotonic() + _FIRST_SECONDS, _FIRST_SECONDS
+    with console.status("examining cases") as status:
 
-    def note(done: int, total: int) -> None:
-        nonlocal next_line, wait
-        bar.update(task, completed=done, total=total)
-        if not console.is_terminal and done < total and time.monotonic() >= next_line:
-            console.print(f"examining: {done} of {count_of(total, 'case')}", soft_wrap=True, highlight=False)
-            wait = min(2 * wait, _LONGEST_SECONDS)
-            next_line = time.monotonic() + wait
+        def note(done: int, total: int) -> None:
+            nonlocal next_line, wait
+            text = f"examining: {done} of {count_of(total, 'case')}"
+            status.update(text)
+            if not console.is_terminal and done < total and time.monotonic() >= next_line:
+                print_lines(console, [text])
+                wait = min(2 * wait, _LONGEST_SECONDS)
+                next_line = time.monotonic() + wait
 
-    with bar:
         yield note
 
 

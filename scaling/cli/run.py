@@ -5,18 +5,17 @@ them as cluster jobs.
 """
 
 import contextlib
-import io
 import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from scaling.cli import progress
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.cluster import cluster_settings
@@ -34,11 +33,40 @@ from scaling.core.case import CEILING, FIELDS, Refusal, label
 from scaling.core.formatting import count_of
 from scaling.options import machine_peaks
 from scaling.study import grid, preflight, results_folder
-from scaling.study.compose import compose, configuration
+from scaling.study.compose import compose, configuration, parse
 from scaling.workers import schedule
 from scaling.workers.machine import Machine, local_machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule
+
+HELP = """\
+Run the missing cases of a scaling study.
+
+  scaling run                                     the smoke study, on this host
+  scaling run study=rbf 'devices=[1,2]'           over these device counts
+  scaling run study=linear mode=jacrev sizes.p=64 a part of the study
+  scaling run study=rbf dry_run=true              print the cases only
+  scaling run study=rbf tracking=wandb            curves on Weights & Biases
+  scaling run study=rbf cluster=slurm             as Slurm jobs
+  scaling run --multirun study=rbf,linear         several studies in turn
+  scaling run --config-dir my_conf study=mine     my_conf/study/mine.yaml
+  scaling run --cfg job study=rbf                 the composed configuration
+
+Studies and other choices (group=choice):
+
+{groups}
+
+Every field (field=value, sizes.p=value). A field that is not given has the
+value of the study, or else its default; [a,b] sweeps over values.
+
+{fields}
+
+cluster=slurm, tracking=wandb and hardware=NAME have fields of their own, such
+as cluster.time=30: see conf/cluster, conf/tracking and conf/hardware.
+
+Results go to results/<study> unless results=PATH says otherwise.
+Exit status: 0 when every case is ok or skipped, 1 when some failed, 2 for bad
+input, 130 after Ctrl-C."""
 
 
 @dataclass(frozen=True)
@@ -60,20 +88,17 @@ class StudyRun:
 def execute(words: list[str], console: Console) -> int:
     """Run every study that the arguments select, and return the largest exit status."""
     if {"-h", "--help"} & set(words):
-        _print_hydra_help(words, console)
+        _print_help(words, console)
         return OK
-    statuses: list[int] = []
-    compose(words, lambda config, name: statuses.append(_run_and_report(config, name, console)))
-    return max(statuses, default=OK)
+    return max((_run_and_report(config, name, console) for config, name in compose(words)), default=OK)
 
 
-def _print_hydra_help(words: list[str], console: Console) -> None:
+def _print_help(words: list[str], console: Console) -> None:
     from scaling.study import field_help
 
-    written = io.StringIO()
-    with contextlib.redirect_stdout(written), contextlib.suppress(SystemExit):
-        compose(words, lambda config, name: None)
-    text = field_help.fill(written.getvalue()).replace(field_help.MARK, field_help.describe(configuration()))
+    conf, users = configuration(), parse(words).config_dir
+    groups = field_help.describe_groups([conf, *([Path(users)] if users else [])])
+    text = HELP.format(groups=groups, fields=field_help.describe(conf))
     console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -90,7 +115,10 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
         )
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
-    key, reports = _ask_cells(job, console)
+    key = preflight.cache_key(job.cells)
+    if (reports := preflight.load_answers(job.folder, key)) is None:
+        with progress.examination(console) as note:
+            reports = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
     answers, submitted = preflight.judge_answers(job.cells, reports), False
     with contextlib.ExitStack() as stack:
         baseline = None
@@ -105,7 +133,9 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
         for each in folders:
             results_folder.create_results(each)
         preflight.save_answers(job.folder, key, reports)
-        if job.cluster.submits and (submit := _import_submit(job)):
+        if job.cluster.submits:
+            from scaling.cli import submit
+
             made, loaded, submitted = submit.submit_and_wait(job, answers, console, publish_live)
         else:
             made, loaded = _run_here(job, answers, folders, baseline, console, publish_live)
@@ -197,20 +227,6 @@ def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
         return slurm.assumed_machine(cluster)
 
 
-def _ask_cells(job: StudyRun, console: Console) -> tuple[str | None, list[preflight.Answer]]:
-    """Return the cache key and the preflight answers for a study. There is one answer per cell.
-
-    The checks run only if the results folder contains no answers with this key.
-    """
-    key = preflight.cache_key(job.cells)
-    if (reports := preflight.load_answers(job.folder, key)) is None:
-        from scaling.cli import progress
-
-        with progress.examination(console) as note:
-            reports = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
-    return key, reports
-
-
 def _run_here(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], baseline: Any,
     console: Console, between_groups: Any,
@@ -219,7 +235,6 @@ def _run_here(
         made, loaded = plan_run(job, answers, folders, console)
         if not (made.sessions or made.skips or made.failures):
             return made, loaded
-        from scaling.cli import progress
         from scaling.workers import supervise
 
         site = None
@@ -236,15 +251,6 @@ def _run_here(
     return made, store.load(job.folder)
 
 
-def _import_submit(job: StudyRun) -> ModuleType | None:
-    """Return the module `scaling.cli.submit`, or None if the study does not submit jobs and never did."""
-    if not job.cluster.submits and not (job.folder / SUBMISSIONS).exists():
-        return None
-    from scaling.cli import submit
-
-    return submit
-
-
 def plan_run(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> tuple[Schedule, store.Loaded]:
@@ -259,12 +265,9 @@ def plan_run(
         The schedule.
         All records of the results folder.
     """
-    submit = _import_submit(job)
-    queued = submit.settle_submissions(job, console) if submit else ()
-    loaded = [store.load(each) for each in folders]
-    for line in loaded[0].damaged:
+    made, loaded = _schedule_missing_cases(job, answers, folders, console, dry_run=False)
+    for line in loaded.damaged:
         console.print(f"[yellow]damaged, ignored:[/] {escape(line)}", soft_wrap=True, highlight=False)
-    made = _schedule_missing_cases(job, answers, loaded, queued)
     results = [schedule.skip_peers_off_cpu(job.machine.platform, answer) for answer in answers]
     recorded_once = {answer.case.key for answer in results if answer.inapplicable or answer.failure}
     scalings = [cell.scaling for cell in job.cells if cell.case.workload != CEILING]
@@ -273,16 +276,27 @@ def plan_run(
     for each in folders:
         store.write_json(each / "study.json", manifest)
     _print_summary(made, job, console)
-    return made, loaded[0]
+    return made, loaded
 
 
 def _schedule_missing_cases(
-    job: StudyRun, answers: Sequence[PreflightResult], loaded: Sequence[store.Loaded], queued: Any
-) -> Schedule:
+    job: StudyRun,
+    answers: Sequence[PreflightResult],
+    folders: Sequence[Path],
+    console: Console,
+    dry_run: bool,
+) -> tuple[Schedule, store.Loaded]:
+    queued: set[tuple[str, int]] = set()
+    if job.cluster.submits or (job.folder / SUBMISSIONS).exists():
+        from scaling.cli import submit
+
+        queued = submit.settle_submissions(job, console, dry_run)
+    loaded = [store.load(each) for each in folders]
     baseline = loaded[1].records if len(loaded) > 1 else None
-    return schedule.make_schedule(
+    made = schedule.make_schedule(
         answers, job.settings, job.machine, loaded[0].records, baseline, queued, job.retry
     )
+    return made, loaded[0]
 
 
 def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
@@ -304,9 +318,7 @@ def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
 def _print_dry_run(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
 ) -> int:
-    submit = _import_submit(job)
-    queued = submit.queued_cases(job) if submit else ()
-    made = _schedule_missing_cases(job, answers, [store.load(each) for each in folders], queued)
+    made, _ = _schedule_missing_cases(job, answers, folders, console, dry_run=True)
     for each in made.sessions:
         first, shape = each[0].case, schedule.process_shape(each[0].case, made.machine, job.settings)
         wide = ", 64-bit" if first.dtype == "float64" else ""
@@ -324,6 +336,8 @@ def _print_dry_run(
         f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; "
         "nothing was started"
     )
-    if submit and job.cluster.name == SLURM:
+    if job.cluster.name == SLURM:
+        from scaling.cli import submit
+
         submit.print_scripts(made, job, console)
     return FAILED if made.failures else OK

@@ -2,15 +2,13 @@
 
 import argparse
 import contextlib
-import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console, Group
-from rich.live import Live
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
@@ -32,7 +30,7 @@ _WITHOUT_JOBS = ("ok", "skipped", "failed", "missing")  # columns of the table i
 _LISTED = ("failed", "running", "skipped", "missing")  # states whose cases are listed individually
 _MOST_LINES = 20  # maximum number of lines for one state
 _BEFORE = "before its first case"  # part of the text of each case if a job ended before its first case
-_SHORTEST = 6  # minimum number of characters of a key to show
+_SHOWN = 8  # number of characters of a key to show
 
 
 @dataclass(frozen=True)
@@ -57,22 +55,22 @@ class StudyStatus:
 
     folder: Path
     tasks: Sequence[TaskState]
-    counts: dict[str, Counter[str]]  # workload -> number of replicates of cases in each state
-    lines: list[StatusLine]  # replicates of cases that are not ok
-    keys: list[str]  # keys of all cases
-    replicated: bool  # whether any case has several replicates
-    notes: list[str]  # remarks, such as lines that cannot be read
+    lines: Sequence[StatusLine]  # one for each replicate of a case
+    notes: Sequence[str]  # remarks, such as lines that cannot be read
+
+    @property
+    def counts(self) -> dict[str, Counter[str]]:
+        """Return a dict from workload to the number of replicates of its cases in each state."""
+        counts: dict[str, Counter[str]] = defaultdict(Counter)
+        for line in self.lines:
+            if line.case:
+                counts[line.case.workload][line.state] += 1
+        return counts
 
     @property
     def failed(self) -> bool:
         """Return whether a case has failed."""
         return any(line.state == "failed" for line in self.lines)
-
-    @property
-    def progress(self) -> object:
-        """Return the task states and case counts, to determine by comparison whether a status has changed."""
-        tasks = [(t.entry.path, t.state.name, t.journal.runs, len(t.journal.ended)) for t in self.tasks]
-        return self.counts, tasks
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -82,13 +80,21 @@ def execute(args: argparse.Namespace, console: Console) -> int:
     status is 130 if the user interrupts --watch, 1 if a case has failed, and otherwise 0.
     """
     folder = store.folder_of(args.folder)
-    if args.watch:
-        streams.stop_with_reader()
-        status = watch_status(folder, console, args.all)
-    else:
+    if not args.watch:
         status = load_status(folder)
         print_status(status, console, args.all)
-    if status is None:
+        return FAILED if status.failed else OK
+    streams.stop_with_reader()
+    shown = None
+    try:
+        for tasks in wait.poll(folder):
+            status = summarize_status(folder, tasks)
+            progress = status.counts, [(t.state.name, t.journal.runs, len(t.journal.ended)) for t in tasks]
+            if console.is_terminal or progress != shown:
+                console.clear()  # only on a terminal
+                print_status(status, console, args.all)
+            shown = progress
+    except KeyboardInterrupt:
         return INTERRUPTED
     return FAILED if status.failed else OK
 
@@ -107,33 +113,29 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     """Return the states of all cases of a results folder, determined from its records and the task states."""
     loaded = store.load(folder)
     known = [*loaded.records, *lost_cases.find_unrecorded(tasks, loaded.records)]
-    states = store.states(known)
-    ordered = sorted(
-        store.latest(known), key=lambda r: (r.status == states[r.key, r.replicate], r.started_at or "")
-    )
-    # The last record of each replicate. Records with the status that counts take precedence.
-    records = {(record.key, record.replicate): record for record in ordered}
+    ordered = sorted(store.latest(known), key=lambda r: (r.started_at or "", r.attempt))
+    records = {(record.key, record.replicate): record for record in ordered}  # the last record counts
     cases = {record.key: record.case for record in ordered}
     expected = expected_cases(folder, cases)
     cases |= {key: case for key, (case, _) in expected.items()}
-    active = [*_queued_lines(tasks, loaded.records), *_running_lines(tasks, cases)]
-    states |= {line.place: line.state for line in active}  # a running state overrides a queued one
-    listed = ((key, case, number) for key, (case, count) in expected.items() for number in range(count))
-    missing = [StatusLine("missing", key, case, "", n) for key, case, n in listed if (key, n) not in states]
-    states |= {line.place: line.state for line in missing}
-    counts: dict[str, Counter[str]] = {case.workload: Counter() for case in cases.values()}
-    for (key, _), state in states.items():
-        if key in cases:
-            counts[cases[key].workload][state] += 1
-    lines = [*_ended_lines(records.values(), tasks), *active, *missing]
-    if missing and (folder / REJECTED).exists():
+    lines = {  # of the states of a replicate, the last one that applies counts
+        line.place: line
+        for line in (
+            *(
+                StatusLine("missing", key, case, "", n)
+                for key, (case, m) in expected.items()
+                for n in range(m)
+            ),
+            *_ended_lines(records.values(), tasks),
+            *_queued_lines(tasks, loaded.records),
+            *_running_lines(tasks, cases),
+        )
+    }
+    notes = [*notes, *_plan_lines(loaded.plans), *(f"damaged, ignored: {line}" for line in loaded.damaged)]
+    if (folder / REJECTED).exists() and any(line.state == "missing" for line in lines.values()):
         why = (folder / REJECTED).read_text(errors="replace")
-        notes = [*notes, f"the last submission was rejected, nothing of it is in the queue: {why}"]
-    return StudyStatus(
-        folder, tasks, counts, [line for line in lines if states[line.place] == line.state],
-        list({*cases, *(key for key, _ in states)}), any(number for _, number in states),
-        [*notes, *_plan_lines(loaded.plans), *(f"damaged, ignored: {line}" for line in loaded.damaged)],
-    )  # fmt: skip
+        notes.append(f"the last submission was rejected, nothing of it is in the queue: {why}")
+    return StudyStatus(folder, tasks, list(lines.values()), notes)
 
 
 def _plan_lines(plans: Iterable[Record]) -> list[str]:
@@ -173,9 +175,8 @@ def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Itera
         if tasks and record.status == "failed":
             attempt = attempts.get((record.key, record.replicate, record.attempt))
             where = f"{_format_nodes(attempt.nodes) if attempt else ''}attempt {record.attempt}  "
-        if record.status != "ok":
-            words = f"{where}{record.reason}: {record.text}"
-            yield StatusLine(record.status, record.key, record.case, words, record.replicate)
+        words = f"{where}{record.reason}: {record.text}"
+        yield StatusLine(record.status, record.key, record.case, words, record.replicate)
 
 
 def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iterator[StatusLine]:
@@ -215,7 +216,8 @@ def task_tables(status: StudyStatus, every: bool = False) -> list[Table]:
     The first table is omitted if there are no tasks. If `every` is true, each task has its own row.
     """
     states = STATES if status.tasks else _WITHOUT_JOBS
-    title = escape(str(status.folder)) + (", each replicate counted" if status.replicated else "")
+    replicated = any(line.replicate for line in status.lines)
+    title = escape(str(status.folder)) + (", each replicate counted" if replicated else "")
     cases = Table("workload", *states, title=title)
     for workload, counts in status.counts.items():
         cases.add_row(escape(workload), *(str(counts[state]) for state in states))
@@ -230,40 +232,26 @@ def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
     share a line. If `every` is true, there is a line for each of these cases and for each queued case.
     """
     texts: list[str] = []
-    length = shortest_prefix(status.keys)
     for state in (*_LISTED, *(["queued"] if every else [])):
-        listed = [line for line in status.lines if line.state == state]
-        single = [line for line in listed if every or _BEFORE not in line.words]
-        lost = [line for line in listed if not every and _BEFORE in line.words]  # share one line per cause
-        for words in dict.fromkeys(line.words for line in lost):
-            texts.append(_format_line([line for line in lost if line.words == words], length))
-        shown = single if every or len(single) <= _MOST_LINES else single[: _MOST_LINES - 1]
-        texts += [_format_line([line], length) for line in shown]
-        if len(shown) < len(single):
-            texts.append(f"{state:7} and {len(single) - len(shown)} more; --all shows them")
+        groups: dict[object, list[StatusLine]] = defaultdict(list)  # the cases that share a line
+        for line in status.lines:
+            if line.state == state:
+                groups[line.words if _BEFORE in line.words and not every else line.place].append(line)
+        shown = list(groups.values())
+        omitted = 0 if every or len(shown) <= _MOST_LINES else len(shown) - _MOST_LINES + 1
+        texts += map(_format_line, shown[: len(shown) - omitted])
+        texts += [f"{state:7} and {omitted} more; --all shows them"] if omitted else []
     return [*map(Text, texts), *(Text(note, style="yellow") for note in status.notes)]
 
 
-def _format_line(lines: Sequence[StatusLine], length: int) -> str:
-    """Return a line with the state of a case, the first `length` characters of its key, and its label.
-
-    If several cases share the line, their number replaces the label.
-    """
+def _format_line(lines: Sequence[StatusLine]) -> str:
+    """Return a line with the state of a case, its key and its label, or the number of cases that share it."""
     line = lines[0]
     name = label(line.case) if line.case else line.key
     name += f" replicate {line.replicate}" if line.replicate else ""
     if len(lines) > 1:
         name = count_of(len(lines), "case")
-    return f"{line.state:7} {line.key[:length]}  {name}  {line.words}".rstrip()
-
-
-def shortest_prefix(keys: Iterable[str]) -> int:
-    """Return the smallest number of leading characters, at least 6, that distinguishes all keys."""
-    length = _SHORTEST
-    for key, next_key in itertools.pairwise(sorted(keys)):
-        while key[:length] == next_key[:length] and length < len(key):
-            length += 1
-    return length
+    return f"{line.state:7} {line.key[:_SHOWN]}  {name}  {line.words}".rstrip()
 
 
 def print_status(status: StudyStatus, console: Console, every: bool = False) -> None:
@@ -272,23 +260,3 @@ def print_status(status: StudyStatus, console: Console, every: bool = False) -> 
         console.print(table)
     for line in case_lines(status, every):
         console.print(line, soft_wrap=True, highlight=False)
-
-
-def watch_status(folder: Path, console: Console, every: bool = False) -> StudyStatus | None:
-    """Show the status of a results folder until no task is pending or running, and return the last status.
-
-    On a terminal the output is updated in place. Otherwise the output is printed again after every change.
-    Return None if the user interrupts.
-    """
-    before = None
-    with contextlib.suppress(KeyboardInterrupt), contextlib.ExitStack() as stack:
-        live = stack.enter_context(Live(console=console, auto_refresh=False)) if console.is_terminal else None
-        for tasks in wait.poll(folder):
-            status = summarize_status(folder, tasks)
-            if live:
-                live.update(Group(*task_tables(status, every), *case_lines(status, every)), refresh=True)
-            elif status.progress != before:
-                print_status(status, console, every)
-            before = status.progress
-        return status
-    return None

@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from rich.console import Console
-from rich.markup import escape
 
 from scaling.cli.run import StudyRun, plan_run
+from scaling.cli.streams import print_lines
 from scaling.cluster import job_state, lost_cases, pack, sbatch, wait
 from scaling.cluster.cluster_settings import LOCAL, SLURM, SUBMISSIONS
 from scaling.core import store
-from scaling.core.formatting import count_of, format_number, format_wait
+from scaling.core.formatting import count_of, format_wait
 from scaling.workers import schedule, supervise
 from scaling.workers.schedule import PreflightResult
 
@@ -59,30 +59,24 @@ def submit_and_wait(
         return *plan_run(dataclasses.replace(job, retry=False), answers, [job.folder], console), False
 
 
-def settle_submissions(job: StudyRun, console: Console) -> set[tuple[str, int]]:
-    """Write a "failed" record for each case that an ended job left without a record.
+def settle_submissions(job: StudyRun, console: Console, dry_run: bool) -> set[tuple[str, int]]:
+    """Write a "failed" record for each case that an ended job left without a record, unless in a dry run.
 
     Returns:
         The (case key, replicate number) of each case in a task that may still run.
     """
-    tasks = _find_task_states(job)
-    if lost := lost_cases.record_lost_cases(job.folder, tasks):
+    tasks = _find_task_states(job, dry_run)
+    if not dry_run and (lost := lost_cases.record_lost_cases(job.folder, tasks)):
         console.print(f"{count_of(lost, 'case')} of earlier jobs did not finish; the records say why")
     if unknown := sum(task.state.name == job_state.UNKNOWN for task in tasks):
         text = f"{count_of(unknown, 'task')} cannot be queried from this host, and may still run"
-        line = escape(f"{text}; if not, remove {job.folder / SUBMISSIONS}")
-        console.print(line, soft_wrap=True, highlight=False)
+        print_lines(console, [f"{text}; if not, remove {job.folder / SUBMISSIONS}"])
     return job_state.queued_cases(tasks)
 
 
-def queued_cases(job: StudyRun) -> set[tuple[str, int]]:
-    """Return (case key, replicate number) of each case in a task that may still run. No record is written."""
-    return job_state.queued_cases(_find_task_states(job, dry_run=True))
-
-
 def _find_task_states(job: StudyRun, dry_run: bool = False) -> list[job_state.TaskState]:
-    is_required = job.cluster.name == SLURM and not dry_run
-    return job_state.find_tasks(job.folder, query_scheduler=is_required or shutil.which("squeue") is not None)
+    query = (job.cluster.name == SLURM and not dry_run) or shutil.which("squeue") is not None
+    return job_state.find_tasks(job.folder, query, save=not dry_run)
 
 
 def _pack_tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
@@ -109,20 +103,12 @@ def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, consol
     submission = sbatch.submit(job.folder, job.cluster, tasks, job.settings, made, job.nested)
     jobs = ", ".join(dict.fromkeys((entry.job or "").partition("_")[0] for entry in submission.entries))
     longest, limit = max(task.seconds for task in tasks), job.cluster.time
-    lines = [
-        f"submitted {count_of(len(tasks), 'task')} of "
-        f"{count_of(len({task.shape for task in tasks}), 'shape')} as job {jobs}, each about "
-        f"{format_wait(longest)} or less; `scaling status {escape(str(job.folder))}` shows their progress"
-    ]
-    if seconds := pack.planned_seconds(loaded.plans, made.machine, job.settings):
-        planned = [item.case for task in tasks for item in task.items if item.case.key in seconds]
-        hours = sum(seconds[case.key] * case.devices for case in planned) / 3600
-        lines.append(
-            f"as planned: {format_number(hours)} device-hours for {count_of(len(planned), 'case')} of them"
-        )
+    what = f"{count_of(len(tasks), 'task')} of {count_of(len({task.shape for task in tasks}), 'shape')}"
+    each = f"each about {format_wait(longest)} or less"
+    shows = f"`scaling status {job.folder}` shows their progress"
+    print_lines(console, [f"submitted {what} as job {jobs}, {each}; {shows}"])
     if longest > 60 * limit:
         words = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"
-        lines.append(f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]")
-    for line in lines:
-        console.print(line, soft_wrap=True, highlight=False)
+        text = f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]"
+        console.print(text, soft_wrap=True, highlight=False)
     return True

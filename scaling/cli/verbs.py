@@ -4,7 +4,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.study.hydra_options import Parser
+from scaling.study.arguments import Parser
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 
@@ -13,12 +13,11 @@ Argument = tuple[tuple[str, ...], dict[str, Any]]  # (names, options) of `add_ar
 
 @dataclass(frozen=True)
 class Verb:
-    """A subcommand of `scaling`: its module in `scaling.cli`, its help texts and its arguments.
+    """A subcommand of `scaling`: its help texts and its arguments.
 
-    The module must define a function `execute`.
+    The module of `scaling.cli` with its name must define a function `execute`.
     """
 
-    module: str
     summary: str
     example: str
     description: str = ""
@@ -32,11 +31,11 @@ def _argument(*names: str, **options: Any) -> Argument:
 _FOLDER = _argument("folder", metavar="DIR", help="a results folder, such as results/smoke")
 
 VERBS = {
-    "run": Verb("run", "run a study, or what is missing of it", "study=smoke"),
-    "plan": Verb("plan", "predict a study on other hardware", "study=plan hardware=v5p"),
-    "advise": Verb("advise", "how to differentiate a function", "spring.py:force --points x=1000,17"),
+    "run": Verb("run a study, or what is missing of it", "study=smoke"),
+    "plan": Verb("predict a study on other hardware", "study=plan hardware=v5p"),
+    "advise": Verb("how to differentiate a function", "spring.py:force --points x=1000,17"),
     "status": Verb(
-        "status", "what is done, running, missing, failed", "results/smoke --watch",
+        "what is done, running, missing, failed", "results/smoke --watch",
         "What is done, running, missing, skipped and failed in a results folder, and the state of its jobs.",
         (
             _FOLDER,
@@ -48,7 +47,7 @@ VERBS = {
         ),
     ),
     "logs": Verb(
-        "logs", "show the logs of a case", "results/smoke 3f2a",
+        "show the logs of a case", "results/smoke 3f2a",
         "Print what the task, the worker and the scheduler wrote about a case.",
         (
             _FOLDER,
@@ -61,11 +60,11 @@ VERBS = {
         ),
     ),
     "cancel": Verb(
-        "cancel", "cancel the jobs of a study", "results/smoke",
+        "cancel the jobs of a study", "results/smoke",
         "Cancel all pending and running tasks of a results folder.", (_FOLDER,),
     ),
     "report": Verb(
-        "report", "curves, tables and figures as HTML", "results/smoke",
+        "curves, tables and figures as HTML", "results/smoke",
         "Write report/index.html with interactive figures, table.md and table.csv into a folder.",
         (
             _FOLDER,
@@ -80,7 +79,7 @@ VERBS = {
         ),
     ),
     "compare": Verb(
-        "compare", "what became slower or faster", "results/old results/new",
+        "what became slower or faster", "results/old results/new",
         "Compare the results of A (old) and B (new); "
         "exit status 1 if something is slower or failed in B.",
         (
@@ -95,12 +94,12 @@ VERBS = {
         ),
     ),
     "lint": Verb(
-        "lint", "list weak spots of the evidence", "results/smoke",
+        "list weak spots of the evidence", "results/smoke",
         "Check a results folder as a strict reviewer would; exit status 1 if there are errors.",
         (_FOLDER, _argument("--strict", action="store_true", help="warnings count as errors")),
     ),
     "export": Verb(
-        "export", "write CSV, Parquet, SVG, PNG or PDF", "results/smoke",
+        "write CSV, Parquet, SVG, PNG or PDF", "results/smoke",
         "Write records, curves, samples, laws or figures of a results folder for other programs to read.",
         (
             _FOLDER,
@@ -112,7 +111,7 @@ VERBS = {
         ),
     ),
     "merge": Verb(
-        "merge", "join the results of several clusters", "results/a results/b --output results/ab",
+        "join the results of several clusters", "results/a results/b --output results/ab",
         "Join results folders of several clusters: "
         "records are copied, environments stay apart, nothing is copied twice.",
         (
@@ -124,7 +123,7 @@ VERBS = {
         ),
     ),
     "publish": Verb(
-        "publish", "publish the curves on Weights & Biases", "results/smoke",
+        "publish the curves on Weights & Biases", "results/smoke",
         "Send the curves of a results folder to Weights & Biases; "
         "offline without a key (WANDB_API_KEY).",
         (

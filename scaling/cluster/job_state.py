@@ -71,17 +71,22 @@ class TaskState:
         return [attempt for attempt in attempts if attempt.run == self.journal.runs and not attempt.ended_at]
 
 
-def find_tasks(results: Path, query_scheduler: bool = True) -> list[TaskState]:
+def find_tasks(results: Path, query_scheduler: bool = True, save: bool = True) -> list[TaskState]:
     """Return the states of all tasks that were submitted for a results folder. A task runs in one job.
 
     Args:
         query_scheduler: Whether to query Slurm. If False, a Slurm task is `UNKNOWN` unless its final state is
             saved on disk or its journal reports that it has completed.
+        save: Whether to save the final states that are found.
     Raises:
         Refusal: If the scheduler cannot be queried.
     """
     submissions = submission_files.read_submissions(results)
-    return [task for submission in submissions for task in _find_submitted_tasks(submission, query_scheduler)]
+    return [
+        task
+        for submission in submissions
+        for task in _find_submitted_tasks(submission, query_scheduler, save)
+    ]
 
 
 def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
@@ -95,7 +100,7 @@ def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
         return find_tasks(results, query_scheduler=False), str(refusal)
 
 
-def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list[TaskState]:
+def _find_submitted_tasks(submission: Submission, query_scheduler: bool, save: bool) -> list[TaskState]:
     saved, on_slurm = _read_states(submission.folder), submission.kind == SLURM
     tasks: dict[str, TaskState] = {}
     for entry in submission.entries:
@@ -113,7 +118,8 @@ def _find_submitted_tasks(submission: Submission, query_scheduler: bool) -> list
         state = found.get(job or "") or _find_unreported_state(task, query_scheduler, bool(entry.job))
         tasks[name] = dataclasses.replace(task, state=state)
     not_final = (*slurm.LIVE, UNKNOWN, *(["LOST"] if on_slurm else []))  # sacct may report more later
-    save_states(tasks[name] for name in jobs if tasks[name].state.name not in not_final)
+    if save:
+        save_states(tasks[name] for name in jobs if tasks[name].state.name not in not_final)
     return list(tasks.values())
 
 

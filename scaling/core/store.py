@@ -147,10 +147,7 @@ def locked(folder: Path, name: str = ".lock", seconds: float = _LOCK_SECONDS) ->
     try:
         while not _try_lock(descriptor):
             if time.monotonic() > deadline:
-                raise Refusal(
-                    f"another run is working in {folder}; "
-                    "wait for it, or give another folder with results=PATH"
-                )
+                raise Refusal(f"another run is working in {folder}; wait for it, or give another folder")
             time.sleep(0.2)
         yield descriptor
     finally:

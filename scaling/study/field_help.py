@@ -9,16 +9,15 @@ import json
 import pkgutil
 import re
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from scaling.core.case import CEILING, CHOICES, OPTIONS, Case
 from scaling.peers import interface
+from scaling.study.arguments import FLAGS
 from scaling.study.grid import SCALINGS
-from scaling.study.hydra_options import FLAGS
 
-MARK = "@FIELDS@"  # placeholder for the fields in the template of the help
 _WIDTH, _NAME = 79, 22
 _KEY = re.compile(r"^( *)([a-z_]+):\s*([^#]*?)\s*(?:#\s*(.*))?$")
 _GROUPS = ("defaults", "sampling")  # keys with a nested mapping, whose own keys are listed one per line
@@ -26,12 +25,16 @@ _MISSING = dataclasses.MISSING
 _DEFAULTS = {each.name: each.default for each in dataclasses.fields(Case) if each.default is not _MISSING}
 
 
-def fill(text: str) -> str:
-    """Wrap all lines of a text that have more than 79 characters, and return the text."""
+def describe_groups(folders: Sequence[Path]) -> str:
+    """Return a line for each group of YAML files in the folders: its name and the names of its files."""
+    groups: dict[str, set[str]] = {}
+    for folder in folders:
+        for path in folder.glob("*/**/*.yaml"):
+            groups.setdefault(str(path.parent.relative_to(folder)), set()).add(path.stem)
+    lines = [f"{group}: {', '.join(sorted(names))}" for group, names in sorted(groups.items())]
     return "\n".join(
-        textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
-        if len(line) > _WIDTH else line for line in text.splitlines()
-    )  # fmt: skip
+        textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False) for line in lines
+    )
 
 
 def describe(conf: Path) -> str:
@@ -45,7 +48,7 @@ def describe(conf: Path) -> str:
         "scaling": SCALINGS, "workload": [*sorted(built_in - {CEILING}), "an import path of your own"],
         "engine": [interface.JAX, *interface.engines(), "an import path of your own"],
     }  # fmt: skip
-    text = (conf / "config.yaml").read_text(encoding="utf-8").partition("\nhydra:")[0]
+    text = (conf / "config.yaml").read_text(encoding="utf-8")
     return "\n".join(
         _format_field(name, *words, allowed.get(name, ())) for name, words in _read_fields(text).items()
     )

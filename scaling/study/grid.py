@@ -81,6 +81,11 @@ def expand_study(
         device_counts: The values of devices=all. If empty, devices=all is invalid.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
+    aliases = [mode for mode in _as_list(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]
+    if aliases and "batch" in given:
+        raise Refusal(
+            f"mode={aliases[0]} already sets batch: write mode={ALIASES[aliases[0]][0]}, or leave out batch"
+        )
     grids = list(_expand_grids(study, given, "in the study", dict.fromkeys(given, _COMMAND_LINE)))
     for fields, _ in grids:
         if device_counts and fields.get("devices") == EVERY:
@@ -93,7 +98,7 @@ def expand_study(
         )
     cells: dict[GridCell, GridCell] = {}
     for fields, sources in grids:
-        for cell in _expand_cells(fields):
+        for cell in _expand_cells(fields, "batch" in given):
             stated = cells[cell].stated if cell in cells else ()
             cells[cell] = dataclasses.replace(cell, stated=(*stated, sources))
     if not cells:
@@ -125,8 +130,8 @@ def _expand_grids(
         part_sources = {k: source for k, source in stated.items() if source == _COMMAND_LINE or k not in part}
         yield from _expand_grids(shared | part, given, f"in part {name}", part_sources)
     for number, grid in enumerate(grids, 1):
-        merged = _merge(_without_aliases(_merge(shared, grid), given), given)
-        yield merged, stated | {k: f"{place}, grid {number}" for k in grid if k not in given}
+        in_grid = {k: f"{place}, grid {number}" for k in grid if k not in given}
+        yield _merge(_merge(shared, grid), given), stated | in_grid
 
 
 def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
@@ -137,21 +142,6 @@ def _merge(under: Mapping[str, Any], upper: Mapping[str, Any]) -> _Fields:
     if isinstance(under.get("sizes"), Mapping) and isinstance(upper.get("sizes"), Mapping):
         merged["sizes"] = {**under["sizes"], **upper["sizes"]}
     return merged
-
-
-def _without_aliases(grid: _Fields, given: Mapping[str, Any]) -> _Fields:
-    """Return the grid without modes that set `batch`, such as vmap_jacfwd, if the command line sets `batch`.
-
-    Each such mode is replaced by its plain mode, such as jacfwd. Raise `Refusal` if `given` has such a mode.
-    """
-    if "batch" not in given:
-        return grid
-    if aliases := [mode for mode in _as_list(given.get("mode")) if isinstance(mode, str) and mode in ALIASES]:
-        raise Refusal(
-            f"mode={aliases[0]} already sets batch: write mode={ALIASES[aliases[0]][0]}, or leave out batch"
-        )
-    modes = [ALIASES[m][0] if isinstance(m, str) and m in ALIASES else m for m in _as_list(grid.get("mode"))]
-    return grid | {"mode": modes} if "mode" in grid else grid
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -168,27 +158,22 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
     return {name: _as_list(value) for name, value in axes.items()}
 
 
-def _expand_cells(fields: _Fields) -> Iterator[GridCell]:
+def _expand_cells(fields: _Fields, batch_is_given: bool) -> Iterator[GridCell]:
     holds, axes = conditions.parse(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*axes.values()):
         for chosen in _expand_meshes(dict(zip(axes, values, strict=True))):
-            cell = _make_cell(chosen)
-            if holds is None or holds(_condition_names(cell)):
+            cell = _make_cell(chosen, batch_is_given)
+            names = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
+            if holds is None or holds(names | dict(cell.case.sizes) | {"scaling": cell.scaling}):
                 yield cell
 
 
-def _condition_names(cell: GridCell) -> dict[str, Any]:
-    fields = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
-    return fields | dict(cell.case.sizes) | {"scaling": cell.scaling}
-
-
-def _expand_meshes(fields: _Fields) -> Iterator[_Fields]:
-    """Yield the fields of a case. If `mesh` is "all", yield them once for each mesh of its devices."""
+def _expand_meshes(fields: _Fields) -> list[_Fields]:
+    """Return the fields of a case. If `mesh` is "all", return them once for each mesh of its devices."""
     devices = fields.get("devices", 1)
     if fields.get("mesh") == EVERY and isinstance(devices, int) and devices >= 1:
-        yield from (fields | {"mesh": mesh} for mesh in list_meshes(devices))
-    else:
-        yield fields
+        return [fields | {"mesh": mesh} for mesh in list_meshes(devices)]
+    return [fields]
 
 
 def list_meshes(devices: int) -> list[str]:
@@ -196,7 +181,8 @@ def list_meshes(devices: int) -> list[str]:
     return [f"{n}x{devices // n}" for n in range(devices, 0, -1) if devices % n == 0]
 
 
-def _make_cell(fields: _Fields) -> GridCell:
+def _make_cell(fields: _Fields, batch_is_given: bool) -> GridCell:
+    """Return the cell with the given fields. If `batch_is_given`, modes such as vmap_jacfwd do not set it."""
     if (scaling := fields.pop("scaling", "strong")) not in SCALINGS:
         raise unknown_name("scaling", scaling, SCALINGS)
     if "workload" not in fields:
@@ -207,7 +193,8 @@ def _make_cell(fields: _Fields) -> GridCell:
             "here write devices=[1,2]"
         )
     if isinstance(fields.get("mode"), str) and fields["mode"] in ALIASES:
-        fields["mode"], fields["batch"] = ALIASES[fields["mode"]]
+        fields["mode"], batch = ALIASES[fields["mode"]]
+        fields["batch"] = fields["batch"] if batch_is_given else batch
     if isinstance(fields.get("memory_limit"), str):
         fields["memory_limit"] = _parse_bytes(fields["memory_limit"])
     for name, value in fields.items():

@@ -16,7 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,22 +73,23 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
     An answer is the JSON object that the child process sends, or {"failure": (reason, text)} if the check
     itself failed. The arguments are those of `examine_cells`.
     """
-    groups: dict[tuple[str, ...], list[int]] = {}
+    groups: dict[tuple[str, ...], dict[Case, list[int]]] = {}  # user modules -> problem -> indices of cells
     for number, cell in enumerate(cells):
-        groups.setdefault(user_modules(cell.case), []).append(number)
+        problems = groups.setdefault(user_modules(cell.case), {})
+        problems.setdefault(without_layout(cell.case), []).append(number)
     examination = _Examination(cells, seconds)
     with ThreadPoolExecutor(min(len(groups), len(cores.usable_cores()))) as pool:
-        pending: Iterable[Future[None]] = [
-            pool.submit(examination.examine, modules, numbers) for modules, numbers in groups.items()
+        checks = [
+            pool.submit(examination.examine, modules, list(problems.values()))
+            for modules, problems in groups.items()
         ]
         try:
-            while pending:
-                done, pending = wait(pending, _POLL_SECONDS)  # poll, so that Ctrl-C is handled
+            while wait(checks, _POLL_SECONDS).not_done:  # poll, so that Ctrl-C is handled
                 note(len(examination.answers), len(cells))
-                for future in done:
-                    future.result()
         finally:
             examination.stopped = True
+    for check in checks:
+        check.result()
     return [examination.answers[number] for number in range(len(cells))]
 
 
@@ -141,51 +142,48 @@ class _Examination:
     answers: dict[int, Answer] = field(default_factory=dict)
     stopped: bool = False
 
-    def examine(self, modules: tuple[str, ...], numbers: Sequence[int]) -> None:
-        """Check the cells with the given indices in a child process, and in a new one after a crash or hang.
+    def examine(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
+        """Check cells in a child process, and in a new one after a crash or hang.
 
-        Cells that differ only in layout are checked one after another. If one of them fails, the following
-        ones fail without a check. After several failures in a row, or after a failure during import, all
-        remaining cells fail.
+        If the check of a cell fails, the remaining cells of its problem fail without a check. After several
+        failures in a row, or after a failure during import, all remaining cells fail.
+
+        Args:
+            modules: The user modules of the cells.
+            problems: The indices of the cells, in one list for all cells that differ only in layout.
         """
-        by_problem: dict[Case, list[int]] = {}
-        for number in numbers:
-            by_problem.setdefault(without_layout(self.cells[number].case), []).append(number)
-        remaining = [number for same_problem in by_problem.values() for number in same_problem]
         failures: list[str] = []  # the reasons of the failures in a row
-        while remaining and not self.stopped:
-            before = len(remaining)
+        while problems and not self.stopped:
+            first = problems[0][0]
             try:
-                self._answer_in_order(modules, remaining)
+                self._answer_in_order(modules, problems)
             except _Unanswered as why:
-                failures = [*(failures if len(remaining) == before else []), why.reason]
-                case = self.cells[remaining[0]].case
+                failures = [*(failures if problems[0][0] == first else []), why.reason]
+                case = self.cells[problems[0][0]].case
                 text = f"{' and '.join(modules) or case.workload}: {why}"
-                failed = remaining if why.importing else by_problem[without_layout(case)]
-                self._fail([number for number in failed if number not in self.answers], why.reason, text)
-                remaining = [number for number in remaining if number not in self.answers]
+                failed = problems if why.importing else [problems.pop(0)]
+                self._answer_all(failed, {"failure": (why.reason, text)})
+                if why.importing:
+                    return
                 if failures.count("timeout") == _MOST_HANGS or len(failures) == _MOST_DEATHS:
                     text += f" ({len(failures)} cases in a row ended like this; this one was not examined)"
-                    self._fail(remaining, why.reason, text)
+                    self._answer_all(problems, {"failure": (why.reason, text)})
                     return
-                remaining = self._put_similar_last(remaining, case)
+                similar = operator.attrgetter("target", "variant", "sizes")  # such cases are checked last
+                problems.sort(key=lambda each: similar(self.cells[each[0]].case) == similar(case))
 
-    def _put_similar_last(self, numbers: Sequence[int], case: Case) -> list[int]:
-        """Return the cell indices with all cells like `case` (same target, variant and sizes) at the end."""
-        key = operator.attrgetter("target", "variant", "sizes")
-        return sorted(numbers, key=lambda number: key(self.cells[number].case) == key(case))
+    def _answer_all(self, problems: Iterable[Iterable[int]], answer: Answer) -> None:
+        self.answers |= {number: answer for numbers in problems for number in numbers}
 
-    def _fail(self, numbers: Sequence[int], reason: str, text: str) -> None:
-        self.answers |= {number: {"failure": (reason, text)} for number in numbers}
-
-    def _answer_in_order(self, modules: tuple[str, ...], remaining: list[int]) -> None:
-        """Check the `remaining` cells in a child process, and remove each cell that is answered."""
+    def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
+        """Check the cells of the problems in a child process, and remove each cell that is answered."""
         from scaling.workers.child_process import ChildProcess
 
-        cells = [{"case": to_dict(self.cells[n].case), "scaling": self.cells[n].scaling} for n in remaining]
+        cells = [self.cells[number] for numbers in problems for number in numbers]
+        asked = [{"case": to_dict(cell.case), "scaling": cell.scaling} for cell in cells]
         process = ChildProcess(
             [sys.executable, "-m", "scaling.study.preflight_process"],
-            stdin_text=json.dumps({"modules": modules, "cells": cells}) + "\n",
+            stdin_text=json.dumps({"modules": modules, "cells": asked}) + "\n",
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
         )
         with contextlib.closing(process):
@@ -195,11 +193,13 @@ class _Examination:
                 raise Refusal(f"the study cannot be examined: {why}") from None
             imported = self._next_event(process, self.seconds, "while it was imported", True)
             if "refusal" in imported:
-                self.answers |= dict.fromkeys(remaining, imported)
-                remaining.clear()
-            while remaining and not self.stopped:
+                self._answer_all(problems, imported)
+                problems.clear()
+            while problems and not self.stopped:
                 answer = self._next_event(process, self.seconds, "while workload(case) was called", False)
-                self.answers[remaining.pop(0)] = answer
+                self.answers[problems[0].pop(0)] = answer
+                if not problems[0]:
+                    del problems[0]
 
     def _next_event(self, process: "ChildProcess", seconds: float, when: str, importing: bool) -> "Event":
         """Return the next event of a child process. Raise `_Unanswered` if it fails, exits or hangs."""

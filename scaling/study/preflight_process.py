@@ -55,7 +55,7 @@ def main() -> None:
     cells = [GridCell(from_dict(cell["case"]), cell["scaling"]) for cell in job["cells"]]
     send(" and ".join(job["modules"]), lambda: _import_modules(cells[0].case))
     for cell in cells:
-        send(cell.case.workload, lambda cell=cell: answer(cell))  # type: ignore[misc]
+        send(cell.case.workload, functools.partial(answer, cell))
     os._exit(0)  # skip the exit handlers of user modules
 
 

@@ -2,7 +2,7 @@
 
 import errno
 import os
-import uuid
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,33 +15,30 @@ def parse_results(value: Any) -> Path:
     if not is_path or not str(value).strip() or "\0" in str(value):
         raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")
     folder = Path(str(value))
-    for path in (folder, *folder.parents):
-        try:
-            path.lstat()
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except OSError as error:
-            raise _not_writable(folder, error.strerror) from None
-        if not path.is_dir():
-            raise _not_writable(folder, os.strerror(errno.ENOTDIR))
-        break
+    try:
+        existing = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+    except OSError as error:  # such as a name that is too long
+        raise _not_writable(folder, error.strerror) from None
+    if not existing.is_dir():
+        raise _not_writable(folder, os.strerror(errno.ENOTDIR))
     return folder
 
 
-def create_results(folder: Path) -> None:
-    """Create the results folder. Raise `Refusal` if it is not writable or has unreadable result files."""
+def create_results(folder: Path, option: str = "results=") -> None:
+    """Create the results folder. Raise `Refusal` if it is not writable or has unreadable result files.
+
+    `option` is the option of the command that names the folder.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{uuid.uuid4().hex[:8]}"
-        probe.write_bytes(b"x")
-        probe.unlink()
+        tempfile.TemporaryFile(dir=folder).close()  # raises if it cannot be created
     except OSError as error:
-        raise _not_writable(folder, error.strerror) from None
+        raise _not_writable(folder, error.strerror, option) from None
     for path in (folder / "study.json", *folder.glob("*.jsonl")):  # else their cases would run again
         if path.is_file() and not os.access(path, os.R_OK):
             reason = f"{path} cannot be read: {os.strerror(errno.EACCES)}"
-            raise Refusal(f"{reason}; make it readable, or give another folder with results=PATH")
+            raise Refusal(f"{reason}; make it readable, or give another folder with {option}PATH")
 
 
-def _not_writable(folder: Path, reason: str | None) -> Refusal:
-    return Refusal(f"cannot write to results={folder}: {reason}; give another folder with results=PATH")
+def _not_writable(folder: Path, reason: str | None, option: str = "results=") -> Refusal:
+    return Refusal(f"cannot write to {option}{folder}: {reason}; give another folder with {option}PATH")

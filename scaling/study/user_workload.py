@@ -28,21 +28,15 @@ def find_module(name: str) -> ModuleType:
     file, or if a built-in workload and a file of the user have the same name.
     """
     if name.endswith(".py") or "/" in name or "\\" in name:
+        path = Path(name.replace("\\", "/"))
+        where = f", with PYTHONPATH={path.parent} in front of the command" if path.parent != Path() else ""
         raise Refusal(
-            f"workload {name!r} is a file, and a module is named by its import path: {_import_hint(name)}"
+            f"workload {name!r} is a file, and a module is named by its import path: "
+            f"write workload={path.name.removesuffix('.py') or 'NAME'}{where}"
         )
     if name in built_in("workloads"):
         _check_not_shadowed(name)
     return workload.module(name)
-
-
-def _import_hint(name: str) -> str:
-    *folders, file = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")] or [name]
-    stem = file.removesuffix(".py") or "NAME"
-    if not name.startswith(("/", "~")) and all(each.isidentifier() for each in folders):
-        return f"write workload={'.'.join([*folders, stem])}"
-    folder = name[: name.rindex(file)].rstrip("/") or "/"
-    return f"write workload={stem}, with PYTHONPATH={folder} in front of the command"
 
 
 def _check_not_shadowed(name: str) -> None:

@@ -21,7 +21,7 @@ def check(path: Path) -> None:
 
     A file that does not exist is ignored.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):  # or not a valid path
         return
     with path.open("rb") as file:
         content = file.read(_LARGEST + 1)
@@ -58,14 +58,12 @@ def _check_events(path: Path, text: str) -> None:
     """Raise `Refusal` if a YAML text exceeds the limits or is not a single mapping. Do not load it."""
     sizes: dict[str | None, int] = {}  # anchor -> number of nodes in its value
     parents: list[tuple[str | None, int]] = []  # (anchor, number of nodes before) of the open collections
-    count = documents = 0
+    count = 0
     for event in yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         line = f"{_format_path(path)}, line {event.start_mark.line + 1}"
         if isinstance(event, yaml.NodeEvent) and count == 0:
             _check_root(line, event)
-        if isinstance(event, yaml.DocumentStartEvent):
-            documents += 1
-        elif isinstance(event, yaml.CollectionEndEvent):
+        if isinstance(event, yaml.CollectionEndEvent):
             anchor, before = parents.pop()
             sizes[anchor] = count - before
         elif isinstance(event, yaml.AliasEvent):
@@ -79,13 +77,12 @@ def _check_events(path: Path, text: str) -> None:
                 parents.append((event.anchor, count))
             count += 1
         for wrong, words in (
-            (documents > 1, "a second document begins, and a file contains one: remove the line ---"),
+            (isinstance(event, yaml.DocumentStartEvent) and count > 0,
+             "a second document begins, and a file contains one: remove the line ---"),
             (len(parents) > _DEEPEST, f"values are nested too deep; at most {_DEEPEST} levels are allowed"),
-            (
-                count > _MOST,
-                f"more than {_MOST} values, those of an alias counted at each use: use fewer aliases",
-            ),
-        ):
+            (count > _MOST,
+             f"more than {_MOST} values, those of an alias counted at each use: use fewer aliases"),
+        ):  # fmt: skip
             if wrong:
                 raise Refusal(f"{line}: {words}")
 

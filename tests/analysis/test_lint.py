@@ -133,6 +133,11 @@ def test_faults_below_their_thresholds_raise_no_remark(study, remarks_on, fields
     assert remarks_on([dataclasses.replace(record, **fields) for record in study()]) == {}
 
 
+def test_rules_are_listed_by_severity():
+    severities = [severity for severity, *_ in lint.RULES]
+    assert severities == sorted(severities, key=[lint.ERROR, lint.WARNING, lint.NOTE].index)
+
+
 def test_one_device_needs_no_speedup_baseline(study, remarks_on):
     assert (
         remarks_on(

@@ -10,17 +10,16 @@ def preflight_in_this_process(monkeypatch):
     """Check cases without a user's module in this process, which has imported JAX. The others keep their own process."""
     in_child_process = preflight._Examination._answer_in_order
 
-    def answer_in_order(examination, modules, remaining):
+    def answer_in_order(examination, modules, problems):
         if modules:
-            return in_child_process(examination, modules, remaining)
+            return in_child_process(examination, modules, problems)
         from scaling.study import preflight_process as process
 
-        while remaining:
-            cell = examination.cells[remaining[0]]
-            examination.answers[remaining[0]] = process._call_user_code(
+        for number in (number for numbers in problems for number in numbers):
+            cell = examination.cells[number]
+            examination.answers[number] = process._call_user_code(
                 cell.case.workload, lambda cell=cell: process.answer(cell)
             )
-            del remaining[0]
-        return None
+        return problems.clear()
 
     monkeypatch.setattr(preflight._Examination, "_answer_in_order", answer_in_order)

@@ -88,7 +88,8 @@ def case_keys() -> dict[str, list[list[Any]]]:
             found.setdefault(name, []).append([case.key, non_default_fields(case)])
 
     for name in sorted(path.stem for path in (HERE.parents[2] / "conf" / "study").glob("*.yaml")):
-        compose([f"study={name}", *_COMPLETED.get(name, [])], add)
+        for config, study in compose([f"study={name}", *_COMPLETED.get(name, [])]):
+            add(config, study)
     return found
 
 

@@ -1,0 +1,86 @@
+"""Parse the arguments of `scaling run` and `scaling plan`: options, and overrides such as devices=2.
+
+An invalid argument raises `Refusal`, and the message suggests the most similar valid one.
+"""
+
+import argparse
+import difflib
+import os
+from collections.abc import Sequence
+from typing import NoReturn
+
+from scaling.core.case import Refusal, unknown_name
+
+_OPTIONS = ("--help", "--multirun", "--cfg", "--config-dir")
+FLAGS = ("dry_run", "oversubscribe", "bind", "nested", "wait", "retry", "overlap", "jit")  # boolean fields
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose `error` raises `Refusal` instead of exiting."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise `Refusal` with the message of argparse. If an option is unknown, suggest a similar one."""
+        wrong = message.partition("unrecognized arguments: ")[2].split()
+        near = difflib.get_close_matches(wrong[0], self._option_string_actions, n=1) if wrong else []
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise Refusal(f"{self.prog}: {message}{hint}; `{self.prog} --help` lists what it takes")
+
+
+def parse(words: Sequence[str], fields: Sequence[str]) -> argparse.Namespace:
+    """Return the options of `scaling run` or `scaling plan`, with the other arguments as `overrides`.
+
+    Raise `Refusal` if an argument is neither an option nor an override of a field.
+
+    Args:
+        fields: The names of all fields and groups of the configuration.
+    """
+    parser = Parser(prog="scaling run", add_help=False, allow_abbrev=False)
+    parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--multirun", "-m", action="store_true")
+    parser.add_argument("--cfg", "-c", choices=["job"])
+    parser.add_argument("--config-dir", "-cd", metavar="DIR")
+    given, overrides = parser.parse_known_args(list(words))
+    if given.config_dir is not None and not os.path.isdir(given.config_dir):
+        raise Refusal(f"--config-dir takes a folder, such as --config-dir my_conf, not {given.config_dir!r}")
+    for word in overrides:
+        _check_override(word, fields)
+    given.overrides = overrides
+    return given
+
+
+def _check_override(word: str, fields: Sequence[str]) -> None:
+    if word.startswith("-"):
+        raise _unknown_option(word, fields)
+    removes = word.startswith("~")
+    name, sign, _ = word.lstrip("+~").partition("=")
+    root = name.partition(".")[0]
+    if not name or not (sign or removes):
+        raise Refusal(f"{word!r} is not an override: write FIELD=VALUE, such as {_example(word, fields)}")
+    if root.startswith("hydra"):
+        fix = "results=PATH names the folder, and --multirun runs several studies"
+        raise Refusal(f"{word} has no effect: {fix}")
+    if root not in fields:
+        raise unknown_name("key", root, fields)
+    if removes and not name.startswith("study."):
+        raise Refusal(f"{word} removes a key that every study needs: omit it, or write {name}=VALUE")
+
+
+def _unknown_option(word: str, fields: Sequence[str]) -> Refusal:
+    name, sign, value = word.lstrip("-").partition("=")
+    near = difflib.get_close_matches(name.replace("-", "_").lower(), fields, n=1)
+    if near and word.startswith("--"):
+        meant = f"{near[0]}={value}" if sign else _example(near[0], fields)
+    else:
+        meant = next(iter(difflib.get_close_matches(word, _OPTIONS, n=1)), "")
+    hint = f"; did you mean {meant}?" if meant else ""
+    known = ", ".join(_OPTIONS)
+    return Refusal(
+        f"unknown option {word!r}: choose from {known}{hint}; `scaling run --help` lists every field"
+    )
+
+
+def _example(name: str, fields: Sequence[str]) -> str:
+    if name in FLAGS:
+        return f"{name}=true"
+    examples = {"devices": "devices=2", "where": "'where=\"devices == 1\"'"}
+    return examples.get(name, f"{name}=VALUE" if name in fields else "study=smoke")
