@@ -50,13 +50,6 @@ class Method(NamedTuple):
         chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
         return _join(chunk, _at_a_time(self.block, "point"), limit, storage, self.remat)
 
-    @property
-    def short_memory_setting(self) -> str:
-        """Return the memory setting abbreviated for a label in a figure, such as '4 seeds, host'."""
-        chunk = count_of(self.chunk, "seed") if isinstance(self.chunk, int) else self.chunk
-        limit = self.memory_limit and format_bytes(self.memory_limit)
-        return _join(chunk, self.block and count_of(self.block, "point"), limit, self.storage, self.remat)
-
 
 def _join(*words: str | int | None) -> str:
     return ", ".join(str(word) for word in words if word)
@@ -168,7 +161,6 @@ def _sweeps_of_family(items: Iterable[T], case_of: Callable[[T], Case]) -> list[
 
 
 def _dependent_names(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
-    """Return the names of the sizes that vary, with one list for the sizes that determine each other."""
     dependent: list[list[str]] = []
     for name in rows[0]:
         if len({row[name] for row in rows}) > 1:

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from scaling.analysis.cases import MEMORY_FIELDS
-from scaling.analysis.estimate_text import format_ratio
+from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.timings import Timing, first_call_seconds
 from scaling.core.case import to_dict

@@ -14,8 +14,7 @@ from scipy.optimize import least_squares
 from scipy.special import stdtrit
 
 from scaling.analysis.curves import Curve, CurvePoint
-from scaling.analysis.estimate import Estimate
-from scaling.analysis.estimate_text import is_share_determined
+from scaling.analysis.estimate import Estimate, is_share_determined
 from scaling.analysis.ratios import LEAST_VARIANCE
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"

@@ -20,7 +20,7 @@ from scaling.analysis.cases import (
     size_name,
 )
 from scaling.analysis.crossover import FastestMethod
-from scaling.analysis.estimate_text import format_percentage, format_ratio, format_time_ratio
+from scaling.analysis.estimate import format_percentage, format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, PredictedPoint
 from scaling.analysis.timings import Timing, dispatch_floor, format_time

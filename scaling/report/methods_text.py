@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from scaling.analysis.cases import base_method, method_of
-from scaling.analysis.dataframe import environment_columns
-from scaling.analysis.estimate_text import format_percentage
+from scaling.analysis.environments import environment_columns
+from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.core.formatting import count_of, format_number, list_first

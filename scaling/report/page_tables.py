@@ -6,8 +6,8 @@ from typing import Any
 from scaling.analysis import lint, published_results
 from scaling.analysis.cases import family_name, group_by, method_of, relative_to
 from scaling.analysis.curves import Curve, CurvePoint, format_relative
-from scaling.analysis.dataframe import environment_columns
-from scaling.analysis.estimate_text import format_exponent, format_percentage, format_ratio, format_share
+from scaling.analysis.environments import environment_columns
+from scaling.analysis.estimate import Estimate, format_exponent, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, format_efficiency
 from scaling.analysis.scaling_fits import ScalingFit, karp_flatt
@@ -24,6 +24,7 @@ from scaling.analysis.timings import (
     near_floor,
     padding_share,
     stage_seconds,
+    time_ratio,
 )
 from scaling.core.case import PEAKS, label
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
@@ -70,7 +71,8 @@ def measured_table(findings: Findings) -> Table:
     """Return a table with one row per measured case: time, speed-up, efficiency, memory and remarks."""
     timings = measured_timings(findings)
     baselines = {id(each.timing): each for each in findings.baselines}
-    overlaps = {id(each.timing): each for each in findings.overlaps}
+    overlaps = [sorted((t for t, _ in each.rows), key=lambda t: t.case.overlap) for each in findings.overlaps]
+    gains = {id(overlapped): time_ratio(plain, overlapped) for plain, overlapped in overlaps}
     eager = {_key_without_jit(timing): timing for timing in timings if not timing.case.jit}
     note = (
         "One row for each case; its link opens its samples, stages and memory. Speed-up and efficiency are "
@@ -83,10 +85,7 @@ def measured_table(findings: Findings) -> Table:
 
     def cells(timing: Timing) -> dict[str, object]:
         case, baseline, points = timing.case, baselines[id(timing)], findings.points_of(timing)
-        overlap, compiled = (
-            overlaps.get(id(timing)),
-            eager.get(_key_without_jit(timing)) if case.jit else None,
-        )
+        compiled = eager.get(_key_without_jit(timing)) if case.jit else None
         against_jit = next((point.against_jit for point in points.values()), None)
         return {
             "case": label(case),
@@ -102,7 +101,7 @@ def measured_table(findings: Findings) -> Table:
             and f"{format_percentage(baseline.bound.fraction)}: {baseline.bound.name}",
             "memory": _format_megabytes(memory_of(timing)),
             "first call": _format_seconds(first_call_seconds(timing)),
-            "remarks": _describe_remarks(findings, timing, compiled, overlap),
+            "remarks": _describe_remarks(findings, timing, compiled, gains.get(id(timing))),
         }
 
     return make_table(
@@ -118,7 +117,9 @@ def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> s
     return ", ".join(word if kind == "strong" else f"{kind} {word}" for kind, word in words.items())
 
 
-def _describe_remarks(findings: Findings, timing: Timing, eager: Timing | None, overlap: Gain | None) -> str:
+def _describe_remarks(
+    findings: Findings, timing: Timing, eager: Timing | None, overlap: Estimate | None
+) -> str:
     floor, record, padded = near_floor(timing), timing.records[0], padding_share(timing)
     auto, calls = automatic_blocks(record), break_even_calls(timing, eager) if eager else None
     kinds = " and ".join(f"{count} {kind}" for kind, count in (record.collectives or {}).items() if count)
@@ -128,7 +129,7 @@ def _describe_remarks(findings: Findings, timing: Timing, eager: Timing | None, 
         calls and f"compiling pays after {count_of(calls, 'call')}",
         auto and f"takes {auto}",
         padded and f"{format_percentage(padded)} padding",
-        overlap and overlap.ratio and f"without overlap {format_ratio(*overlap.ratio)} as long",
+        overlap and f"without overlap {format_ratio(*overlap)} as long",
         kinds and f"sends {_format_megabytes(record.collective_bytes)} in {kinds}",
     )
 

@@ -1,6 +1,5 @@
 """Write the report of a results folder: index.html, table.md and table.csv."""
 
-import io
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,7 +10,6 @@ from scaling.analysis.forecast import plan_answers
 from scaling.core.store import read_json, replace_file
 from scaling.report import answer_tables, page, page_tables
 from scaling.report.document import escape_markdown, to_markdown_table
-from scaling.report.export import UNENCODABLE, write_csv_table
 from scaling.report.figures import files
 from scaling.report.text import Table, clean_text
 
@@ -26,7 +24,7 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
     files.remove_stale(target)
     every = [answer_tables.answer_table(findings), *folded]
     replace_file(target / "table.md", clean_text(_to_markdown(findings, every)).encode())
-    replace_file(target / "table.csv", _to_csv(findings).encode(errors=UNENCODABLE))
+    replace_file(target / "table.csv", record_table(findings).to_csv(index=False).encode())
     shown = page.report_page(findings, study_title(folder, findings), folded)
     replace_file(target / "index.html", page.render(shown).encode())
     return target / "index.html"
@@ -53,9 +51,3 @@ def _to_markdown(findings: Findings, folded_tables: Sequence[Table]) -> str:
         if table.rows:
             parts += [f"## {escape_markdown(table.title)}", to_markdown_table(table.columns, table.rows)]
     return "\n\n".join(parts) + "\n"
-
-
-def _to_csv(findings: Findings) -> str:
-    text = io.StringIO()
-    write_csv_table(record_table(findings), text)
-    return text.getvalue()

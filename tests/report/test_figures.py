@@ -403,7 +403,9 @@ def test_only_memory_settings_on_the_front_are_labeled(read):
     records = [record(seconds=2.0, chunk=2, **memory_fields(50)), record(seconds=1.0, **memory_fields(100))]
     records += [record(seconds=3.0, chunk=3, **memory_fields(90))]
     drawing = costs.draw_memory(read(records))
-    assert [row["label"] for row in rows(drawing, "text")] == ["2 seeds"] and len(rows(drawing, "point")) == 3
+    assert [row["label"] for row in rows(drawing, "text")] == ["2 seeds at a time"] and len(
+        rows(drawing, "point")
+    ) == 3
 
 
 def test_memory_figure_shows_the_problem_with_the_most_programs(read):

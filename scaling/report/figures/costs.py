@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scaling.analysis.baselines import EfficiencyBreakdown, Roofline, count_omitted, rooflines
+from scaling.analysis.baselines import EfficiencyBreakdown, Roofline, rooflines
 from scaling.analysis.cases import (
     base_method,
     describe_call,
@@ -13,9 +13,9 @@ from scaling.analysis.cases import (
     size_name,
 )
 from scaling.analysis.curves import Curve, curves_of_largest_problems
-from scaling.analysis.estimate_text import format_percentage
+from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
-from scaling.analysis.score import PlanScores
+from scaling.analysis.forecast import PlanScores
 from scaling.analysis.setting_comparison import MemoryPoint, find_front
 from scaling.analysis.timings import memory_of
 from scaling.core.case import problem
@@ -71,11 +71,9 @@ def draw_losses(findings: Findings) -> Figure | None:
     caption = (
         "Device-seconds of the method that is fastest on the most devices: the part that does the work of "
         "the one-device program, and the losses. Communication and imbalance are shown separately where "
-        "they are known; otherwise they are part of the rest."
+        "they are known; otherwise they are part of the rest. Numbers of devices on which an empty call "
+        "takes at least as long as the case are left out."
     )
-    if refused := sum(map(count_omitted, findings.curves)):
-        left_out = count_of(refused, "point")
-        caption += f" {left_out} left out, because an empty call took at least as long as the case."
     caption += marks.describe_omission(len(shown), len(fastest), "are drawn")
     return Figure("losses", "Where the efficiency goes", caption, tuple(panels), tuple(styles))
 
@@ -221,7 +219,7 @@ def _draw_memory(findings: Findings, points: Sequence[MemoryPoint], styles: Sequ
     rows = [
         marks.timing_row(_line_name(p), p.timing, format_bytes(p.memory), memory=p.memory,
                          area=40 + 160 * counts.index(p.timing.case.devices) / max(1, len(counts) - 1),
-                         label=method_of(p.timing.case).short_memory_setting)
+                         label=method_of(p.timing.case).memory_setting)
         for p in points
     ]  # fmt: skip
     x = marks.log_axis("memory", "memory of a device", (row["memory"] for row in rows), "B", 1.5)

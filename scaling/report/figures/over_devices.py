@@ -25,7 +25,7 @@ from scaling.analysis.curves import (
     Curve,
     curves_of_largest_problems,
 )
-from scaling.analysis.estimate_text import format_ratio, is_ratio_determined
+from scaling.analysis.estimate import format_ratio, is_ratio_determined
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, PredictedCurve, PredictedPoint
 from scaling.analysis.scaling_fits import ScalingFit

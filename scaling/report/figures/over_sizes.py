@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from scaling.analysis.cases import family_key, group_by, interleave_groups, method_of, problem_size
 from scaling.analysis.crossover import FastestMethod, FastestModeMap
-from scaling.analysis.estimate_text import format_exponent, format_ratio
+from scaling.analysis.estimate import format_exponent, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.growth import SizeSweep
 from scaling.core.formatting import format_duration
@@ -110,7 +110,7 @@ def _draw_map(grid: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, 
     options = {"align": "center", "baseline": "middle", "lineBreak": "\n", "dx": 0, "dy": -6, "fontSize": 10}
     flips = [
         {
-            "left": column[flip.devices] - 0.5, "right": column[flip.devices] + 0.5, "sure": flip.sure,
+            "left": column[flip.devices] - 0.5, "right": column[flip.devices] + 0.5, "sure": not flip.doubts,
             "row": (row[flip.below] + row[flip.above]) / 2,
         }
         for flip in grid.crossovers
