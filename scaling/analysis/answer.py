@@ -1,12 +1,12 @@
 """Summary sentences on a results folder: fastest AD modes, device counts, speed-up, plans and failures."""
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from scaling.analysis import forecast, trends
-from scaling.analysis.baselines import Baseline
 from scaling.analysis.cases import (
     describe_call,
     family_key,
@@ -18,26 +18,27 @@ from scaling.analysis.cases import (
     size_name,
 )
 from scaling.analysis.crossover import FastestMethod
-from scaling.analysis.curves import Curve, derived_bytes_note
-from scaling.analysis.estimate_text import (
+from scaling.analysis.curves import Curve, derivative_curves, derived_bytes_note, format_relative
+from scaling.analysis.estimate import (
+    Estimate,
     format_percentage,
     format_ratio,
-    format_time_ratio,
     is_ratio_determined,
 )
 from scaling.analysis.findings import Findings, describe_environment, read
-from scaling.analysis.forecast import Forecast
-from scaling.analysis.score import ORDER_FACTOR, PlanScores
+from scaling.analysis.forecast import ORDER_FACTOR, Forecast, PlanScores
 from scaling.analysis.timings import (
     Timing,
     automatic_blocks,
+    describe_slower,
     dispatch_floor,
     format_time,
+    nodes_of,
     note_on_pairs,
     time_ratio,
 )
 from scaling.core import memory
-from scaling.core.case import AUTO, Case, problem
+from scaling.core.case import AUTO, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.record import REASONS, Record
 
@@ -52,7 +53,7 @@ def answer_sentences(source: Path | Findings) -> list[str]:
         source: the path of a results folder, or the findings derived from it.
     """
     findings = source if isinstance(source, Findings) else read(source)
-    if any(record.status == "ok" for record in findings.records):
+    if findings.timings:
         parts = (
             describe_fastest, trends.describe_crossovers, _describe_scaling, trends.describe_laws,
             trends.describe_growth, trends.describe_variants, _describe_advice, _describe_peers,
@@ -71,6 +72,18 @@ def answer_sentences(source: Path | Findings) -> list[str]:
     return [*(planned or nothing), *_describe_defects(findings)]
 
 
+def summarize(findings: Findings) -> list[str]:
+    """Return the sentences that `scaling report` prints below its tables.
+
+    They name the fastest modes and the results that are in no table. If no record has a time, return all
+    sentences of `answer_sentences`.
+    """
+    if not findings.timings:
+        return answer_sentences(findings)
+    parts = (describe_fastest, trends.describe_variants, _describe_peers, _describe_plans, _describe_defects)
+    return [sentence for part in parts for sentence in part(findings)]
+
+
 def largest_problems(findings: Findings) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
     """Return the fastest methods of each differentiated function, for all problems and for the largest one.
 
@@ -83,27 +96,23 @@ def largest_problems(findings: Findings) -> list[tuple[list[FastestMethod], list
             order of time.
     """
     heads = []
-    for family in group_by(findings.fastest, _function_key).values():
+    families = group_by(
+        findings.fastest, lambda row: (row.first.environment, row.first.honest, *family_key(row.first.case))
+    )
+    for family in families.values():
         problems = group_by(family, lambda row: problem(row.first.case)).values()
         largest = max(problems, key=lambda rows: (len(rows), problem_size(rows[0].first.case)))
         heads.append((family, sorted(largest, key=lambda row: row.first.median)))
     return heads
 
 
-def _function_key(row: FastestMethod) -> tuple:
-    return row.first.environment, row.first.honest, *family_key(row.first.case)
-
-
 def describe_fastest(findings: Findings) -> list[str]:
     """Return a text for each differentiated function with its fastest AD mode and recommended device count.
 
-    If `findings.fastest` is empty, return a single sentence that lists what was measured.
+    If `findings.fastest` is empty, return a single sentence that says so.
     """
     if not findings.fastest:
-        kinds = ", ".join(dict.fromkeys(_describe_kind(timing.case) for timing in findings.timings))
-        return [
-            f"No mode of JAX was measured, so that none is called the fastest; what was measured: {kinds}."
-        ]
+        return ["No mode of JAX was measured, so that none is called the fastest."]
     sentences = []
     for family, (row, *others) in largest_problems(findings):
         largest = problem_size(row.first.case) == max(problem_size(each.first.case) for each in family)
@@ -119,20 +128,10 @@ def describe_fastest(findings: Findings) -> list[str]:
     return sentences
 
 
-def _describe_kind(case: Case) -> str:
-    if case.kind != "case" or case.engine != "jax":
-        return case.engine if case.kind == "case" else "what the machine can do"
-    if case.mode == AUTO:
-        return "the method chosen by mode=auto"
-    return "values" if case.ad_mode.is_value else "derivatives written by hand"
-
-
 def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
     case, mode = row.first.case, name_with_blocks(row.first)
-    at = (
-        f"on {_format_devices(findings, row.first)} {size} ({size_name(case)}): "
-        f"{format_time(row.first)}, {describe_call(case)}"
-    )
+    devices, time = _format_devices(findings, row.first), format_time(row.first)
+    at = f"on {devices} {size} ({size_name(case)}): {time}, {describe_call(case)}"
     if row.empty:
         floor = format_duration(dispatch_floor(row.first))
         return (
@@ -140,20 +139,19 @@ def _describe_verdict(findings: Findings, row: FastestMethod, size: str) -> str:
             f"not distinguishable from an empty call ({floor})"
         )
     if row.second is None:
-        return f"{list_measured(row)}, {at}"
+        return f"{mode} is the only automatic mode that was measured, {at}"
     verb = "is fastest" if row.distinguished else "is tied with the next, not distinguished,"
-    name = f"the next, {method_of(row.second.case).name},"
-    factor = format_time_ratio(name, *(row.ratio or ()))
+    factor = describe_slower(f"the next, {method_of(row.second.case).name},", row.second, row.first)
     doubts = f"; not sure: {', '.join(row.doubts)}" if row.distinguished and row.doubts else ""
-    return f"{mode} {verb} {at}; {factor}{note_on_pairs(row.second, row.first)}{doubts}"
+    return f"{mode} {verb} {at}; {factor}{doubts}"
 
 
 def _format_devices(findings: Findings, timing: Timing) -> str:
-    devices = count_of(timing.case.devices, "device")
-    if not timing.nodes or not findings.has_several_nodes:
+    devices, nodes = count_of(timing.case.devices, "device"), nodes_of(timing.records[0])
+    if not nodes or not findings.has_several_nodes:
         return devices
-    hours = format_number(timing.nodes * timing.median / 3600 * 1e6)
-    return f"{devices} of {count_of(timing.nodes, 'node')} ({hours} node-hours for a million calls)"
+    hours = format_number(nodes * timing.median / 3600 * 1e6)
+    return f"{devices} of {count_of(nodes, 'node')} ({hours} node-hours for a million calls)"
 
 
 def name_with_blocks(timing: Timing) -> str:
@@ -166,37 +164,24 @@ def name_with_blocks(timing: Timing) -> str:
 
 
 def _describe_saved_memory(record: Record) -> str:
-    """Return text that compares the memory per device of a program with automatic blocks and without blocks.
-
-    An example is ', 1.2 GB against 5 GB of all at once'. Return '' if one of the two numbers is unknown.
-    """
+    """Return text that compares the memory of automatic blocks with that of all at once, or ''."""
     probes, used = (record.blocks or {}).get("probes"), memory.bytes_while_running(vars(record))
     tried = probes if isinstance(probes, list) else []
     whole = next((p.get("bytes") for p in tried if not (p.get("block") or p.get("chunk"))), None)
     return f", {format_bytes(used)} against {format_bytes(whole)} of all at once" if whole and used else ""
 
 
-def list_measured(row: FastestMethod) -> str:
-    """Return a clause with all methods measured for a problem: 'only jacfwd and analytic were measured'."""
-    others = dict.fromkeys(method_of(timing.case).name for timing in row.others)
-    *names, last = [name_with_blocks(row.first), *others]
-    return f"only {', '.join(names)} and {last} were measured" if names else f"only {last} was measured"
-
-
 def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
-    point, curve = findings.points_of(timing).get("strong"), findings.curve_of(timing)
-    if point is None or curve is None or point.is_baseline:
+    if (place := findings.place_of(timing)) is None or place[1].is_baseline:
         return []
+    curve, point = place
     too_large = findings.too_large_on(timing, "strong")
-    fewest = ", the fewest that it fits on" if too_large and too_large < point.baseline_devices else ""
-    base, speedup = curve.baseline + fewest, format_ratio(*point.speedup)
-    if not is_ratio_determined(*point.speedup[1:]):
-        return [f"Its speed-up over the same program on {base} is {speedup}"]
-    text = f"That is {speedup} as fast as the same program on {base}"
-    text += f"{note_on_pairs(curve.timings[0], timing)}, efficiency {format_number(point.efficiency.value)}"
-    if point.against_jit and is_ratio_determined(*point.against_jit[1:]):
-        where = "there" if point.baseline_devices == 1 else "on one device"
-        text += f", and {format_ratio(*point.against_jit)} as fast as the best plain jit program {where}"
+    fewest = ", the fewest that it fits on," if too_large and too_large < point.baseline_devices else ""
+    speedup = format_ratio(*point.speedup) + note_on_pairs(curve.timings[0], timing)
+    text = f"Its speed-up over the same program on {curve.baseline}{fewest} is {speedup}"
+    text += f", efficiency {format_ratio(*point.efficiency, sign='')}"
+    if point.against_jit:
+        text += f", and over the best plain jit program on one device {format_ratio(*point.against_jit)}"
     return [text]
 
 
@@ -210,43 +195,25 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
     Args:
         rows: the fastest method on each device count, in ascending order of time.
     """
-    first = rows[0].first
-    more = [row.first for row in rows if row.first.case.devices > first.case.devices]
-    fewer = [row.first for row in rows[1:] if row.first.case.devices < first.case.devices]
-    if not first.honest or rows[0].empty or not (more or fewer):
+    first, others = rows[0].first, [row.first for row in rows[1:]]
+    if not first.honest or rows[0].empty or not others:
         return []
-    ties = [timing for timing in fewer if _is_tied(timing, first)]
-    chosen = min(ties, key=lambda timing: timing.case.devices, default=first)
-    parts = []
-    if ties:
-        takes = format_time_ratio(method_of(chosen.case).name, *time_ratio(chosen, first))
-        fastest = count_of(first.case.devices, "device")
-        parts.append(f", not distinguished from {fastest} ({takes}{note_on_pairs(chosen, first)})")
-    elif fewer:
-        parts.append(", the fewest that are not distinguished from the fastest")
-    sentences = [_describe_more_devices(first, more[0])] if more else []
-    strong = findings.curve_of(chosen)
-    if strong and len(strong.points) > 1:
-        point = next(p for p in strong.points if p.devices == chosen.case.devices)
-        efficiency = format_ratio(*point.efficiency, sign="")
-        parts.append("" if point.is_baseline else f", efficiency {efficiency}")
-        parts.append(f"; {describe_efficiency(findings, strong)}")
-    devices = (
-        count_of(chosen.case.devices, "device") if chosen is first else _format_devices(findings, chosen)
-    )
-    return [*sentences, f"Recommended: {devices}{''.join(parts)}"]
-
-
-def _describe_more_devices(first: Timing, more: Timing) -> str:
-    ratio = time_ratio(more, first)
-    text = format_time_ratio(count_of(more.case.devices, "device"), *ratio).replace(" takes ", " take ")
-    pay = "are not distinguished" if _is_tied(more, first) else "do not pay"
-    return f"More devices {pay}: {text}{note_on_pairs(more, first)}"
-
-
-def _is_tied(slow: Timing, fast: Timing) -> bool:
-    low = time_ratio(slow, fast).low
-    return low is None or low <= 1
+    sentences = []
+    if more := next((timing for timing in others if timing.case.devices > first.case.devices), None):
+        pay = "do not pay" if time_ratio(more, first).above_one else "are not distinguished"
+        name = f"the fastest mode on {count_of(more.case.devices, 'device')}"
+        sentences.append(f"More devices {pay}: {describe_slower(name, more, first)}")
+    tied = [timing for timing in (first, *others) if not time_ratio(timing, first).above_one]
+    chosen = min(tied, key=lambda timing: timing.case.devices)
+    text = f"Recommended: {count_of(chosen.case.devices, 'device')}"
+    if chosen is not first:
+        takes = describe_slower(method_of(chosen.case).name, chosen, first)
+        text += f", not distinguished from {count_of(first.case.devices, 'device')} ({takes})"
+    if (place := findings.place_of(chosen)) and len(place[0].points) > 1:
+        curve, point = place
+        text += f", efficiency {format_relative(point, point.efficiency, '')}"
+        text += f"; {describe_efficiency(findings, curve)}"
+    return [*sentences, text]
 
 
 def describe_efficiency(findings: Findings, curve: Curve) -> str:
@@ -257,87 +224,66 @@ def describe_efficiency(findings: Findings, curve: Curve) -> str:
     least = f"{findings.efficiency:g}"
     if not all(is_ratio_determined(*p.efficiency[1:]) for p in curve.points):
         return f"the largest number of devices with an efficiency of at least {least} is not determined"
-    below = next((p for p in curve.points if p.efficiency.value < findings.efficiency), None)
-    most = max(
-        (p for p in curve.points if below is None or p.devices < below.devices), key=lambda p: p.devices
-    )
-    low = most.efficiency.low
-    doubt = ", not surely" if low is not None and low < findings.efficiency else ""
-    where = f"up to {count_of(most.devices, 'device')}{', the most measured' if below is None else ''}"
-    return f"efficiency stays at {least} or above {where}{doubt}"
+    kept = list(itertools.takewhile(lambda p: p.efficiency.value >= findings.efficiency, curve.points))
+    most = kept[-1]
+    where = count_of(most.devices, "device") + (", the most measured" if kept == [*curve.points] else "")
+    doubt = ", not surely" if (most.efficiency.low or 1.0) < findings.efficiency else ""
+    return f"efficiency stays at {least} or above up to {where}{doubt}"
+
+
+def _describe_ratios(rows: Sequence[tuple[Estimate, Timing]], reference: str) -> str:
+    median = statistics.median(ratio.value for ratio, _ in rows)
+    most, timing = max(rows, key=lambda row: row[0].value)
+    case, problems = timing.case, count_of(len(rows), "comparison")
+    text = f"takes {format_ratio(median)} as long as {reference} in the median of {problems}"
+    where = f"{family_name(case)}, {size_name(case)}, {count_of(case.devices, 'device')}"
+    return f"{text}; most, {format_ratio(*most)}, for {where}, {method_of(case).name}"
 
 
 def _describe_advice(findings: Findings) -> list[str]:
     rows = [(row.first, t) for row in findings.fastest for t in row.others if t.case.mode == AUTO]
-    ratios = sorted(
-        ((time_ratio(timing, first), timing) for first, timing in rows), key=lambda row: row[0][0]
-    )
-    if not ratios:
+    if not rows:
         return []
-    median = statistics.median(ratio.value for ratio, _ in ratios)
-    problems = "one problem" if len(ratios) == 1 else f"{len(ratios)} problems and device counts"
-    text = f"mode=auto takes {format_ratio(median)} as long as the fastest mode in the median of {problems}"
-    (most, timing), chosen = ratios[-1], (ratios[-1][1].records[-1].chosen or {}).get("mode")
-    where = f"{family_name(timing.case)}, {size_name(timing.case)}, {count_of(timing.case.devices, 'device')}"
-    return [f"{text}; most, {format_ratio(*most)}, for {where}, where it chose {chosen}."]
+    chosen = ", ".join({str((timing.records[-1].chosen or {}).get("mode")): None for _, timing in rows})
+    ratios = [(time_ratio(timing, first), timing) for first, timing in rows]
+    return [f"mode=auto {_describe_ratios(ratios, 'the fastest mode')}; it chose {chosen}."]
 
 
 def _describe_peers(findings: Findings) -> list[str]:
     """Return a sentence for each other AD system (engine) that states its time relative to that of JAX.
 
     For each problem and device count, the time of the fastest method of the other system is divided by that
-    of the fastest JAX method. The sentence states the median of these ratios, and the extremes if there are
-    several.
+    of the fastest JAX method.
     """
-    both = (each for each in findings.baselines if each.over_jax)
     fastest = least_by(
-        both,
+        (each for each in findings.baselines if each.over_jax),
         lambda b: (b.timing.environment, b.timing.honest, b.timing.case.engine, b.timing.case.devices,
                    problem(b.timing.case)),
         lambda b: b.timing.median,
     )  # fmt: skip
     sentences = []
     for (environment, honest, engine), group in group_by(fastest.items(), lambda row: row[0][:3]).items():
-        rows = sorted((b for _, b in group if b.over_jax), key=lambda b: b.over_jax or ())
-        factors = [each.over_jax.value for each in rows if each.over_jax]
-        problems = "one problem" if len(rows) == 1 else f"{len(rows)} problems and device counts"
-        text = (
-            f"{engine} takes {format_ratio(statistics.median(factors))} as long as JAX, each with its "
-            f"fastest method, in the median of {problems}"
-        )
-        if len(rows) > 1:
-            ends = (
-                f"{format_ratio(f)} ({_name_problem(b)})" for f, b in ((factors[i], rows[i]) for i in (0, -1))
-            )
-            text += f": from {' to '.join(ends)}"
-        sentences.append(f"{text}.{describe_environment(findings, environment, honest)}")
+        ratios = [(each.over_jax, each.timing) for _, each in group if each.over_jax]
+        where = describe_environment(findings, environment, honest)
+        text = _describe_ratios(ratios, "JAX, each with its fastest method,")
+        sentences.append(f"{engine} {text}.{where}")
     return sentences
-
-
-def _name_problem(baseline: Baseline) -> str:
-    case, devices = baseline.timing.case, count_of(baseline.timing.case.devices, "device")
-    return f"{family_name(case)}, {size_name(case)}, {devices}, {method_of(case).name}"
 
 
 def _describe_scaling(findings: Findings) -> list[str]:
     """Return a sentence on the fastest scaling curve of each function, for strong and for weak scaling.
 
-    The curve is selected among those that reach the largest device count and, of these, have the largest
-    problem. A strong scaling curve that `describe_fastest` already describes is omitted.
+    A strong scaling curve that `describe_fastest` already describes is omitted.
     """
-    several = (c for c in findings.curves if not c.points[-1].is_baseline and c.case.engine == "jax")
-    key = lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case))  # noqa: E731
     headed = {(row.first.environment, row.first.case) for _, (row, *_) in largest_problems(findings)}
     sentences = []
-    for family in group_by(several, key).values():
-        most = max(curve.points[-1].devices for curve in family)
-        reach = [curve for curve in family if curve.points[-1].devices == most]
-        largest = max(problem_size(curve.case) for curve in reach)
-        rivals = (curve for curve in reach if problem_size(curve.case) == largest)
-        best = min(rivals, key=lambda curve: curve.points[-1].seconds)
-        if best.kind == "strong" and (best.environment, best.timings[-1].case) in headed:
+    for best, *_ in derivative_curves(c for c in findings.curves if c.case.engine == "jax"):
+        last = best.timings[-1].case
+        if best.kind == "strong" and (best.environment, last) in headed:
             continue
-        head = f"{best.kind.capitalize()} scaling of {family_name(best.case)} on {count_of(most, 'device')}"
+        head = (
+            f"{best.kind.capitalize()} scaling of {family_name(last)} on {count_of(last.devices, 'device')}"
+        )
         where = describe_environment(findings, best.environment)
         sentences.append(f"{head}: {_describe_curve(findings, best)}.{where}")
     return sentences
@@ -359,21 +305,17 @@ def describe_plan(forecast: Forecast) -> str:
 
     Planned cases are compiled to predict their times, but are not run.
     """
-    records = forecast.records
-    devices = sorted({record.case.devices for record in records})
-    count = Counter(record.status for record in records)
+    count = Counter(record.status for record in forecast.records)
     others = (f"{count[each]} {each}" for each in ("skipped", "failed") if count[each])
     became = ", ".join([count_of(count["planned"], "case"), *others])
-    one = len(devices) == 1
-    span = count_of(devices[0], "device") if one else f"{devices[0]:,} to {devices[-1]:,} devices"
-    environment = records[0].environment
-    versions = environment.get("versions") or {}
-    unnamed = ("name", "digest", "jax")
-    tools = {name: version for name, version in environment["hardware"].items() if name not in unnamed}
-    tools |= {"JAX": versions["jax"]} if "jax" in versions else {}
-    by = f" with {', '.join(f'{name} {version}' for name, version in tools.items())}" if tools else ""
+    devices = sorted({record.case.devices for record in forecast.records})
+    span = f"{devices[0]:,} to {devices[-1]:,} devices" if devices[1:] else count_of(devices[0], "device")
+    environment = forecast.records[0].environment
+    jax = (environment.get("versions") or {}).get("jax", "of an unknown version")
+    tools = environment["hardware"] | {"JAX": jax}
+    versions = ", ".join(f"{tool} {tools[tool]}" for tool in tools if tool not in ("name", "digest", "jax"))
     return (
-        f"{became} on {span} of {environment.get('device_kind')}, compiled{by}; "
+        f"{became} on {span} of {environment.get('device_kind')}, compiled with {versions}; "
         "times are predicted and not measured."
     )
 
@@ -438,15 +380,3 @@ def _describe_defects(findings: Findings) -> list[str]:
         *[f"{damaged} damaged {'line was' if damaged == 1 else 'lines were'} ignored, the first {line}."
           for line in findings.damaged[:1]],
     ]  # fmt: skip
-
-
-def summarize(findings: Findings) -> list[str]:
-    """Return the sentences that `scaling report` prints below its tables.
-
-    They name the fastest modes and the results that are in no table. If no record has a time, return all
-    sentences of `answer_sentences`.
-    """
-    if not any(record.status == "ok" for record in findings.records):
-        return answer_sentences(findings)
-    parts = (describe_fastest, trends.describe_variants, _describe_peers, _describe_plans, _describe_defects)
-    return [sentence for part in parts for sentence in part(findings)]

@@ -13,13 +13,13 @@ negative. The rest may also be negative for super-linear speed-up.
 import json
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from scaling.analysis.cases import group_by
+from scaling.analysis.crossover import compare_with_handwritten
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import Estimate
-from scaling.analysis.timings import Timing, time_ratio
+from scaling.analysis.timings import Timing, dispatch_floor, time_ratio
 from scaling.core.case import CEILING, problem
 from scaling.core.environment import OF_THE_CASE
 from scaling.options import machine_peaks
@@ -46,15 +46,14 @@ class Bound(NamedTuple):
     fraction: float  # lower bound on the time divided by the measured time
 
 
-@dataclass(frozen=True)
-class Baseline:
+class Baseline(NamedTuple):
     """A measured time compared with references. A comparison without a measured reference is None."""
 
     timing: Timing
     by_hand: Estimate | None  # time divided by that of the fastest handwritten derivative
     bound: Bound | None  # None if no peak was measured or no work was counted
-    jax: Timing | None = None  # the fastest JAX method, if `timing` is of another AD system
-    over_jax: Estimate | None = None  # time divided by that of `jax`
+    jax: Timing | None  # the fastest JAX method, if `timing` is of another AD system
+    over_jax: Estimate | None  # time divided by that of `jax`
 
 
 def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
@@ -64,33 +63,22 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     """
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
     groups = group_by(derivatives, lambda t: (t.environment, t.honest, t.case.devices, problem(t.case)))
-    rates = measured_rates(timings)
-    return [_compare_with_references(timing, group, rates) for group in groups.values() for timing in group]
-
-
-def _compare_with_references(timing: Timing, group: Sequence[Timing], rates: Rates) -> Baseline:
-    case, jax_timings = timing.case, [t for t in group if t.case.engine == "jax"]
-    by_hand = _fastest(t for t in jax_timings if t.case.ad_mode.closed_form and t.case.seeds == case.seeds)
-    jax = _fastest(t for t in jax_timings if not t.case.ad_mode.closed_form) if case.engine != "jax" else None
-    return Baseline(
-        timing,
-        by_hand=time_ratio(timing, by_hand) if by_hand and not case.ad_mode.is_value else None,
-        bound=_limiting_peak(timing, rates),
-        jax=jax,
-        over_jax=time_ratio(timing, jax) if jax else None,
-    )
-
-
-def _fastest(timings: Iterable[Timing]) -> Timing | None:
-    return min(timings, key=lambda t: t.median, default=None)
+    rates, baselines = measured_rates(timings), []
+    for group in groups.values():
+        rivals = [t for t in group if t.case.engine == "jax" and not t.case.ad_mode.closed_form]
+        fastest = min(rivals, key=lambda t: t.median, default=None)
+        for timing in group:
+            by_hand, bound = compare_with_handwritten(timing, group), _limiting_peak(timing, rates)
+            jax = fastest if timing.case.engine != "jax" else None
+            baselines.append(Baseline(timing, by_hand, bound, jax, time_ratio(timing, jax) if jax else None))
+    return baselines
 
 
 def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
     bounds = []
     for target, (name, field) in _PEAKS.items():
-        amount, measured = getattr(timing.records[0], field), rates.get(_rate_key(target, timing))
-        if amount and measured:
-            bounds.append(Bound(name, amount / rate_at(amount, measured) / timing.median))
+        if least := _least_seconds(target, getattr(timing.records[0], field), timing, rates):
+            bounds.append(Bound(name, least / timing.median))
     return max(bounds, key=lambda bound: bound.fraction, default=None)
 
 
@@ -108,25 +96,20 @@ def measured_rates(timings: Iterable[Timing]) -> Rates:
     return rates
 
 
-def rate_at(amount: float, measured: Sequence[tuple[int, float]]) -> float:
-    """Return the measured peak rate, in work per second, that applies to an amount of work.
+def _rates_like(target: str, timing: Timing, rates: Rates) -> Sequence[tuple[int, float]]:
+    return rates.get((target, *machine_peaks.peak_like(target, timing.case), _machine_key(timing)), ())
 
-    This is the rate of the largest measurement whose work is at most `amount`, because a larger one may
+
+def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rates) -> float | None:
+    """Return the time of an amount of work at the measured peak rate, or None if one of them is unknown.
+
+    The rate is that of the largest measurement whose work is at most `amount`, because a larger one may
     exceed a cache into which `amount` fits. If all measurements are larger, the smallest one is used.
-
-    Args:
-        measured: (work, rate) pairs.
     """
-    return max([size for size in measured if size[0] <= amount] or [min(measured)])[1]
-
-
-def rates_like(target: str, timing: Timing, rates: Rates) -> Sequence[tuple[int, float]]:
-    """Return the (work, rate) pairs of the peak `target` for the machine and dtype of a timing."""
-    return rates.get(_rate_key(target, timing), ())
-
-
-def _rate_key(target: str, timing: Timing) -> tuple:
-    return target, *machine_peaks.peak_like(target, timing.case), _machine_key(timing)
+    measured = _rates_like(target, timing, rates)
+    if amount is None or not measured:
+        return None if amount else amount
+    return amount / max([size for size in measured if size[0] <= amount] or [min(measured)])[1]
 
 
 def _machine_key(timing: Timing) -> tuple:
@@ -136,8 +119,7 @@ def _machine_key(timing: Timing) -> tuple:
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices
 
 
-@dataclass(frozen=True)
-class EfficiencyBreakdown:
+class EfficiencyBreakdown(NamedTuple):
     """The causes of lost efficiency on one device count, as fractions that add up to 1 - efficiency."""
 
     devices: int
@@ -156,37 +138,27 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
     Args:
         peaks: the timings of machine peaks. Only the all-reduce is used.
     """
-    if curve.timings[0].case.devices > 1 or _is_floor_bound(curve.timings[0]):
+    base, *rest = curve.timings
+    if base.case.devices > 1 or dispatch_floor(base) >= base.median:
         return ()
-    rates, base = measured_rates(peaks), curve.timings[0]
-    rest = list(zip(curve.points, curve.timings, strict=True))[1:]
+    rates, efficiency = measured_rates(peaks), [point.efficiency.value for point in curve.points[1:]]
     return tuple(
-        _break_down(timing, base, point.efficiency.value, rates)
-        for point, timing in rest
-        if not _is_floor_bound(timing)
+        _break_down(timing, base, value, rates)
+        for timing, value in zip(rest, efficiency, strict=True)
+        if dispatch_floor(timing) < timing.median
     )
 
 
-def _is_floor_bound(timing: Timing) -> bool:
-    dispatch = _dispatch_seconds(timing)
-    return dispatch is not None and dispatch >= timing.median
-
-
 def _break_down(timing: Timing, base: Timing, efficiency: float, rates: Rates) -> EfficiencyBreakdown:
-    seconds = (_communication_seconds(timing, rates), _waiting_seconds(timing), _dispatch_seconds(timing))
-    communication, imbalance, dispatch = (None if s is None else s / timing.median for s in seconds)
-    ideal = _dispatch_seconds(base)  # the dispatch latency on one device is part of the ideal time
-    if dispatch is not None:
-        dispatch = None if ideal is None else dispatch - efficiency * ideal / base.median
+    seconds = _least_seconds("all_reduce", timing.records[0].collective_bytes, timing, rates)
+    communication = None if seconds is None else seconds / timing.median
+    waiting = _waiting_seconds(timing)
+    imbalance = None if waiting is None else waiting / timing.median
+    floor, ideal = dispatch_floor(timing), dispatch_floor(base)
+    # The dispatch latency on one device is part of the ideal time.
+    dispatch = floor / timing.median - efficiency * ideal / base.median if floor and ideal else None
     serial = 1 - efficiency - sum(share or 0.0 for share in (communication, imbalance, dispatch))
     return EfficiencyBreakdown(timing.case.devices, communication, imbalance, dispatch, serial)
-
-
-def _communication_seconds(timing: Timing, rates: Rates) -> float | None:
-    amount, measured = timing.records[0].collective_bytes, rates_like("all_reduce", timing, rates)
-    if not amount:
-        return amount
-    return amount / rate_at(amount, measured) if measured else None
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
@@ -202,8 +174,3 @@ def _waiting_seconds(timing: Timing) -> float | None:
         if len(record.seconds) == len(record.seconds_min) and record.seconds != record.seconds_min
     ]
     return statistics.median(waits) / 2 if waits else None
-
-
-def _dispatch_seconds(timing: Timing) -> float | None:
-    known = [record.floor_seconds for record in timing.records if record.floor_seconds is not None]
-    return statistics.median(known) if known else None

@@ -161,7 +161,6 @@ def _sweeps_of_family(items: Iterable[T], case_of: Callable[[T], Case]) -> list[
 
 
 def _dependent_names(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
-    """Return the names of the sizes that vary, with one list for the sizes that determine each other."""
     dependent: list[list[str]] = []
     for name in rows[0]:
         if len({row[name] for row in rows}) > 1:

@@ -3,23 +3,23 @@
 Cases are matched by their key only, because the environments of the two folders usually differ.
 """
 
-import dataclasses
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from scipy.stats import false_discovery_control
 
 from scaling.analysis import ratios
 from scaling.analysis.cases import group_by
-from scaling.analysis.estimate_text import format_percentage, format_ratio
+from scaling.analysis.environments import environment_differences
+from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.ratios import Ratio
 from scaling.analysis.timings import automatic_blocks
 from scaling.core import store
 from scaling.core.case import Case, Refusal, label
-from scaling.core.environment import OF_THE_CASE
 from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import Record
 
@@ -34,8 +34,7 @@ FALSE_DISCOVERIES = 0.05  # false discovery rate among the cases called slower o
 _MOST_ROWS = 40
 
 
-@dataclass(frozen=True)
-class ComparedCase:
+class ComparedCase(NamedTuple):
     """The comparison of one benchmark case between results folders A (old) and B (new)."""
 
     case: Case
@@ -55,7 +54,7 @@ class FolderComparison:
     b: Path
     margin: float  # largest relative difference of times that counts as no difference
     rows: Sequence[ComparedCase]  # in the order of VERDICTS, the largest change first
-    differences: Sequence[str]  # differences between the environments
+    differences: Mapping[str, Sequence[str]]  # environment fact -> its values in A and in B
     notes: Sequence[str]  # sentences that count the omitted records
 
     @property
@@ -75,17 +74,13 @@ def find_folders(first: str, second: str | None) -> tuple[Path, Path]:
     if second is not None:
         return folder, store.folder_of(second)
     variants = sorted(str(path) for path in folder.glob("versus-*") if path.is_dir())
-    if len(variants) == 1:
-        return store.folder_of(variants[0]), folder
-    if variants:
-        raise Refusal(
-            f"there are several variants of {first}: name two folders, such as {variants[0]} {first}; there "
-            f"are {', '.join(variants)}"
-        )
-    raise Refusal(
-        f"there is no variant of {first}: give two folders, "
-        "or measure a variant with `scaling run versus=...`"
-    )
+    if not variants:
+        measure = "give two folders, or measure a variant with `scaling run versus=...`"
+        raise Refusal(f"there is no variant of {first}: {measure}")
+    if len(variants) > 1:
+        two = f"name two folders, such as {variants[0]} {first}"
+        raise Refusal(f"there are several variants of {first}: {two}; there are {', '.join(variants)}")
+    return store.folder_of(variants[0]), folder
 
 
 def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
@@ -105,11 +100,9 @@ def compare(a: Path, b: Path, margin: float = MARGIN) -> FolderComparison:
         counts = f"{a} ({len(old)} of its own) and {b} ({len(new)})"
         raise Refusal(f"no case is in both {counts}; run the same study for both")
     rows = [row for key in old | new if (row := _compare_case(old.get(key, []), new.get(key, [])))]
-    differences = _environment_differences(
-        [r for k in both for r in old[k]], [r for k in both for r in new[k]]
-    )
+    facts = environment_differences([record for key in both for record in side[key]] for side in (old, new))
     judged = sorted(_decide_verdicts(rows, margin), key=_sort_key)
-    return FolderComparison(a, b, margin, judged, differences, old_notes + new_notes)
+    return FolderComparison(a, b, margin, judged, facts, old_notes + new_notes)
 
 
 def _load_newest_records(side: str, folder: Path) -> tuple[dict[str, list[Record]], list[str]]:
@@ -143,54 +136,23 @@ def _compare_case(old: Sequence[Record], new: Sequence[Record]) -> ComparedCase 
 
 
 def _decide_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[ComparedCase]:
-    """Return the compared cases with p-values and final verdicts.
-
-    Cases without a ratio of times are returned unchanged.
-    """
     by_row = {i: row.ratio for i, row in enumerate(rows) if row.ratio}
     for paired in (True, False):  # ratios from unpaired processes have a larger variance
         group = [i for i in by_row if (by_row[i].pairs > 1) is paired]
         by_row |= zip(group, ratios.moderate_variances([by_row[i] for i in group]), strict=True)
     raw = {i: p for i in by_row if (p := ratios.p_value(by_row[i], margin)) is not None}
     p_values = dict(zip(raw, map(float, false_discovery_control(list(raw.values()))), strict=True))
-    return [
-        dataclasses.replace(
-            row, ratio=by_row[i], p=p_values.get(i), verdict=_choose_verdict(by_row[i], p_values.get(i))
-        )
-        if i in by_row
-        else row
-        for i, row in enumerate(rows)
-    ]
-
-
-def _choose_verdict(ratio: Ratio, p: float | None) -> str:
-    if p is None or p > FALSE_DISCOVERIES:
-        return UNDECIDED if p is None else SAME
-    return SLOWER if ratio.value > 1 else FASTER
+    judged = list(rows)
+    for i, ratio in by_row.items():
+        verdict = SLOWER if ratio.value > 1 else FASTER
+        if p_values.get(i, 1.0) > FALSE_DISCOVERIES:
+            verdict = SAME if i in p_values else UNDECIDED
+        judged[i] = rows[i]._replace(ratio=ratio, p=p_values.get(i), verdict=verdict)
+    return judged
 
 
 def _sort_key(row: ComparedCase) -> tuple:
     return VERDICTS.index(row.verdict), -abs(math.log(row.ratio.value)) if row.ratio else 0.0, label(row.case)
-
-
-def _environment_differences(old: Iterable[Record], new: Iterable[Record]) -> list[str]:
-    a, b = (
-        group_by({pair for record in side for pair in _environment_facts(record)}, lambda pair: pair[0])
-        for side in (old, new)
-    )
-    words = {
-        name: [" or ".join(sorted(value for _, value in side.get(name, [("", "none")]))) for side in (a, b)]
-        for name in sorted(a | b)
-    }
-    return [f"{name} ({before}, then {after})" for name, (before, after) in words.items() if before != after]
-
-
-def _environment_facts(record: Record) -> Iterator[tuple[str, str]]:
-    for name in record.environment.keys() - set(OF_THE_CASE):
-        value = record.environment[name]
-        for part, plain in value.items() if isinstance(value, Mapping) else [(name, value)]:
-            words = ", ".join(map(str, plain)) if isinstance(plain, list) else str(plain)
-            yield part, words if plain not in (None, "") else "none"
 
 
 # Output as text.
@@ -198,19 +160,18 @@ def _environment_facts(record: Record) -> Iterator[tuple[str, str]]:
 
 def comparison_lines(comparison: FolderComparison) -> list[str]:
     """Return a summary of a comparison as sentences: folders, environments, sampling order, verdicts."""
-    measured = [row.ratio for row in comparison.rows if row.ratio]
-    differ = (
-        f"they differ in {'; '.join(comparison.differences)}"
-        if comparison.differences
-        else "nothing recorded differs"
-    )
+    facts = "; ".join(f"{name} ({', then '.join(pair)})" for name, pair in comparison.differences.items())
     # Output contains no absolute path of a machine.
     a, b = (path.name if path.is_absolute() else path for path in (comparison.a, comparison.b))
+    lines = [f"A is {a}, B is {b}; {f'they differ in {facts}' if facts else 'nothing recorded differs'}."]
+    measured = [row.ratio for row in comparison.rows if row.ratio]
+    if unpaired := sum(not ratio.pairs for ratio in measured):
+        lines += [
+            f"{unpaired} of {count_of(len(measured), 'case')} were not measured in turns with the other "
+            "side: a change of the machine between them counts as a difference.",
+            "`scaling run versus=...` measures both in turns.",
+        ]
     counts = Counter(row.verdict for row in comparison.rows)
-    lines = [
-        f"A is {a}, B is {b}; {differ}.",
-        *_describe_sampling_order(sum(not r.pairs for r in measured), len(measured)),
-    ]
     if counts[UNDECIDED]:
         lines.append(
             "Undecided: one process on a side cannot distinguish a difference from chance; "
@@ -221,17 +182,6 @@ def comparison_lines(comparison: FolderComparison) -> list[str]:
     margin = f"up to {100 * comparison.margin:g} % is no difference"
     words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in shown)
     return [*lines, *comparison.notes, f"{words} (of {len(comparison.rows)}; {held}, {margin})"]
-
-
-def _describe_sampling_order(unpaired: int, measured: int) -> list[str]:
-    if not unpaired:
-        return ["Every case was measured in turns with the other side."] if measured else []
-    which = "No case was" if unpaired == measured else f"{unpaired} of {measured} cases were not"
-    return [
-        f"{which} measured in turns with the other side: "
-        "a change of the machine between them counts as a difference.",
-        "`scaling run versus=...` measures both in turns.",
-    ]
 
 
 def changed_rows(comparison: FolderComparison) -> list[tuple[str, ...]]:

@@ -19,8 +19,7 @@ from scaling.analysis.cases import (
     problem_size,
     size_values,
 )
-from scaling.analysis.estimate import Estimate
-from scaling.analysis.estimate_text import is_ratio_determined
+from scaling.analysis.estimate import Estimate, is_ratio_determined
 from scaling.analysis.timings import Timing, is_empty_call, reasons_for_doubt, time_ratio
 from scaling.core.case import Case, problem
 
@@ -46,7 +45,7 @@ class FastestMethod:
 
         The result is false if the time of `first` cannot be distinguished from that of an empty call.
         """
-        return self.ratio is not None and (self.ratio.low or 0.0) > 1 and not self.empty
+        return self.ratio is not None and self.ratio.above_one and not self.empty
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -86,11 +85,23 @@ def _find_fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestM
     others = other_modes or [t for t in rivals if method_of(t.case) != method_of(first.case)]
     second = min(others, key=lambda t: t.median, default=None)
     ratio = time_ratio(second, first) if second else None
-    # With colored seeds the result contains only the nonzeros, so that only equal `seeds` are comparable.
-    written = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
-    hand = min((t.median for t in written if t.case.seeds == first.case.seeds), default=None)
+    by_hand = compare_with_handwritten(first, group)
     excluded = tuple(t for t in group if not competes(t.case))
-    return FastestMethod(first, second, ratio, first.median / hand if hand else None, excluded)
+    return FastestMethod(first, second, ratio, by_hand.value if by_hand else None, excluded)
+
+
+def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
+    """Return a time divided by that of the fastest handwritten derivative, or None if there is none.
+
+    With colored seeds the result contains only the nonzeros, so that only equal `seeds` are comparable.
+
+    Args:
+        group: the timings of the same problem on as many devices.
+    """
+    written = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
+    comparable = (t for t in written if t.case.seeds == timing.case.seeds)
+    fastest = min(comparable, key=lambda t: t.median, default=None)
+    return time_ratio(timing, fastest) if fastest and not timing.case.ad_mode.is_value else None
 
 
 @dataclass(frozen=True)
@@ -108,11 +119,6 @@ class Crossover:
     above: int  # the closest larger size at which `after` is known to be faster
     at: float  # size at which the interpolated times are equal
     doubts: tuple[str, ...]  # reasons why the crossover may not be real
-
-    @property
-    def sure(self) -> bool:
-        """Return whether `doubts` is empty."""
-        return not self.doubts
 
 
 @dataclass(frozen=True)
@@ -144,20 +150,14 @@ def fastest_mode_maps(fastest: Iterable[FastestMethod], timings: Iterable[Timing
             last = max((row.first for row in rows), key=lambda t: (problem_size(t.case), t.case.devices))
             lines = ([(n, cells[n, count].first) for n in sizes if (n, count) in cells] for count in devices)
             crossovers = tuple(crossover for line in lines for crossover in _crossovers_of_line(line, by_key))
-            place = (last.case, last.environment, last.honest, swept.title, held)
-            maps.append(FastestModeMap(*place, sizes, devices, cells, crossovers))
+            origin = (last.case, last.environment, last.honest)
+            maps.append(FastestModeMap(*origin, swept.title, held, sizes, devices, cells, crossovers))
     return maps
 
 
 def _crossovers_of_line(
     line: Sequence[tuple[int, Timing]], by_key: Mapping[tuple, Timing]
 ) -> list[Crossover]:
-    """Return the crossovers on one device count, each between the closest sizes with significant differences.
-
-    Args:
-        line: pairs of size and fastest timing, in ascending order of size.
-        by_key: dict from `_timing_key` to the timing with the fastest memory setting.
-    """
     crossovers: list[Crossover] = []
     start = 0
     for index, last in enumerate(line):
@@ -185,11 +185,8 @@ def _crossover_between(
 
 
 def _is_faster(fast: Timing, slow: Timing) -> bool:
-    low = time_ratio(slow, fast).low
-    return low is not None and low > 1 and not is_empty_call(fast)
+    return time_ratio(slow, fast).above_one and not is_empty_call(fast)
 
 
 def _timing_key(timing: Timing, method: Method) -> tuple:
-    case = timing.case
-    sizes = tuple(sorted(size_values(case).items()))
-    return timing.environment, timing.honest, family_key(case), sizes, case.devices, method
+    return timing.environment, timing.honest, problem(timing.case), timing.case.devices, method

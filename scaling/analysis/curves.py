@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scaling.analysis.cases import (
     baseline_name,
@@ -15,8 +16,7 @@ from scaling.analysis.cases import (
     size_name,
     stem,
 )
-from scaling.analysis.estimate import Estimate
-from scaling.analysis.estimate_text import format_ratio
+from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.analysis.timings import Timing, time_ratio
 from scaling.core.case import Case, label, problem
 
@@ -103,15 +103,26 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
     timings = [timing for timing in timings if timing.honest]
     programs = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and competes(t.case))
     plain = least_by(programs, lambda t: (t.environment, problem(t.case)), lambda t: t.median)
-    series = {kind: _series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS}
+    strong, weak = (_series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS)
     if len(scaling) > 1:  # a series with one device count may belong to a series of the other kind
-        series["weak"] = [s for s in series["weak"] if len(s) > 1]
-        growing = {(t.environment, t.case) for s in series["weak"] for t in s if t.case.devices > 1}
-        series["strong"] = [
-            s for s in series["strong"] if len(s) > 1 or (s[0].environment, s[0].case) not in growing
-        ]
-    series["weak"] = [s for s in series["weak"] if _describe_unequal_work(s) is None]
-    return [_build_curve(kind, s, plain) for kind in KINDS for s in series[kind]]
+        weak = [series for series in weak if len(series) > 1]
+        growing = {id(timing) for series in weak for timing in series if timing.case.devices > 1}
+        strong = [series for series in strong if len(series) > 1 or id(series[0]) not in growing]
+    constant = [series for series in weak if _describe_unequal_work(series) is None]
+    return [
+        *(_build_curve("strong", series, plain) for series in strong),
+        *(_build_curve("weak", series, plain) for series in constant),
+    ]
+
+
+def stated_kinds(study: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of scaling that study.json or a plan file states, in the order of KINDS.
+
+    The files are not validated, so any JSON value may occur. The default is strong scaling.
+    """
+    scaling = study.get("scaling")
+    stated = scaling if isinstance(scaling, list) else [scaling]
+    return [kind for kind in KINDS if kind in stated] or ["strong"]
 
 
 def weak_refusals(timings: Iterable[Timing]) -> list[str]:
@@ -172,10 +183,10 @@ def derived_bytes_note(series: Iterable[Timing]) -> str:
 
 
 def _build_curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -> Curve:
-    case = dataclasses.replace(series[0].case, mesh=None)
-    weak = kind == "weak"
-    points = [_point(t, series[0], weak, plain.get((t.environment, problem(t.case)))) for t in series]
-    return Curve(curve_name(kind, case), case, kind, series[0].environment, tuple(points), tuple(series))
+    base = series[0]
+    case = dataclasses.replace(base.case, mesh=None)
+    points = [_build_point(t, base, kind, plain.get((t.environment, problem(t.case)))) for t in series]
+    return Curve(curve_name(kind, case), case, kind, base.environment, tuple(points), tuple(series))
 
 
 def curve_name(kind: str, case: Case) -> str:
@@ -186,24 +197,20 @@ def curve_name(kind: str, case: Case) -> str:
     return f"{label(case, ('devices', 'mesh', 'points'))} points/device={case.points // case.devices}{mesh}"
 
 
-def _point(timing: Timing, base: Timing, weak: bool, plain: Timing | None) -> CurvePoint:
-    more = timing.case.devices / base.case.devices
-    work = more if weak else 1.0  # total work relative to the baseline
+def _build_point(timing: Timing, base: Timing, kind: str, plain: Timing | None) -> CurvePoint:
+    case, speedup = timing.case, time_ratio(base, timing)
     low, high = timing.interval or (None, None)
-    speedup, against_jit = _speedup_over(base, timing), _speedup_over(plain, timing) if plain else None
+    more = case.devices / base.case.devices
+    work = more if kind == "weak" else 1.0  # total work relative to the baseline
     return CurvePoint(
-        timing.case.devices, timing.case.points, timing.median, low, high, len(timing.seconds),
-        base.case.devices, _scaled(speedup, work), _scaled(speedup, work / more), against_jit,
+        case.devices, case.points, timing.median, low, high, len(timing.seconds), base.case.devices,
+        _scaled(speedup, work), _scaled(speedup, work / more), time_ratio(plain, timing) if plain else None,
     )  # fmt: skip
 
 
 def _scaled(estimate: Estimate, factor: float) -> Estimate:
     low, high = (None if end is None else end * factor for end in estimate[1:])
     return Estimate(estimate.value * factor, low, high)
-
-
-def _speedup_over(base: Timing, timing: Timing) -> Estimate:
-    return Estimate(1.0, 1.0, 1.0) if base is timing else time_ratio(base, timing)
 
 
 def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
@@ -221,7 +228,7 @@ def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
     several = (curve for curve in curves if len(curve.points) > 1)
     families = group_by(several, lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case)))
     problems = (group_by(family, lambda curve: problem(curve.case)).values() for family in families.values())
-    rows = [max(curves, key=_problem_rank) for curves in problems]
+    rows = [max(same, key=_problem_rank) for same in problems]
     return sorted(rows, key=lambda row: row[0].case.ad_mode.is_value)
 
 
@@ -232,10 +239,7 @@ def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
     time on the most devices, the fastest first.
     """
     rows = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
-    return [
-        sorted(curves, key=lambda curve: (-curve.points[-1].devices, curve.points[-1].seconds))
-        for curves in rows
-    ]
+    return [sorted(row, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)) for row in rows]
 
 
 def _problem_rank(curves: Sequence[Curve]) -> tuple[bool, int]:

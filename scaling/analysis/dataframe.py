@@ -1,27 +1,29 @@
-"""Tables of records, curves, samples, laws and plans with typed columns, for CSV, Parquet and pandas.
+"""Tables of records, curves, samples, laws and plans as pandas DataFrames with typed columns.
 
 The main table has one row per record in full precision. The other tables except that of the laws can be
 joined to it by the columns `key` and `environment`. The table of laws contains the name and environment of
-each curve. The rows are dicts, so that a report can be written without pandas. `load` returns a DataFrame.
+each curve.
 """
 
-import csv
 import itertools
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike, fspath
-from typing import Any, NamedTuple, TextIO
+from typing import TYPE_CHECKING, Any
 
 from scaling.analysis import ratios
 from scaling.analysis.curves import CurvePoint
+from scaling.analysis.environments import environment_columns
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.timings import nodes_of
 from scaling.core import store
 from scaling.core.case import Case, to_dict
 from scaling.core.record import Record
 
-UNENCODABLE = "backslashreplace"  # error handler that writes lone surrogates as escapes
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 _DTYPES = {bool: "boolean", int: "Int64", float: "float64", str: "str"}  # column type -> pandas dtype
 _LARGEST_INTEGER = 2**63
 _PLAN_ONLY = ("program_flops", "program_transcendentals", "program", "compiled_as", "capacity_bytes")
@@ -45,16 +47,7 @@ _RATIOS = ("speedup", "efficiency", "against_jit")
 _CURVE_COLUMNS = ("baseline_devices", *(f"{name}{end}" for name in _RATIOS for end in ("", "_low", "_high")))
 
 
-class ExportTable(NamedTuple):
-    """A table for export: its name, the type of each column, and its rows. A missing value is None."""
-
-    name: str
-    column_types: Mapping[str, type]  # bool, int, float or str
-    rows: Iterable[Mapping[str, Any]]
-
-
 def _plain_fields(of: type) -> dict[str, type]:
-    """Return a dict from each scalar field of a dataclass to its type. `int | None` counts as int."""
     hints = typing.get_type_hints(of).items()
     kinds = {n: typing.get_args(h)[0] if isinstance(h, types.UnionType) else h for n, h in hints}
     return {name: kind for name, kind in kinds.items() if kind in _DTYPES}
@@ -74,78 +67,63 @@ _TYPES: dict[str, type] = {
 }  # fmt: skip  # all other columns are text
 
 
-def load(folder: str | PathLike[str], samples: bool = False) -> Any:
+def load(folder: str | PathLike[str], samples: bool = False) -> "DataFrame":
     """Load a results folder as a pandas DataFrame with one row per record (the run of a case in one process).
 
     If `samples` is true, the DataFrame has one row per time sample. docs/notebook.md documents the columns.
     """
     findings = read(store.folder_of(fspath(folder)))
-    frame = to_frame(record_table(findings))
+    frame = record_table(findings)
     if not samples:
         return frame
     about = [c for c in frame if c == "status" or c in _CASE_COLUMNS.values() or c.startswith("sizes.")]
     rows = [row for row, record in enumerate(findings.records) for _ in record.seconds]
-    return to_frame(sample_table(findings)).join(frame.loc[rows, about].reset_index(drop=True))
+    return sample_table(findings).join(frame.loc[rows, about].reset_index(drop=True))
 
 
-def to_frame(table: ExportTable) -> Any:
-    """Convert an export table to a pandas DataFrame."""
-    import pandas
-
-    rows, columns = list(table.rows), {}
-    for name, kind in table.column_types.items():
-        values = (row.get(name) for row in rows)
-        if kind is str:
-            values = (None if value is None else _encodable(str(value)) for value in values)
-        columns[_encodable(name)] = pandas.array(list(values), dtype=_DTYPES[kind])
-    return pandas.DataFrame(columns)
-
-
-def _encodable(text: str) -> str:
-    return text.encode(errors=UNENCODABLE).decode()
-
-
-def write_csv_table(table: ExportTable, file: TextIO) -> None:
-    """Write an export table with its header to an open text file as CSV."""
-    writer = csv.DictWriter(file, list(table.column_types), extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table.rows)
-
-
-def export_tables(findings: Findings) -> list[ExportTable]:
+def export_tables(findings: Findings) -> "dict[str, DataFrame]":
     """Return the tables of records, scaling curves, samples, fitted laws, and plans if there are any."""
-    tables = [record_table(findings), curve_table(findings), sample_table(findings), law_table(findings)]
-    return [*tables, plan_table(findings)] if findings.forecasts else tables
+    tables = {
+        "records": record_table, "curves": curve_table, "samples": sample_table, "laws": law_table,
+        **({"plans": plan_table} if findings.forecasts else {}),
+    }  # fmt: skip
+    return {name: make_table(findings) for name, make_table in tables.items()}
 
 
-def _typed_table(name: str, columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> ExportTable:
-    """Return a table with the given columns and rows, and with a type for each column.
+def to_frame(columns: Iterable[str], rows: Sequence[Mapping[str, Any]]) -> "DataFrame":
+    """Return a DataFrame with the given columns and rows, and with a type for each column.
 
     The entry "sizes" of `columns` is replaced by one column for each problem size in the rows. One column for
     each property of the environment is appended. An integer column becomes text if it contains strings or
     integers beyond 64 bits.
     """
-    names = {
-        prefix: [n for row in rows for n in row if n.startswith(prefix)]
-        for prefix in ("sizes.", "environment.")
-    }
-    ordered = [each for c in columns for each in (names["sizes."] if c == "sizes" else [c])] + names[
-        "environment."
-    ]
-    kinds = {c: int if c.startswith("sizes.") else _TYPES.get(c, str) for c in ordered}
-    wide = {
-        c for c, kind in kinds.items() if kind is int and any(_exceeds_integer(row.get(c)) for row in rows)
-    }
-    return ExportTable(name, {c: str if c in wide else kind for c, kind in kinds.items()}, rows)
+    import pandas
+
+    found = dict.fromkeys(name for row in rows for name in row)
+    sizes, environment = ([n for n in found if n.startswith(p)] for p in ("sizes.", "environment."))
+    names = [*columns, *environment]
+    ordered = dict.fromkeys(n for name in names for n in (sizes if name == "sizes" else [name]))
+    cells = {name: [row.get(name) for row in rows] for name in ordered}
+    return pandas.DataFrame({_encodable(name): _typed_array(name, values) for name, values in cells.items()})
 
 
-def _exceeds_integer(value: Any) -> bool:
-    return isinstance(value, str) or abs(value or 0) >= _LARGEST_INTEGER
+def _typed_array(name: str, cells: Sequence[Any]) -> Any:
+    import pandas
+
+    kind = int if name.startswith("sizes.") else _TYPES.get(name, str)
+    if kind is int and any(isinstance(cell, str) or abs(cell or 0) >= _LARGEST_INTEGER for cell in cells):
+        kind = str
+    if kind is str:
+        cells = [None if cell is None else _encodable(str(cell)) for cell in cells]
+    return pandas.array(cells, dtype=_DTYPES[kind])
 
 
-def record_table(findings: Findings) -> ExportTable:
+def _encodable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()  # writes lone surrogates as escapes
+
+
+def record_table(findings: Findings) -> "DataFrame":
     """Return the table of all records, including failed and skipped ones, with one row per record."""
-    lengths = {(c.environment, t.case, c.kind): len(c.points) for c in findings.curves for t in c.timings}
     answers = {(row.first.environment, row.first.case): row.certainty for row in findings.fastest}
     fields = [name for name in _RECORD_FIELDS if name not in _PLAN_ONLY]
     rows = []
@@ -155,39 +133,34 @@ def record_table(findings: Findings) -> ExportTable:
             low, high = ratios.case_interval([record]) or (None, None)
             row |= {"samples": len(record.seconds), "median": ratios.case_median([record])}
             row |= {"low": low, "high": high, "certainty": answers.get((record.setting, record.case))}
-            row |= _scaling_cells(findings, lengths, record)
+            row |= _scaling_cells(findings, record)
         row |= {"honest": record.honest, "nodes": nodes_of(record)}
         rows.append(row | _environment_cells(record))
     columns = (
         "key", "environment", *_CASE_COLUMNS.values(), "sizes", *fields, *_NESTED_COLUMNS, "samples",
         "median", "low", "high", "kind", *_CURVE_COLUMNS, "certainty", "honest", "nodes",
     )  # fmt: skip
-    return _typed_table("records", columns, rows)
+    return to_frame(columns, rows)
 
 
-def _scaling_cells(findings: Findings, lengths: Mapping[tuple, int], record: Record) -> dict[str, Any]:
+def _scaling_cells(findings: Findings, record: Record) -> dict[str, Any]:
     """Return the cells of a record that describe its scaling curve, or {} if it is on no scaling curve.
 
     If the record is on both a strong and a weak scaling curve, the curve with more device counts is used.
-
-    Args:
-        lengths: dict from (environment, case, kind of scaling) to the number of device counts of the curve.
     """
-    points = findings.points_by_case.get((record.setting, record.case), {}) if record.honest else {}
-    if not points:
+    places = findings.places_by_case.get((record.setting, record.case), {}) if record.honest else {}
+    if not places:
         return {}
-    kind = max(points, key=lambda k: (lengths[record.setting, record.case, k], k == "strong"))
-    return {"kind": kind} | _ratio_cells(points[kind])
+    curve, point = max(places.values(), key=lambda place: (len(place[0].points), place[0].kind == "strong"))
+    return {"kind": curve.kind} | _ratio_cells(point)
 
 
 def _ratio_cells(point: CurvePoint) -> dict[str, Any]:
-    """Return a dict from `_CURVE_COLUMNS` to the baseline and the ratios, with intervals, of a point."""
-    ratios = (getattr(point, name) or (None, None, None) for name in _RATIOS)
-    cells = (point.baseline_devices, *itertools.chain(*ratios))
-    return dict(zip(_CURVE_COLUMNS, cells, strict=True))
+    ends = itertools.chain(*(getattr(point, name) or (None, None, None) for name in _RATIOS))
+    return dict(zip(_CURVE_COLUMNS, (point.baseline_devices, *ends), strict=True))
 
 
-def curve_table(findings: Findings) -> ExportTable:
+def curve_table(findings: Findings) -> "DataFrame":
     """Return the table of scaling curves, with one row per device count of each curve."""
     rows = [
         {"name": curve.name, "kind": curve.kind}
@@ -198,30 +171,26 @@ def curve_table(findings: Findings) -> ExportTable:
         for point, timing in zip(curve.points, curve.timings, strict=True)
     ]
     columns = ("name", "kind", "key", "environment", *_CASE_COLUMNS.values(), "sizes")
-    return _typed_table("curves", dict.fromkeys((*columns, *_POINT_FIELDS, *_CURVE_COLUMNS)), rows)
+    return to_frame((*columns, *_POINT_FIELDS, *_CURVE_COLUMNS), rows)
 
 
-def sample_table(findings: Findings) -> ExportTable:
+def sample_table(findings: Findings) -> "DataFrame":
     """Return the table of time samples in the order of measurement, with one row per sample.
 
     If several processes run a case together, `seconds` is the time of the slowest process, and `seconds_min`
     is the time of the fastest process.
     """
-    columns = ("key", "replicate", "environment", "index", "seconds", "seconds_min")
-    kinds = {name: float if name.startswith("seconds") else _TYPES.get(name, str) for name in columns}
-    return ExportTable("samples", kinds, _sample_rows(findings.records))
-
-
-def _sample_rows(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
-    for record in records:
+    rows = []
+    for record in findings.records:
         same = {"key": record.key, "environment": record.setting, "replicate": record.replicate}
         known = len(record.seconds_min) == len(record.seconds)
-        least = record.seconds_min if known else [None] * len(record.seconds)
-        for index, (seconds, fastest) in enumerate(zip(record.seconds, least, strict=True)):
-            yield same | {"index": index, "seconds": seconds, "seconds_min": fastest}
+        for index, seconds in enumerate(record.seconds):
+            least = record.seconds_min[index] if known else None
+            rows.append(same | {"index": index, "seconds": seconds, "seconds_min": least})
+    return to_frame(("key", "replicate", "environment", "index", "seconds", "seconds_min"), rows)
 
 
-def law_table(findings: Findings) -> ExportTable:
+def law_table(findings: Findings) -> "DataFrame":
     """Return the table of fitted scaling laws, with one row per parameter of each law."""
     rows = [
         {"name": curve.name, "kind": curve.kind, "environment": curve.environment, "law": law.name,
@@ -235,10 +204,10 @@ def law_table(findings: Findings) -> ExportTable:
         "name", "kind", "environment", "law", "part", "value", "low", "high", "seconds", "spread", "best",
         "limit", "peak",
     )  # fmt: skip
-    return _typed_table("laws", columns, rows)
+    return to_frame(columns, rows)
 
 
-def plan_table(findings: Findings) -> ExportTable:
+def plan_table(findings: Findings) -> "DataFrame":
     """Return the table of planned cases with counted work and predicted times, one row per planned case."""
     rows = []
     for forecast in findings.forecasts:
@@ -256,7 +225,7 @@ def plan_table(findings: Findings) -> ExportTable:
         "hardware", "key", "environment", *_CASE_COLUMNS.values(), "sizes", *_PLAN_FIELDS,
         *_PREDICTION_COLUMNS.values(), "efficiency",
     )  # fmt: skip
-    return _typed_table("plans", columns, rows)
+    return to_frame(columns, rows)
 
 
 def _case_cells(record: Record) -> dict[str, Any]:
@@ -281,15 +250,3 @@ def _nested_cells(record: Record) -> dict[str, Any]:
 
 def _environment_cells(record: Record) -> dict[str, str]:
     return {f"environment.{name}": words for name, words in environment_columns(record.environment)}
-
-
-def environment_columns(environment: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the properties of an environment as (name, text) pairs. Lists and dicts are joined by commas."""
-    columns = []
-    for name, value in environment.items():
-        if isinstance(value, Mapping):
-            value = ", ".join(f"{k} {v}" for k, v in value.items())
-        elif isinstance(value, list):
-            value = ", ".join(map(str, value))
-        columns.append((name, "" if value is None else str(value)))
-    return columns

@@ -1,6 +1,14 @@
-"""Class Estimate: a number with its 95 % confidence interval."""
+"""Class Estimate: a number with its 95 % interval, and its text, "not determined" if the interval is wide."""
 
 from typing import NamedTuple
+
+from scaling.core.formatting import format_interval, format_number
+
+UNDETERMINED = "not determined"
+_WIDEST_RATIO = 10.0  # largest quotient of the limits of the interval of a ratio
+_BOTH_WAYS = 2.0  # an interval from below 1 / 2 to above 2 does not show which of two times is larger
+_WIDEST_EXPONENT = 1.0  # largest width of the interval of an exponent
+_WIDEST_SHARE = 0.5  # largest width of the interval of a fraction
 
 
 class Estimate(NamedTuple):
@@ -9,3 +17,63 @@ class Estimate(NamedTuple):
     value: float
     low: float | None
     high: float | None
+
+    @property
+    def above_one(self) -> bool:
+        """Return whether the whole interval is above 1, so that one of two times is significantly longer."""
+        return self.low is not None and self.low > 1
+
+
+def is_ratio_determined(low: float | None, high: float | None) -> bool:
+    """Return whether the interval (low, high) of a ratio is unknown or not too wide to report the ratio.
+
+    The interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
+    """
+    if low is None or high is None:
+        return True
+    return high <= _WIDEST_RATIO * low and not low < 1 / _BOTH_WAYS < _BOTH_WAYS < high
+
+
+def is_share_determined(low: float | None, high: float | None) -> bool:
+    """Return whether the interval (low, high) of a fraction is unknown or at most 0.5 wide."""
+    return low is None or high is None or high - low <= _WIDEST_SHARE
+
+
+def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
+    """Return a ratio as '1.77x (1.70 to 1.81)', or 'not determined (0.6 to 37)' if its interval is wide."""
+    text = f"{format_number(value)}{sign}" if is_ratio_determined(low, high) else UNDETERMINED
+    return text + format_interval(low, high)
+
+
+def format_time_ratio(name: str, value: float, low: float | None = None, high: float | None = None) -> str:
+    """Return a clause that states the ratio of two times, such as 'jacfwd takes 1.77x as long'.
+
+    Args:
+        name: the method whose time is the numerator of the ratio.
+    """
+    text = format_ratio(value, low, high)
+    if is_ratio_determined(low, high):
+        return f"{name} takes {text} as long"
+    return f"the ratio to {name} is {text}"
+
+
+def format_exponent(value: float, low: float | None, high: float | None) -> str:
+    """Return an exponent as '1.02 (0.98 to 1.05)', or 'not determined (-2 to 8)' if its interval is wide."""
+    return _format_estimate(value, low, high, _WIDEST_EXPONENT)
+
+
+def format_share(value: float, low: float | None, high: float | None) -> str:
+    """Return a fraction as '0.12 (0.1 to 0.15)', or 'not determined (0.1 to 0.9)' if its interval is wide."""
+    return _format_estimate(value, low, high, _WIDEST_SHARE)
+
+
+def _format_estimate(value: float, low: float | None, high: float | None, widest: float) -> str:
+    if low is None or high is None:
+        return f"{value:.3g}"
+    text = f"{value:.3g}" if high - low <= widest else UNDETERMINED
+    return f"{text} ({low:.3g} to {high:.3g})"
+
+
+def format_percentage(value: float) -> str:
+    """Return a fraction as a percentage, such as '83 %' or 'under 1 %'."""
+    return "under 1 %" if value < 0.01 else f"{100 * value:.0f} %"

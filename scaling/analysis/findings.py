@@ -11,10 +11,9 @@ from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency
 from scaling.analysis.cases import stem
 from scaling.analysis.crossover import FastestMethod, FastestModeMap, fastest_methods, fastest_mode_maps
 from scaling.analysis.curves import Curve, CurvePoint
-from scaling.analysis.forecast import Forecast, forecasts
+from scaling.analysis.forecast import Forecast, PlanScores, forecasts, plan_scores
 from scaling.analysis.growth import SizeExponent, SizeSweep, size_exponents, size_sweeps
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
-from scaling.analysis.score import PlanScores, plan_scores
 from scaling.analysis.setting_comparison import (
     OUT_OF_MEMORY_REASONS,
     Gain,
@@ -22,10 +21,9 @@ from scaling.analysis.setting_comparison import (
     SettingComparison,
     coloring_gains,
     compare_settings,
-    overlap_gains,
     pareto_fronts,
 )
-from scaling.analysis.timings import Timing, pool_processes
+from scaling.analysis.timings import Timing, nodes_of, pool_processes
 from scaling.core.case import Case, from_dict, label
 from scaling.core.record import Record
 from scaling.core.store import Loaded, latest, load, read_json, replicates_of, states
@@ -55,7 +53,7 @@ class Findings:
     pareto_fronts: list[ParetoFront]
     mesh_comparisons: list[SettingComparison]
     forward_comparisons: list[SettingComparison]  # of the forward-mode inputs of mode=mixed
-    overlaps: list[Gain]  # gains by overlapped communication
+    overlaps: list[SettingComparison]  # of programs with and without overlapped communication
     coloring_gains: list[Gain]
     forecasts: list[Forecast]  # one per planned hardware
     plan_scores: list[PlanScores]  # only cases that were both planned and measured
@@ -66,21 +64,22 @@ class Findings:
 
         The dict is empty if the timing is on no curve, or if its devices shared CPU cores.
         """
-        return self.points_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
+        places = self.places_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
+        return {kind: point for kind, (_, point) in places.items()}
+
+    def place_of(self, timing: Timing) -> tuple[Curve, CurvePoint] | None:
+        """Return the strong scaling curve that contains a timing, and its point there, or None."""
+        places = self.places_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
+        return places.get("strong")
 
     @functools.cached_property
-    def points_by_case(self) -> dict[tuple[str, Case], dict[str, CurvePoint]]:
-        """Return a dict from (environment, case) to a dict from "strong" or "weak" to CurvePoint."""
-        points: dict[tuple[str, Case], dict[str, CurvePoint]] = {}
+    def places_by_case(self) -> dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]]:
+        """Return a dict from (environment, case) to a dict from "strong" or "weak" to its curve and point."""
+        places: dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]] = {}
         for curve in self.curves:
             for point, timing in zip(curve.points, curve.timings, strict=True):
-                points.setdefault((curve.environment, timing.case), {})[curve.kind] = point
-        return points
-
-    def curve_of(self, timing: Timing) -> Curve | None:
-        """Return the strong scaling curve that contains a timing, or None if there is none."""
-        strong = (curve for curve in self.curves if curve.kind == "strong")
-        return next((curve for curve in strong if any(each is timing for each in curve.timings)), None)
+                places.setdefault((curve.environment, timing.case), {})[curve.kind] = curve, point
+        return places
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
         """Return the smallest device count on which a scaling curve exceeds the memory, or None if none does.
@@ -89,21 +88,15 @@ class Findings:
             timing: a timing of the curve.
             kind: "strong" or "weak".
         """
-        return self._too_large.get((kind, timing.environment, stem(timing.case, kind)))
-
-    @functools.cached_property
-    def _too_large(self) -> dict[tuple, int]:
-        least: dict[tuple, int] = {}
-        for record in self.records:
-            for kind in analysis.KINDS if record.reason in OUT_OF_MEMORY_REASONS else ():
-                key = (kind, record.setting, stem(record.case, kind))
-                least[key] = min(least.get(key, record.case.devices), record.case.devices)
-        return least
+        same = timing.environment, stem(timing.case, kind)
+        too_large = (record for record in self.records if record.reason in OUT_OF_MEMORY_REASONS)
+        counts = (r.case.devices for r in too_large if (r.setting, stem(r.case, kind)) == same)
+        return min(counts, default=None)
 
     @functools.cached_property
     def has_several_nodes(self) -> bool:
         """Return whether any case ran on more than one node."""
-        return any((timing.nodes or 1) > 1 for timing in self.timings)
+        return any((nodes_of(timing.records[0]) or 1) > 1 for timing in self.timings)
 
     @functools.cached_property
     def environments(self) -> list[str]:
@@ -134,10 +127,7 @@ def read(
     """
     loaded, study = loaded or load(folder), read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}
-    scaling = study.get("scaling")  # the file is not validated, so any JSON value may occur
-    stated = scaling if isinstance(scaling, list) else [scaling]
-    kinds = [kind for kind in analysis.KINDS if kind in stated] or ["strong"]
-    cases = study.get("cases")
+    kinds, cases = analysis.stated_kinds(study), study.get("cases")
     cells = [cell for cell in cases if isinstance(cell, dict)] if isinstance(cases, list) else []
     records = [r for r in latest([*loaded.records, *unrecorded]) if only is None or r.setting in only]
     timings, run = pool_processes(records), states(records)
@@ -169,7 +159,7 @@ def read(
         pareto_fronts=pareto_fronts(studied, records),
         mesh_comparisons=compare_settings(timings, "mesh"),
         forward_comparisons=compare_settings(timings, "forward"),
-        overlaps=overlap_gains(timings),
+        overlaps=compare_settings(timings, "overlap"),
         coloring_gains=coloring_gains(timings),
         forecasts=forecasts(loaded.plans, plan_files),
         plan_scores=plan_scores(loaded.plans, timings),

@@ -1,20 +1,39 @@
-"""Predicted times and scaling curves of a plan (classes Forecast, PredictedCurve), and a summary as text."""
+"""Predicted times and scaling curves of a plan (Forecast), a summary as text, and their errors (PlanScores).
+
+A predicted time is compared with the measured time of the same case on the same kind of device: error,
+coverage of the intervals, and order of methods. Timings shorter than ten empty calls are omitted, because
+they are mostly dispatch latency.
+"""
 
 import dataclasses
+import itertools
+import math
+import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaling.analysis.cases import family_name, group_by, least_by, method_of, size_name, stem
-from scaling.analysis.curves import KINDS, curve_name
-from scaling.analysis.estimate_text import format_percentage
+from scaling.analysis.cases import (
+    Method,
+    base_method,
+    family_name,
+    group_by,
+    least_by,
+    method_of,
+    size_name,
+    stem,
+)
+from scaling.analysis.curves import curve_name, stated_kinds
+from scaling.analysis.estimate import format_percentage
+from scaling.analysis.timings import Timing, near_floor
 from scaling.core.case import Case, label, problem
-from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import Record
 from scaling.core.store import latest
 
+ORDER_FACTOR = 2.0  # the order of two times is scored if their ratio exceeds this
 _INTERVAL_PERCENTILES = (2.5, 97.5)
 _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
 _TIME_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
@@ -51,14 +70,8 @@ class Forecast:
     hardware: str
     title: str
     price: float | None  # price of one device for one hour
-    memory: float | None  # bytes per device
     records: tuple[Record, ...]
     curves: tuple[PredictedCurve, ...]
-
-    @property
-    def too_large(self) -> list[Record]:
-        """Return the records of the planned cases that exceed the device memory."""
-        return [record for record in self.records if record.reason == "too_large"]
 
 
 def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecast]:
@@ -71,17 +84,10 @@ def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecas
     """
     results = []
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
-        content = _mapping(files.get(name))
-        facts, scaling, newest = (
-            _mapping(content.get("hardware")),
-            content.get("scaling"),
-            _newest_plan(records),
-        )
-        numbers = (facts.get(field) for field in ("price", "memory"))
-        price, memory = (value if isinstance(value, int | float) else None for value in numbers)
-        kinds = [kind for kind in KINDS if isinstance(scaling, list) and kind in scaling] or ["strong"]
-        title, curves = str(facts.get("title") or name), tuple(_predicted_curves(newest, kinds))
-        results.append(Forecast(name, title, price, memory, tuple(newest), curves))
+        content, newest = _mapping(files.get(name)), _newest_plan(records)
+        facts, curves = _mapping(content.get("hardware")), _predicted_curves(newest, stated_kinds(content))
+        price = facts.get("price") if isinstance(facts.get("price"), int | float) else None
+        results.append(Forecast(name, str(facts.get("title") or name), price, tuple(newest), tuple(curves)))
     return results
 
 
@@ -123,12 +129,12 @@ def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[P
     A curve with a single device count is omitted if its case is also on another curve.
     """
     curves = [curve for kind in kinds for curve in _curves_of_kind(records, kind)]
-    kept, seen = list[PredictedCurve](), set[str]()
-    for curve in sorted(curves, key=lambda curve: len(curve.points) == 1):
-        if len(curve.points) > 1 or curve.points[0].record.key not in seen:
-            kept.append(curve)
-            seen.update(point.record.key for point in curve.points)
-    return [curve for curve in curves if curve in kept]
+    longer = {point.record.key for curve in curves if len(curve.points) > 1 for point in curve.points}
+    return [
+        curve
+        for curve in curves
+        if len(curve.points) > 1 or (curve.kind == kinds[0] and curve.points[0].record.key not in longer)
+    ]
 
 
 def _curves_of_kind(records: Iterable[Record], kind: str) -> list[PredictedCurve]:
@@ -139,16 +145,17 @@ def _curves_of_kind(records: Iterable[Record], kind: str) -> list[PredictedCurve
 
 def _build_curve(records: Iterable[Record], kind: str) -> PredictedCurve:
     best = least_by(records, lambda record: record.case.devices, _predicted_seconds)
-    base, *_ = ordered = [best[devices] for devices in sorted(best)]
-    case, points = dataclasses.replace(base.case, mesh=None), []
+    ordered = sorted(best.values(), key=lambda record: record.case.devices)
+    base, points = ordered[0], []
     for record in ordered:
         predicted, devices = record.predicted or {}, record.case.devices
-        scale = 1.0 if kind == "weak" else case.devices / devices
-        efficiency = _predicted_seconds(base) / predicted["seconds"] * scale
+        scale = 1.0 if kind == "weak" else base.case.devices / devices
+        efficiency = _predicted_seconds(base) / _predicted_seconds(record) * scale
         points.append(PredictedPoint(
             record, devices, predicted["seconds"], (predicted["low"], predicted["high"]),
             predicted["by"] == "formula", efficiency, _efficiency_interval(base, record, scale),
         ))  # fmt: skip
+    case = dataclasses.replace(base.case, mesh=None)
     return PredictedCurve(curve_name(kind, case), case, kind, tuple(points))
 
 
@@ -189,9 +196,8 @@ def _describe_problem(
     curves: Sequence[PredictedCurve], forecast: Forecast, deadline: float | None
 ) -> list[str]:
     rows = [(curve, point) for curve in curves for point in curve.points]
-    largest = max(point.devices for _, point in rows)
-    best, _ = last = min((row for row in rows if row[1].devices == largest), key=lambda row: row[1].seconds)
-    size = size_name(stem(best.case, best.kind))
+    last = min(rows, key=lambda row: (-row[1].devices, row[1].seconds))
+    best, size = last[0], size_name(stem(last[0].case, last[0].kind))
     size = size.replace("points=", "points/device=") if best.kind == "weak" else size
     what = f"{family_name(best.case)} {size}"
     fastest = f"{_describe_fastest(rows, last)}; {_describe_half_efficiency(best)}"
@@ -202,26 +208,25 @@ def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: floa
     limit = deadline or _TIME_FACTOR * min(point.seconds for _, point in rows)
     # A given deadline applies to the upper limit of the predicted interval.
     in_time = [row for row in rows if (row[1].interval[1] if deadline else row[1].seconds) <= limit]
-    bound = format_duration(limit)
     if not in_time:
-        return f"nothing planned is within the deadline of {bound} by the end of its interval"
+        return (
+            f"nothing planned is within the deadline of {format_duration(limit)} by the end of its interval"
+        )
     cheapest, point = min(in_time, key=lambda row: row[1].seconds * row[1].devices)
     hours, low, high = (seconds * point.devices / 3600 * 1e6 for seconds in (point.seconds, *point.interval))
-    interval = f"({format_number(low)} to {format_number(high)})"
-    cost = f"{format_number(hours)} {interval} device-hours for a million calls"
+    cost = f"{format_number(hours)}{format_interval(low, high)} device-hours for a million calls"
     cost += f", {format_number(hours * price)} at the price given" if price else ""
-    within = f"a deadline of {bound}" if deadline else f"twice the least time ({bound})"
+    within = "a deadline of {}" if deadline else "twice the least time ({})"
     name = f"{method_of(cheapest.case).name} on {count_of(point.devices, 'device')}"
-    return f"within {within} the cheapest is {name}: {cost}"
+    return f"within {within.format(format_duration(limit))} the cheapest is {name}: {cost}"
 
 
 def _describe_fastest(rows: Sequence[_Row], last: _Row) -> str:
     if last[0].kind == "weak":
         return f"{_describe_point(*last)}, the fastest planned method"
     first = min(rows, key=lambda row: row[1].seconds)
-    ties = [row for row in rows if row[1].devices < first[1].devices and _is_tied(first[1], row[1])]
     text = f"{_describe_point(*first)}, the fastest planned method"
-    if ties:
+    if ties := [row for row in rows if row[1].devices < first[1].devices and _is_tied(first[1], row[1])]:
         fewest = min(ties, key=lambda row: (row[1].devices, row[1].seconds))
         text += f", not distinguished from {_describe_point(*fewest)}"
     if first[1].devices < last[1].devices:
@@ -266,25 +271,103 @@ def _describe_half_efficiency(curve: PredictedCurve) -> str:
 
 
 def _describe_memory(forecast: Forecast) -> list[str]:
-    if not_fitting := forecast.too_large:
-        first = max(not_fitting, key=lambda record: (record.case.devices, record.peak_bytes or 0))
-        more = f"; {count_of(len(not_fitting), 'case')} do not fit in all" if len(not_fitting) > 1 else ""
+    if too_large := [record for record in forecast.records if record.reason == "too_large"]:
+        first = max(too_large, key=lambda record: (record.case.devices, record.peak_bytes or 0))
+        more = f"; {count_of(len(too_large), 'case')} do not fit in all" if len(too_large) > 1 else ""
         return [f"First to run out of memory: {label(first.case)}: {first.text}{more}."]
     known = [
-        (r.peak_bytes, r.capacity_bytes, r) for r in forecast.records if r.peak_bytes and r.capacity_bytes
+        (r.peak_bytes, r.capacity_bytes, r.case)
+        for r in forecast.records
+        if r.peak_bytes and r.capacity_bytes
     ]
     if not known:
         return []
     used, capacity, fullest = max(known, key=lambda row: row[0] / row[1])
     share = f"{format_bytes(used)} of {format_bytes(capacity)} ({format_percentage(used / capacity)})"
-    return [f"Everything fits; the most memory takes {label(fullest.case)}: {share}."]
+    return [f"Everything fits; the most memory takes {label(fullest)}: {share}."]
 
 
 def _describe_formula(forecast: Forecast) -> list[str]:
     points = [point for curve in forecast.curves for point in curve.points]
-    formula = [point.devices for point in points if point.by_formula]
+    compiled, formula = ([p.devices for p in points if p.by_formula is by] for by in (False, True))
     if not formula:
         return []
-    most = max((point.devices for point in points if not point.by_formula), default=0)
     beyond = f"beyond, from {min(formula):,} devices on, communication and waiting are formula alone"
-    return [f"Up to {most:,} devices programs were compiled; {beyond}."]
+    return [f"Up to {max(compiled, default=0):,} devices programs were compiled; {beyond}."]
+
+
+# Errors of the predictions.
+
+
+class PlannedPair(NamedTuple):
+    """The predicted and the measured time of a case that was both planned and measured."""
+
+    timing: Timing
+    predicted_seconds: float  # median predicted time per call
+    in_interval: bool  # whether the measured median lies in the predicted 95 % interval of the time
+
+
+class PlanScore(NamedTuple):
+    """The errors of the predicted times of a group of cases."""
+
+    workload: str | None  # None for all workloads
+    method: Method | None  # None for all methods
+    pairs: list[PlannedPair]
+    ratios: list[float]  # of predicted to measured times, in ascending order
+    median_ratio: float
+    error: float  # median absolute error, as a fraction of the measured time
+    worst: float  # the ratio of predicted to measured time that is furthest from 1 on a logarithmic scale
+    coverage: float  # the fraction of the measured times within their predicted 95 % interval
+
+
+def _score(workload: str | None, method: Method | None, pairs: list[PlannedPair]) -> PlanScore:
+    ratios = sorted(pair.predicted_seconds / pair.timing.median for pair in pairs)
+    error = statistics.median(abs(ratio - 1) for ratio in ratios)
+    worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
+    coverage = sum(pair.in_interval for pair in pairs) / len(pairs)
+    return PlanScore(workload, method, pairs, ratios, statistics.median(ratios), error, worst, coverage)
+
+
+class PlanScores(NamedTuple):
+    """The errors of the predicted times for one type of hardware: total, and by workload and method."""
+
+    hardware: str
+    total: PlanScore
+    parts: list[PlanScore]
+    ordered: int  # number of comparable pairs whose order was predicted correctly
+    comparable: int  # number of pairs of methods for a problem whose times differ enough
+
+
+def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
+    """Return a `PlanScores` for each type of hardware, with the errors of its newest predicted times.
+
+    Types of hardware without a comparable measured time are omitted.
+    """
+    newest_last = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
+    scores = []
+    for hardware, records in group_by(newest_last, lambda r: r.environment["hardware"]["name"]).items():
+        planned = {(record.key, record.environment["device_kind"]): record.predicted for record in records}
+        pairs = []
+        for timing in (timing for timing in timings if timing.honest and near_floor(timing) is None):
+            kind = timing.records[0].environment.get("device_kind")
+            if predicted := planned.get((timing.case.key, kind)):
+                inside = predicted["low"] <= timing.median <= predicted["high"]
+                pairs.append(PlannedPair(timing, predicted["seconds"], inside))
+        if pairs:
+            scores.append(_score_pairs(hardware, pairs))
+    return scores
+
+
+def _score_pairs(hardware: str, pairs: list[PlannedPair]) -> PlanScores:
+    groups = group_by(pairs, lambda pair: (pair.timing.case.workload, base_method(pair.timing.case)))
+    problems = group_by(
+        pairs, lambda p: (problem(p.timing.case), p.timing.case.devices, p.timing.environment)
+    )
+    parts = [_score(*key, group) for key, group in sorted(groups.items(), key=lambda item: str(item[0]))]
+    verdicts = [
+        slow.predicted_seconds > fast.predicted_seconds
+        for group in problems.values()
+        for slow, fast in itertools.permutations(group, 2)
+        if slow.timing.median > ORDER_FACTOR * fast.timing.median
+    ]
+    return PlanScores(hardware, _score(None, None, pairs), parts, sum(verdicts), len(verdicts))

@@ -68,7 +68,6 @@ class SizeExponent:
     exponent: Estimate
     sizes: int  # the number of sizes in the fit
     left_out: int  # the number of sizes omitted because their times are less than ten empty calls
-    bent: bool  # whether the exponent changes along the sizes, at a significance level of 5 %
 
 
 def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
@@ -81,47 +80,27 @@ def size_exponents(sweeps: Iterable[SizeSweep]) -> list[SizeExponent]:
         for method, line in sweep.lines.items():
             kept = [(size, timing) for size, timing in line if near_floor(timing) is None]
             if len(kept) >= _LEAST_SIZES:
-                exponent, bent = _fit_exponent(kept)
                 left_out = len(line) - len(kept)
-                exponents.append(SizeExponent(sweep, method, exponent, len(kept), left_out, bent))
+                exponents.append(SizeExponent(sweep, method, _fit_exponent(kept), len(kept), left_out))
     return exponents
 
 
-def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> tuple[Estimate, bool]:
-    """Fit the exponent of time against size, and test whether it changes with the size.
-
-    Args:
-        line: pairs of size and timing, in ascending order of size.
-    Returns:
-        The exponent with its 95 % confidence interval, and whether the exponent changes.
-    """
+def _fit_exponent(line: Sequence[tuple[int, Timing]]) -> Estimate:
     sizes = np.array([math.log(size) for size, _ in line])  # math.log: sizes may exceed 64 bits
+    sizes -= sizes.mean()
     # Relative to the first time, so that constant times have a slope of exactly 0.
     times = np.log([timing.median / line[0][1].median for _, timing in line])
-    (slope,), (half,) = _fit_polynomial(sizes, times, 1)
+    (slope, _), (half, _) = _fit_polynomial(sizes, times, 1)
     low, high = slope - half, slope + half
-    if len(line) == _LEAST_SIZES:
-        return Estimate(slope, low, high), False
-    (first, second), (_, uncertainty) = _fit_polynomial(sizes, times, 2)
-    bent = abs(second) > uncertainty + _ROUNDING
-    ends = [first + 2 * second * float(size - sizes.mean()) for size in (sizes[0], sizes[-1])] if bent else []
-    return Estimate(slope, min([low, *ends]), max([high, *ends])), bent
+    if len(line) > _LEAST_SIZES:
+        (second, first, _), (uncertainty, *_) = _fit_polynomial(sizes, times, 2)
+        if abs(second) > uncertainty + _ROUNDING:  # the exponent changes along the sizes
+            ends = [first + 2 * second * float(size) for size in (sizes[0], sizes[-1])]
+            low, high = min([low, *ends]), max([high, *ends])
+    return Estimate(slope, low, high)
 
 
 def _fit_polynomial(sizes: Any, times: Any, degree: int) -> tuple[list[float], list[float]]:
-    """Fit a polynomial to the logarithms of the times by least squares.
-
-    The variable of the polynomial is the logarithm of the size minus the mean of these logarithms.
-
-    Args:
-        sizes, times: arrays of shape (sizes,) with the logarithms of the sizes and of the times.
-    Returns:
-        coefficients: those of degree 1 and higher, in ascending order of degree.
-        half_widths: half the widths of the 95 % confidence intervals of the coefficients.
-    """
-    powers = np.vander(sizes - sizes.mean(), degree + 1, increasing=True)
-    coefficients, *_ = np.linalg.lstsq(powers, times)
-    residuals, freedom = times - powers @ coefficients, len(times) - degree - 1
-    errors = np.sqrt(np.diag(np.linalg.inv(powers.T @ powers)) * float(residuals @ residuals) / freedom)
-    half = float(stdtrit(freedom, 0.975)) * errors
-    return coefficients[1:].tolist(), half[1:].tolist()
+    coefficients, covariance = np.polyfit(sizes, times, degree, cov=True)
+    half = float(stdtrit(len(times) - degree - 1, 0.975)) * np.sqrt(np.diag(covariance))
+    return coefficients.tolist(), half.tolist()

@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from scaling.analysis.cases import family_name, size_name
+from scaling.analysis.cases import family_name, group_by, size_name
 from scaling.analysis.curves import Curve
-from scaling.analysis.estimate_text import format_percentage
+from scaling.analysis.environments import environment_differences
+from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.ratios import interval_widening, samples_by_compilation, trend
+from scaling.analysis.ratios import samples_by_compilation, trend
 from scaling.analysis.timings import (
     DISTURBED,
     ONE_PROCESS,
@@ -24,7 +25,6 @@ from scaling.analysis.timings import (
     padding_share,
 )
 from scaling.core.case import Case, label, problem
-from scaling.core.environment import OF_THE_CASE
 from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import REASONS
 
@@ -35,10 +35,8 @@ COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _LEAST_SAMPLES = 7  # per process
 _WIDE = 0.05  # limit of the relative half-width of an interval
 _TREND = 0.02  # limit of the change of the time within a process, relative to the median
-_NARROW = 0.01  # limit of the widening by autocorrelation, relative to the median
 _PADDED = 0.1  # limit of the fraction of (point, seed) pairs that are padding
 _WRONG = ("wrong_answer", "not_finite")
-_IGNORED_FACTS = {*OF_THE_CASE, "versions", "engine"}  # reported elsewhere, or fields of a case
 
 
 @dataclass(frozen=True)
@@ -171,19 +169,6 @@ def _trend(timing: Timing) -> str:
     return f"{change:+.1%} from the first third to the last" if abs(change) > _TREND else ""
 
 
-def _autocorrelated(timing: Timing) -> str:
-    """Return text that states by which factor autocorrelation widens the interval of a single process.
-
-    Return '' if the case ran in several processes, or if the widening is at most 1 % of the median.
-    """
-    if timing.replicates > 1:
-        return ""
-    times = interval_widening(samples_by_compilation(timing.records[0])[0]) or 1.0
-    width = _half_width(timing)
-    wide = width * (1 - 1 / times) > _NARROW
-    return f"{width:.1%} either side, {times:.1f} times that of independent samples" if wide else ""
-
-
 def _padded(timing: Timing) -> str:
     return format_percentage(padding_share(timing)) if padding_share(timing) > _PADDED else ""
 
@@ -205,19 +190,15 @@ def _only_planned(findings: Findings) -> list[str]:
 
 
 def _mixed_environments(findings: Findings) -> list[str]:
-    by_workload: dict[str, dict[str, dict]] = {}
-    for timing in _timed_cases(findings):
-        facts = timing.records[0].environment
-        versions = facts.get("versions")
-        together = {**facts, **versions} if isinstance(versions, dict) else facts
-        by_workload.setdefault(timing.case.workload, {})[timing.environment] = together
     remarks = []
-    for workload, several in by_workload.items():
-        names = sorted({name for facts in several.values() for name in facts} - _IGNORED_FACTS)
-        values = {name: dict.fromkeys(str(facts.get(name)) for facts in several.values()) for name in names}
-        differ = ", ".join(f"{name} ({', '.join(each)})" for name, each in values.items() if len(each) > 1)
-        if len(several) > 1:
-            remarks.append(f"{workload}: {len(several)} environments that differ in {differ}")
+    for workload, timings in group_by(_timed_cases(findings), lambda t: t.case.workload).items():
+        groups = group_by((record for t in timings for record in t.records), lambda r: r.setting)
+        facts = environment_differences(groups.values())
+        differ = ", ".join(
+            f"{name} ({', '.join(texts)})" for name, texts in facts.items() if name != "engine"
+        )
+        if len(groups) > 1:
+            remarks.append(f"{workload}: {len(groups)} environments that differ in {differ}")
     return remarks
 
 
@@ -304,8 +285,6 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, "foreign load or throttling", _check_each(_disturbed), f"stop what else runs there; {_FRESH}"),
     (WARNING, "trend within a process", _check_each(_trend),
      f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),
-    (WARNING, "autocorrelation widens the interval within the process", _check_each(_autocorrelated),
-     "replicates=3, for an interval between processes"),
     (WARNING, f"padding of more than {format_percentage(_PADDED)}", _check_each(_padded),
      "points and seeds, or a mesh, that divide evenly: see the table of meshes"),
     (WARNING, "chunk=auto: other blocks in other processes", _check_each(_varying_blocks),

@@ -1,18 +1,18 @@
 """Table that compares times from the literature (published_results.yaml) with those in a results folder."""
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from scaling.analysis.cases import MEMORY_FIELDS
-from scaling.analysis.estimate_text import format_ratio
+from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.timings import Timing, first_call_seconds
 from scaling.core.case import to_dict
-from scaling.core.formatting import format_duration, format_number
+from scaling.core.formatting import format_duration
 
 _DEFAULTS: Mapping[str, Any] = {  # values of the case fields that a published result does not give
     **dict.fromkeys((*MEMORY_FIELDS, "reduce", "forward")), "seeds": "identity", "overlap": False,
@@ -21,70 +21,64 @@ COLUMNS = ("problem", "what", "system", "published, elsewhere", "measured", "mea
 
 
 @functools.cache
-def _load_groups() -> Sequence[Mapping[str, Any]]:
-    return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+def _load_rows() -> list[dict[str, Any]]:
+    """Return the published results, with the values of the case fields that identify the measured case.
+
+    `over` has those of the denominator, if the result is the ratio of two times.
+    """
+    groups = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text())
+    return [
+        row | {"problem": group["problem"]}
+        | {name: {**_DEFAULTS, **group["case"], **row[name]} for name in ("case", "over") if name in row}
+        for group in groups for row in group["rows"]
+    ]  # fmt: skip
 
 
 def published_rows(findings: Findings) -> list[dict[str, str]]:
     """Return a table row for each published result, or [] if none of them was measured."""
     rows, measured = [], False
-    for group, row in ((each, row) for each in _load_groups() for row in each["rows"]):
+    for row in _load_rows():
+        what, factor = f"{row['what']}, first call" if row.get("first") else row["what"], ""
+        show, unit = (format_ratio, 1.0) if row.get("times") else (format_duration, 1e-6)
+        published = [unit * value for value in row.get("published", [])]
         # Use the newest environment that contains the timings of this row.
-        values = ((name, _measure(findings, name, group, row)) for name in reversed(findings.environments))
+        values = ((name, _measure(findings, name, row)) for name in reversed(findings.environments))
         environment, value = next((pair for pair in values if pair[1] is not None), ("", None))
-        measured |= value is not None
-        what = f"{row['what']}, first call" if row.get("first") else row["what"]
         if value is None:
-            cells = [_describe_missing(findings, {**group["case"], **row["case"]}), ""]
+            cell = _describe_missing(findings, row["case"])
         else:
-            time, factor = _compare_with_measured(row, value)
-            cells = [time + describe_environment(findings, environment), factor]
-        cells = [group["problem"], what, row["system"], _format_published(row), *cells]
+            measured, cell = True, show(value) + describe_environment(findings, environment)
+            if not row.get("times"):
+                _, nearest = min((abs(seconds - value), seconds) for seconds in published)
+                factor = format_ratio(value / nearest)
+        cells = (row["problem"], what, row["system"], " to ".join(map(show, published)), cell, factor)
         rows.append(dict(zip(COLUMNS, cells, strict=True)))
     return rows if measured else []
 
 
-def _format_published(row: Mapping[str, Any]) -> str:
-    values = row.get("published", [])
-    if row.get("times"):
-        return " to ".join(map(format_number, values)) + "x" if values else ""
-    return " to ".join(format_duration(value * 1e-6) for value in values)
-
-
-def _compare_with_measured(row: Mapping[str, Any], value: float) -> tuple[str, str]:
-    if row.get("times"):
-        return format_ratio(value), ""
-    nearest = min((each * 1e-6 for each in row["published"]), key=lambda seconds: abs(seconds - value))
-    return format_duration(value), format_ratio(value / nearest)
-
-
-def _measure(
-    findings: Findings, environment: str, group: Mapping[str, Any], row: Mapping[str, Any]
-) -> float | None:
-    timing = _find_timing(findings, environment, {**group["case"], **row["case"]})
+def _measure(findings: Findings, environment: str, row: Mapping[str, Any]) -> float | None:
+    timing = _find_timing(findings, environment, row["case"])
     if timing is None or row.get("first"):
         return first_call_seconds(timing) if timing else None
     if "over" not in row:
         return timing.median
-    below = _find_timing(findings, environment, {**group["case"], **row["over"]})
+    below = _find_timing(findings, environment, row["over"])
     return timing.median / below.median if below else None
 
 
 def _find_timing(findings: Findings, environment: str, fields: Mapping[str, Any]) -> Timing | None:
     there = (timing for timing in findings.timings if timing.honest and timing.environment == environment)
-    return next((timing for timing in there if _matches(to_dict(timing.case), {**_DEFAULTS, **fields})), None)
+    return next((timing for timing in there if _matches(to_dict(timing.case), fields)), None)
 
 
 def _matches(case: Mapping[str, Any], fields: Mapping[str, Any]) -> bool:
     """Return whether a case has the given field values. Sizes that are not given may have any value."""
-    sizes = fields.get("sizes", {}).items()
-    plain = ((name, value) for name, value in fields.items() if name != "sizes")
-    return all(case[n] == v for n, v in plain) and all(case["sizes"].get(n) == v for n, v in sizes)
+    sizes = case["sizes"] | fields.get("sizes", {})
+    return all(case[name] == value for name, value in {**fields, "sizes": sizes}.items())
 
 
 def _describe_missing(findings: Findings, fields: Mapping[str, Any]) -> str:
-    bad = (
-        r for r in findings.records if r.status != "ok" and _matches(to_dict(r.case), {**_DEFAULTS, **fields})
-    )
-    record = next(bad, None)
-    return f"{record.status}: {record.text or record.reason}" if record else "not in this study"
+    for record in findings.records:
+        if record.status != "ok" and _matches(to_dict(record.case), fields):
+            return f"{record.status}: {record.text or record.reason}"
+    return "not in this study"

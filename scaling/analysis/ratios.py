@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy.optimize import brentq
 from scipy.special import bdtr, digamma, ndtri, polygamma, stdtr, stdtrit
 
 from scaling.analysis.cases import group_by
@@ -115,10 +116,6 @@ def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
 
 
 def _widened_interval(samples: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of the median of samples, or None if there are too few samples.
-
-    The interval comes from order statistics and is widened for autocorrelation.
-    """
     if (interval := median_interval(samples)) is None:
         return None
     median, times = statistics.median(samples), interval_widening(samples) or 1.0
@@ -201,7 +198,6 @@ def _allocation(record: Record) -> str:
 def _average_by_allocation(
     processes: Sequence[int], logs: Sequence[float], allocations: Sequence[Hashable]
 ) -> Mapping[Hashable, float]:
-    """Return a dict from cluster job to mean log(time), or from process to log(time) if there is one job."""
     if len(set(allocations)) == 1:
         return dict(zip(processes, logs, strict=True))
     groups = group_by(zip(allocations, logs, strict=True), lambda pair: pair[0])
@@ -242,7 +238,8 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
     variance = np.array([ratio.error * ratio.count for ratio in known])  # variance of a single difference
     logs = np.log(np.maximum(variance, 1e-5 * np.median(variance))) - digamma(freedom / 2)
     logs += np.log(freedom / 2)
-    half = _inverse_trigamma(float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean()))
+    excess = float(logs.var(ddof=1) - polygamma(1, freedom / 2).mean())
+    half = brentq(lambda x: float(polygamma(1, x)) - excess, 1e-9, 1e7) if excess > 1e-6 else 1e6
     common = math.exp(logs.mean() + digamma(half) - math.log(half))
     prior = min(2 * half, float(freedom.mean()) * (_effective_count(known) - 1))
 
@@ -252,19 +249,6 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
         return _with_interval(replace(ratio, error=pooled, freedom=total))
 
     return [moderate(ratio) if ratio.count else ratio for ratio in ratios]
-
-
-def _inverse_trigamma(value: float) -> float:
-    """Return the inverse of the trigamma function by Newton's method.
-
-    For values below 1e-6 the result is 1e6, which represents infinity.
-    """
-    if value < 1e-6:
-        return 1e6
-    x = 0.5 + 1 / value
-    for _ in range(50):
-        x += polygamma(1, x) * (1 - polygamma(1, x) / value) / polygamma(2, x)
-    return float(x)
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:

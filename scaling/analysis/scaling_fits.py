@@ -10,16 +10,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import least_squares
+from scipy.optimize import brentq
 from scipy.special import stdtrit
 
 from scaling.analysis.curves import Curve, CurvePoint
-from scaling.analysis.estimate import Estimate
-from scaling.analysis.estimate_text import is_share_determined
+from scaling.analysis.estimate import Estimate, is_share_determined
 from scaling.analysis.ratios import LEAST_VARIANCE
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
-_GRID, _ROUNDS, _BISECTIONS = 33, 5, 24  # grid points, refinements, bisection steps of the interval search
+_ROUNDING, _TOLERANCE = 1e-10, 1e-12  # least descent from the bound 0; error of the cube root of a parameter
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
     """
     devices = np.array([point.devices for point in curve.points], float)
     logs = np.log([point.seconds for point in curve.points])
-    forms = [form for form in _linear_forms(devices, curve.kind) if len(devices) > len(form.parts) + 1]
+    forms = (form for form in _linear_forms(devices, curve.kind) if len(devices) > len(form.parts) + 1)
     laws = [_fit_law(form, logs) for form in forms]
     best = _best_law(laws, len(devices))
     return tuple(replace(law, best=law is best) for law in laws)
@@ -170,8 +169,8 @@ def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
     with the best fit within the bounds 0 and 1, so that the interval is never empty.
     """
     target, freedom = form.sign * (logs - form.shift), len(logs) - len(form.parts) - 1
-    best = _best_parts(form, target)
-    squares = float(_sum_of_squares(form, target, best))
+    best = _best_parts(form, target, {})
+    squares = _sum_of_squares(form, target, {})
     most = _acceptance_limit(squares, freedom)
     parts = {}
     for index, (name, value) in enumerate(zip(form.parts, map(float, best), strict=True)):
@@ -182,45 +181,41 @@ def _fit_law(form: _LinearLaw, logs: Any) -> ScalingFit:
 
 
 def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
-    """Return the residuals of log(time) for given values of the parameters.
-
-    The time on one device is not one of the parameters. Its value is chosen to minimize the sum of squares.
-
-    Args:
-        target: form.sign * (log(time) - form.shift), an array of shape (device counts,).
-        parts: values of the parameters, an array of shape (..., parameters).
-    Returns:
-        An array of shape (..., device counts).
-    """
-    left = target - np.log1p(parts @ form.columns.T)
-    return left - left.mean(-1, keepdims=True)
+    left = target - np.log1p(form.columns @ parts)
+    return left - left.mean()
 
 
-def _sum_of_squares(form: _LinearLaw, target: Any, parts: Any) -> Any:
-    return (_residuals(form, target, parts) ** 2).sum(-1)
-
-
-def _best_parts(form: _LinearLaw, target: Any) -> Any:
+def _best_parts(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> Any:
     """Return the least-squares parameters, each between 0 and 1, as an array of shape (parameters,).
 
     A parameter is set to 0 if this value fits equally well.
+
+    Args:
+        target: form.sign * (log(time) - form.shift), an array of shape (device counts,).
+        fixed: dict from the index of a parameter to its value, for parameters that are not optimized.
     """
-    tried = [np.zeros(len(form.parts))]
-    for free in ([0], [1], [0, 1]) if len(form.parts) == 2 else ([0],):
-        columns = form._replace(columns=form.columns[:, free])
-        # Parameters are squared sines, to bound them by 0 and 1. At first each adds at most 10 % to the time.
-        start = np.arcsin(np.sqrt(0.1 / np.abs(columns.columns).max(0)))
-        optimum = least_squares(
-            lambda x, columns=columns: _residuals(columns, target, np.sin(x) ** 2),
-            start,
-            method="lm",
-            xtol=1e-10,
+    free = [index for index in range(len(form.parts)) if index not in fixed]
+    if not free:
+        return np.array([fixed[index] for index in range(len(form.parts))])
+
+    # The search is in the cube root, because values such as 1e-7 matter on thousands of devices.
+    def fit(root: float) -> Any:
+        return _best_parts(form, target, {**fixed, free[0]: root**3})
+
+    def descent(root: float) -> float:  # positive where the sum of squares falls with the parameter
+        parts = fit(root)
+        return float(
+            _residuals(form, target, parts) @ (form.columns[:, free[0]] / (1 + form.columns @ parts))
         )
-        parts = np.zeros(len(form.parts))
-        parts[free] = np.sin(optimum.x) ** 2
-        tried.append(parts)
-    squares = np.array([_sum_of_squares(form, target, parts) for parts in tried])
-    return tried[int(np.argmax(squares <= squares.min() * (1 + 1e-6)))]
+
+    if descent(0.0) <= _ROUNDING:
+        return fit(0.0)
+    return fit(1.0 if descent(1.0) >= 0 else brentq(descent, 0.0, 1.0, xtol=_TOLERANCE))
+
+
+def _sum_of_squares(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> float:
+    residuals = _residuals(form, target, _best_parts(form, target, fixed))
+    return float(residuals @ residuals)
 
 
 def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, most: float) -> float:
@@ -233,37 +228,8 @@ def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: fl
         end: 0 for the lower limit, or 1 for the upper limit.
         most: the largest sum of squares that the F test accepts.
     """
-    # The grid is uniform in the cube root of the parameter, because values such as 1e-7 matter on thousands
-    # of devices.
-    inside, outside = math.cbrt(best), end
-    for _ in range(_ROUNDS):
-        grid = np.linspace(inside, outside, _GRID)
-        beyond = np.flatnonzero(_profile_squares(form, target, index, grid**3) > most)
-        if not len(beyond):
-            return end
-        first = max(1, int(beyond[0]))
-        inside, outside = grid[first - 1], grid[first]
-    return min(best, inside**3) if end < best else max(best, inside**3)
 
+    def excess(root: float) -> float:
+        return _sum_of_squares(form, target, {index: root**3}) - most
 
-def _profile_squares(form: _LinearLaw, target: Any, index: int, values: Any) -> Any:
-    """Return the least sum of squares for each value of one parameter, as an array of shape (values,).
-
-    If the law has a second parameter, it is optimized by bisection.
-
-    Args:
-        target: form.sign * (log(time) - form.shift), an array of shape (device counts,).
-        index: the index of the parameter with the given values.
-    """
-    parts = np.zeros((len(values), len(form.parts)))
-    parts[:, index] = values
-    for other in {*range(len(form.parts))} - {index}:
-        low, high = np.zeros(len(values)), np.ones(len(values))
-        for _ in range(_BISECTIONS):
-            middle = (low + high) / 2
-            parts[:, other] = middle**3
-            slope = form.columns[:, other] / (1 + parts @ form.columns.T)
-            falls = (_residuals(form, target, parts) * slope).sum(-1) > 0
-            low, high = np.where(falls, middle, low), np.where(falls, high, middle)
-        parts[:, other] *= low > 0  # 0 if the bisection never left the lower bound
-    return _sum_of_squares(form, target, parts)
+    return end if excess(end) <= 0 else brentq(excess, math.cbrt(best), end, xtol=_TOLERANCE) ** 3

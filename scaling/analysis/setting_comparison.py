@@ -1,14 +1,14 @@
 """Comparison of settings of one program: mesh, overlap, coloring (Gain), memory and time (ParetoFront)."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from scaling.analysis.cases import group_by, method_of, without_memory_setting
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, break_even_calls, reasons_for_doubt, time_ratio
 from scaling.core import memory
-from scaling.core.case import AUTO, Case, defaults, problem
+from scaling.core.case import Case, defaults, problem
 from scaling.core.record import Record
 
 OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
@@ -26,8 +26,7 @@ class SettingComparison:
     @property
     def distinguished(self) -> bool:
         """Return whether the second fastest setting is significantly slower than the fastest."""
-        low = self.rows[1][1].low
-        return low is not None and low > 1
+        return self.rows[1][1].above_one
 
     @property
     def doubts(self) -> tuple[str, ...]:
@@ -45,39 +44,19 @@ def compare_settings(timings: Iterable[Timing], *fields: str) -> list[SettingCom
     for (environment, honest, case), group in programs.items():
         first, *others = sorted(group, key=lambda timing: timing.median)
         if others:
-            rows = [(first, Estimate(1.0, 1.0, 1.0)), *((t, time_ratio(t, first)) for t in others)]
-            comparisons.append(SettingComparison(case, environment, honest, tuple(rows)))
+            rows = tuple((timing, time_ratio(timing, first)) for timing in (first, *others))
+            comparisons.append(SettingComparison(case, environment, honest, rows))
     return comparisons
 
 
-@dataclass(frozen=True)
-class Gain:
-    """A timing with overlapped communication or colored seeds, compared with a timing without."""
+class Gain(NamedTuple):
+    """A timing with colored seeds, compared with the fastest one without."""
 
     timing: Timing
     other: Timing | None  # None if it was not measured
     ratio: Estimate | None  # time of `other` divided by the time of `timing`
-
-    @property
-    def seeds(self) -> int | None:
-        """Return the number of seeds after coloring, or None if the seeds are not colored."""
-        colors = self.timing.records[0].colors or {}
-        return sum(count for count in colors.values() if isinstance(count, int)) or None
-
-    @property
-    def break_even(self) -> int | None:
-        """Return the number of calls after which `timing` has taken no more time in total than `other`.
-
-        The total time includes the compilation. Return None if there is no such number, or if it is unknown.
-        """
-        return break_even_calls(self.timing, self.other) if self.other else None
-
-
-def overlap_gains(timings: Iterable[Timing]) -> list[Gain]:
-    """Return the gain of each case that was measured with and without overlapped communication."""
-    comparisons = compare_settings(timings, "overlap")
-    pairs = [sorted((t for t, _ in group.rows), key=lambda t: not t.case.overlap) for group in comparisons]
-    return [Gain(timing, without, time_ratio(without, timing)) for timing, without in pairs]
+    seeds: int | None  # the number of seeds after coloring; None if it is unknown
+    break_even: int | None  # see `break_even_calls`
 
 
 def coloring_gains(timings: Iterable[Timing]) -> list[Gain]:
@@ -91,8 +70,12 @@ def coloring_gains(timings: Iterable[Timing]) -> list[Gain]:
     for group in groups.values():
         identity = (each for each in group if each.case.seeds == "identity")
         dense = min(identity, key=lambda each: each.median, default=None)
-        colored = [each for each in group if each.case.seeds != "identity"]
-        gains += [Gain(each, dense, time_ratio(dense, each) if dense else None) for each in colored]
+        for timing in (each for each in group if each.case.seeds != "identity"):
+            counts = (timing.records[0].colors or {}).values()
+            seeds = sum(count for count in counts if isinstance(count, int)) or None
+            ratio = time_ratio(dense, timing) if dense else None
+            break_even = break_even_calls(timing, dense) if dense else None
+            gains.append(Gain(timing, dense, ratio, seeds, break_even))
     return gains
 
 
@@ -102,7 +85,6 @@ class MemoryPoint(NamedTuple):
     memory: int  # bytes
     seconds: float
     timing: Timing
-    best: bool = False  # whether it is on the Pareto front
 
     @property
     def name(self) -> str:
@@ -110,41 +92,15 @@ class MemoryPoint(NamedTuple):
         return method_of(self.timing.case).memory_setting or "all at once"
 
 
-@dataclass(frozen=True)
-class ParetoFront:
+class ParetoFront(NamedTuple):
     """The memory and the time of one program for each of at least two memory settings.
 
     Memory is that of one device: inputs, result and temporaries, as reported by the compiler.
     """
 
-    case: Case  # the case with the default memory setting
-    environment: str
-    settings: tuple[MemoryPoint, ...]  # in ascending order of memory
-    not_fitting: tuple[Record, ...] = field(default=())  # settings that ran out of memory
-
-    @property
-    def best(self) -> tuple[MemoryPoint, ...]:
-        """Return the settings on the Pareto front in ascending order of memory. The fastest one is last."""
-        return tuple(setting for setting in self.settings if setting.best)
-
-    @property
-    def fastest(self) -> MemoryPoint:
-        """Return the setting with the least time."""
-        return self.best[-1]
-
-    @property
-    def smallest(self) -> MemoryPoint:
-        """Return the setting with the least memory."""
-        return self.best[0]
-
-    @property
-    def automatic(self) -> tuple[MemoryPoint, ...]:
-        """Return the settings whose block sizes were chosen automatically (chunk=auto)."""
-        return tuple(setting for setting in self.settings if setting.timing.case.chunk == AUTO)
-
-    def smallest_within(self, factor: float) -> MemoryPoint:
-        """Return the setting with the least memory that takes at most `factor` times the least time."""
-        return next(setting for setting in self.best if setting.seconds <= factor * self.fastest.seconds)
+    settings: list[MemoryPoint]
+    best: list[MemoryPoint]  # the Pareto front in ascending order of memory: smallest first, fastest last
+    not_fitting: list[Record]  # settings that ran out of memory
 
 
 def pareto_fronts(timings: Iterable[Timing], records: Iterable[Record]) -> list[ParetoFront]:
@@ -158,14 +114,11 @@ def pareto_fronts(timings: Iterable[Timing], records: Iterable[Record]) -> list[
     short = {(r.setting, r.case): r for r in records if r.reason in OUT_OF_MEMORY_REASONS}
     not_fitting = group_by(short.values(), lambda r: (r.setting, without_memory_setting(r.case)))
     programs = group_by(points, lambda p: (p.timing.environment, without_memory_setting(p.timing.case)))
-    fronts = []
-    for (environment, case), group in programs.items():
-        best = find_front(group)
-        ordered = [p._replace(best=p in best) for p in sorted(group, key=lambda p: p[:2])]
-        if len(group) > 1:
-            unfit = tuple(not_fitting.get((environment, case), ()))
-            fronts.append(ParetoFront(case, environment, tuple(ordered), unfit))
-    return fronts
+    return [
+        ParetoFront(group, find_front(group), not_fitting.get(program, []))
+        for program, group in programs.items()
+        if len(group) > 1
+    ]
 
 
 def find_front(points: Iterable[MemoryPoint]) -> list[MemoryPoint]:

@@ -8,8 +8,7 @@ from typing import Any
 
 from scaling.analysis import ratios
 from scaling.analysis.cases import MEMORY_FIELDS, group_by
-from scaling.analysis.estimate import Estimate
-from scaling.analysis.ratios import Ratio
+from scaling.analysis.estimate import Estimate, format_time_ratio
 from scaling.core import memory
 from scaling.core.case import Case
 from scaling.core.formatting import count_of, format_duration, format_number
@@ -66,11 +65,6 @@ class Timing:
         """
         return self.records[0].honest
 
-    @property
-    def nodes(self) -> int | None:
-        """Return the number of nodes on which the case ran, or None if it was not recorded."""
-        return nodes_of(self.records[0])
-
 
 def nodes_of(record: Record) -> int | None:
     """Return the number of nodes on which a case ran, or None if it was not recorded."""
@@ -96,7 +90,6 @@ def _sort_key(timing: Timing) -> tuple:
 
 
 def _sortable(value: Any) -> tuple:
-    """Return a sort key for a value: None sorts before numbers, and numbers sort before strings."""
     if isinstance(value, Mapping):
         return tuple(value.items())
     return isinstance(value, str), value or 0
@@ -156,14 +149,11 @@ def reasons_for_doubt(fast: Timing, slow: Timing) -> tuple[str, ...]:
     return (*reasons, *dict.fromkeys(mark for timing in disturbed for mark in marks_of(timing)))
 
 
-def compare_times(top: Timing, bottom: Timing) -> Ratio:
-    """Estimate the ratio of two times, `top` divided by `bottom`, with its interval and standard error."""
-    return ratios.estimate_ratio(top.records, bottom.records)
-
-
 def time_ratio(top: Timing, bottom: Timing) -> Estimate:
     """Return the ratio of two times, `top` divided by `bottom`, with its 95 % confidence interval."""
-    return compare_times(top, bottom).estimate
+    if top is bottom:
+        return Estimate(1.0, 1.0, 1.0)
+    return ratios.estimate_ratio(top.records, bottom.records).estimate
 
 
 def note_on_pairs(top: Timing, bottom: Timing) -> str:
@@ -173,10 +163,18 @@ def note_on_pairs(top: Timing, bottom: Timing) -> str:
     the ratio of the medians by more than 2 %, the note is such as ' (from 3 pairs in turns; the medians give
     1.2x)'.
     """
-    ratio = compare_times(top, bottom)
+    ratio = ratios.estimate_ratio(top.records, bottom.records)
     if not ratio.differs_from_medians:
         return ""
     return f" (from {ratio.pairs} pairs in turns; the medians give {format_number(ratio.of_medians)}x)"
+
+
+def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
+    """Return a clause that states the ratio of two times, such as 'jacfwd takes 1.77x as long'.
+
+    `name` is that of `top`. The clause ends with `note_on_pairs`.
+    """
+    return format_time_ratio(name, *time_ratio(top, bottom)) + note_on_pairs(top, bottom)
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
@@ -194,9 +192,9 @@ def first_call_seconds(timing: Timing) -> float | None:
 
     Sparsity detection and coloring are included. The time is the median over processes.
     """
-    names = (*SPARSITY_STAGES, *COMPILING_STAGES, "first_seconds")
-    called = [record for record in timing.records if record.first_seconds is not None]
-    return statistics.median(sum(getattr(r, n) or 0.0 for n in names) for r in called) if called else None
+    if any(record.first_seconds is None for record in timing.records):
+        return None
+    return stage_seconds(timing, *SPARSITY_STAGES, *COMPILING_STAGES, "first_seconds")
 
 
 def break_even_calls(timing: Timing, other: Timing) -> int | None:

@@ -15,35 +15,29 @@ from scaling.analysis.cases import (
 )
 from scaling.analysis.crossover import Crossover, FastestModeMap
 from scaling.analysis.curves import KINDS, Curve
-from scaling.analysis.estimate_text import (
-    UNDETERMINED,
+from scaling.analysis.estimate import (
     format_exponent,
     format_percentage,
-    format_ratio,
     format_share,
-    format_time_ratio,
-    is_exponent_determined,
     is_ratio_determined,
 )
 from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.growth import SizeExponent
+from scaling.analysis.growth import SizeExponent, SizeSweep
 from scaling.analysis.scaling_fits import ScalingFit
 from scaling.analysis.setting_comparison import Gain, MemoryPoint, ParetoFront, SettingComparison, mesh_name
 from scaling.analysis.timings import (
     SPARSITY_STAGES,
     Timing,
     automatic_blocks,
+    describe_slower,
     format_time,
-    note_on_pairs,
-    padding_share,
     stage_seconds,
-    time_ratio,
 )
-from scaling.core.case import Case
+from scaling.core.case import AUTO, Case
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 
 T = TypeVar("T")
-Origin = tuple[str, bool, Case]  # environment, honest, case
+Subject = Timing | SizeSweep | FastestModeMap | SettingComparison  # has a case, an environment and `honest`
 LARGE_ERROR = 0.1  # relative error of the times above which a law is called inaccurate
 _SMALL_FACTOR = 1.1  # the largest slowdown accepted for saving memory
 _MOST_METHODS = 4  # the largest number of methods named in a sentence
@@ -52,55 +46,47 @@ _MOST_METHODS = 4  # the largest number of methods named in a sentence
 def _describe_largest(
     findings: Findings,
     items: Iterable[T],
-    origin_of: Callable[[T], Origin],
+    subject_of: Callable[[T], Subject],
     cost: Callable[[T], tuple],
-    describe: Callable[[T, Sequence[T]], str],
+    describe: Callable[[T], str],
 ) -> list[str]:
     """Return a sentence for each differentiated function that describes the item of its largest problem.
 
     Args:
-        origin_of: returns the environment, whether each device had its own CPU core, and the case of an item.
+        subject_of: returns the timing or the sweep that an item is about.
         cost: returns a sort key. If several items have the largest problem, the one with the least key is
             described.
-        describe: returns the sentence for an item, without the period. The second argument contains all items
-            of the same function.
+        describe: returns the sentence for an item, without the period.
     """
 
     def family(item: T) -> tuple:
-        environment, honest, case = origin_of(item)
-        return environment, honest, *family_key(case)
+        subject = subject_of(item)
+        return subject.environment, subject.honest, *family_key(subject.case)
 
     sentences = []
     for group in group_by(items, family).values():
-        largest = max(problem_size(origin_of(item)[2]) for item in group)
-        chosen = min((item for item in group if problem_size(origin_of(item)[2]) == largest), key=cost)
-        environment, honest, _ = origin_of(chosen)
-        where = describe_environment(findings, environment, honest)
-        sentences.append(f"{describe(chosen, group)}.{where}")
+        chosen = min(group, key=lambda item: (-problem_size(subject_of(item).case), *cost(item)))
+        subject = subject_of(chosen)
+        where = describe_environment(findings, subject.environment, subject.honest)
+        sentences.append(f"{describe(chosen)}.{where}")
     return sentences
 
 
 def describe_crossovers(findings: Findings) -> list[str]:
     """Return a sentence for each function that states the sizes at which its fastest AD mode changes."""
-    return _describe_largest(
-        findings,
-        (modes for modes in findings.fastest_mode_maps if modes.crossovers),
-        lambda modes: (modes.environment, modes.honest, modes.case),
-        lambda modes: (),
-        _describe_map,
-    )
+    crossing = (modes for modes in findings.fastest_mode_maps if modes.crossovers)
+    return _describe_largest(findings, crossing, lambda modes: modes, lambda modes: (), _describe_map)
 
 
-def _describe_map(of: FastestModeMap, group: Sequence[FastestModeMap]) -> str:
-    held = f" with {of.held}" if of.held else ""
-    changes = group_by(of.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
-    text = "; ".join(_describe_crossover(change, of) for change in changes)
-    more = f" ({len(group) - 1} more of its sweeps cross as well)" if len(group) > 1 else ""
-    return f"Crossover of {family_name(of.case)}{held}: {text}{more}"
+def _describe_map(modes: FastestModeMap) -> str:
+    held = f" with {modes.held}" if modes.held else ""
+    changes = group_by(modes.crossovers, lambda c: (c.before, c.after, c.below, c.above)).values()
+    text = "; ".join(_describe_crossover(change, modes.swept) for change in changes)
+    return f"Crossover of {family_name(modes.case)}{held}: {text}"
 
 
-def _describe_crossover(crossovers: Sequence[Crossover], of: FastestModeMap) -> str:
-    first, name = crossovers[0], of.swept.partition(" = ")[0].partition(" (")[0]
+def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
+    first, name = crossovers[0], swept.partition(" = ")[0].partition(" (")[0]
     devices = ", ".join(str(crossover.devices) for crossover in crossovers)
     where = sorted(crossover.at for crossover in crossovers)
     between = " to ".join(dict.fromkeys(format_number(at) for at in (where[0], where[-1])))
@@ -121,23 +107,18 @@ def describe_growth(findings: Findings) -> list[str]:
     return _describe_largest(
         findings,
         groups,
-        lambda rows: (rows[0].sweep.environment, rows[0].sweep.honest, rows[0].sweep.case),
+        lambda rows: rows[0].sweep,
         lambda rows: (rows[0].sweep.case.devices,),
-        lambda rows, _: _describe_exponents(sorted(rows, key=lambda row: row.exponent.value)),
+        lambda rows: _describe_exponents(sorted(rows, key=lambda row: row.exponent.value)),
     )
 
 
 def _describe_exponents(rows: Sequence[SizeExponent]) -> str:
     sweep, half = rows[0].sweep, _MOST_METHODS // 2
     shown = rows if len(rows) <= _MOST_METHODS else [*rows[:half], *rows[-half:]]
-    known = [row for row in shown if is_exponent_determined(*row.exponent[1:])]
-    powers = ", ".join(f"{format_exponent(*row.exponent)} in {row.method.name}" for row in known)
-    rest = (row for row in shown if row not in known)
-    wide = ", ".join(f"{row.method.name} ({row.exponent.low:.3g} to {row.exponent.high:.3g})" for row in rest)
-    parts = [f"to the power of {powers}"] if powers else []
-    parts += [f"{'' if powers else 'to a power '}{UNDETERMINED} in {wide}"] if wide else []
-    what = f"Time of {family_name(sweep.case)} grows with {sweep.swept} on"
-    return f"{what} {count_of(sweep.case.devices, 'device')} {'; '.join(parts)}"
+    powers = ", ".join(f"{format_exponent(*row.exponent)} in {row.method.name}" for row in shown)
+    what = f"Time of {family_name(sweep.case)} grows with {sweep.swept}"
+    return f"{what} on {count_of(sweep.case.devices, 'device')} to the power of {powers}"
 
 
 def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]:
@@ -145,21 +126,16 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
 
     Of the JAX curves of the largest problem, the one with the shortest time on its most devices is described.
     """
-    best = [
-        (curve, law)
-        for curve, laws in findings.scaling_fits
-        for law in laws
-        if law.best and curve.case.engine == "jax"
-    ]
+    best = [(curve, law) for curve, laws in findings.scaling_fits for law in laws if law.best]
     return [
         sentence
         for kind in kinds
         for sentence in _describe_largest(
             findings,
-            [pair for pair in best if pair[0].kind == kind],
-            lambda pair: (pair[0].environment, True, pair[0].case),
+            [pair for pair in best if pair[0].kind == kind and pair[0].case.engine == "jax"],
+            lambda pair: pair[0].timings[0],
             lambda pair: (pair[0].points[-1].seconds,),
-            lambda pair, _: _describe_law(*pair),
+            lambda pair: _describe_law(*pair),
         )
     ]
 
@@ -182,104 +158,103 @@ def describe_variants(findings: Findings) -> list[str]:
     The settings are chunks and storage, device meshes, the inputs that mixed mode differentiates in forward
     mode, overlapped communication, and colored seeds.
     """
-    memory = _describe_largest(
-        findings,
-        findings.pareto_fronts,
-        lambda front: (front.environment, True, front.case),
-        lambda front: (front.fastest.seconds,),
-        _describe_memory,
+    comparisons = (
+        ("Mesh (points x seeds)", findings.mesh_comparisons, mesh_name),
+        ("Forward inputs", findings.forward_comparisons, lambda case: str(case.forward)),
     )
     return [
-        *memory,
-        *_describe_comparisons(findings, findings.mesh_comparisons, "Mesh (points x seeds)", mesh_name),
-        *_describe_comparisons(
-            findings, findings.forward_comparisons, "Forward inputs", lambda case: str(case.forward)
+        *_describe_largest(
+            findings,
+            findings.pareto_fronts,
+            lambda front: front.best[-1].timing,
+            lambda front: (front.best[-1].seconds,),
+            _describe_memory,
         ),
-        *_describe_gains(findings, findings.overlaps, _describe_overlap),
-        *_describe_gains(findings, findings.coloring_gains, _describe_coloring),
+        *(
+            sentence
+            for head, found, name in comparisons
+            for sentence in _describe_comparisons(findings, head, found, name)
+        ),
+        *_describe_largest(
+            findings,
+            findings.overlaps,
+            lambda comparison: comparison,
+            lambda comparison: (-comparison.case.devices, comparison.rows[0][0].median),
+            _describe_overlap,
+        ),
+        *_describe_largest(
+            findings,
+            findings.coloring_gains,
+            lambda gain: gain.timing,
+            lambda gain: (-gain.timing.case.devices, gain.timing.median),
+            _describe_coloring,
+        ),
     ]
 
 
 def _describe_comparisons(
-    findings: Findings, comparisons: Iterable[SettingComparison], head: str, name: Callable[[Case], str]
+    findings: Findings, head: str, comparisons: Iterable[SettingComparison], name: Callable[[Case], str]
 ) -> list[str]:
     return _describe_largest(
         findings,
         comparisons,
-        lambda comparison: (comparison.environment, comparison.honest, comparison.case),
+        lambda comparison: comparison,
         lambda comparison: (-comparison.case.devices, comparison.rows[0][0].median),
-        lambda comparison, _: _describe_comparison(comparison, head, name),
+        lambda comparison: _describe_comparison(comparison, head, name),
     )
 
 
-def _describe_gains(findings: Findings, gains: Iterable[Gain], describe: Callable[[Gain], str]) -> list[str]:
-    return _describe_largest(
-        findings,
-        gains,
-        lambda gain: (gain.timing.environment, gain.timing.honest, gain.timing.case),
-        lambda gain: (-gain.timing.case.devices, gain.timing.median),
-        lambda gain, _: describe(gain),
-    )
-
-
-def _describe_program(head: str, timing: Timing) -> str:
-    case, call = timing.case, timing.case.api if timing.case.mesh else describe_call(timing.case)
-    what = f"{base_method(case).name} at {size_name(case)}, {call}"
+def _describe_program(head: str, case: Case) -> str:
+    what = f"{base_method(case).name} at {size_name(case)}, {describe_call(case)}"
     return f"{head} of {family_name(case)}: {what}, {count_of(case.devices, 'device')}"
 
 
-def _describe_memory(front: ParetoFront, group: Sequence[ParetoFront]) -> str:
-    first = front.fastest
+def _describe_memory(front: ParetoFront) -> str:
+    first, smallest = front.best[-1], front.best[0]
     text = f"{first.name} is fastest, {format_time(first.timing)} in {format_bytes(first.memory)} of a device"
-    others = [front.smallest_within(_SMALL_FACTOR), front.smallest, *front.automatic[:1]]
-    chosen = [setting for at, setting in enumerate(others) if setting not in (first, *others[:at])]
-    text += "".join(f"; {_describe_cost(first, setting)}" for setting in chosen)
-    text += ", and nothing is smaller" if front.smallest is first else ""
+    small = next(setting for setting in front.best if setting.seconds <= _SMALL_FACTOR * first.seconds)
+    automatic = [setting for setting in front.settings if setting.timing.case.chunk == AUTO]
+    others = {id(setting): setting for setting in (small, smallest, *automatic[:1]) if setting is not first}
+    text += "".join(f"; {_describe_cost(first, setting)}" for setting in others.values())
+    text += ", and nothing is smaller" if smallest is first else ""
     text += f"; {count_of(len(front.not_fitting), 'setting')} did not fit" if front.not_fitting else ""
-    more = f" ({count_of(len(group) - 1, 'more front')} in the table)" if len(group) > 1 else ""
-    return f"{_describe_program('Memory against time', first.timing)}: {text}{more}"
+    return f"{_describe_program('Memory against time', first.timing.case)}: {text}"
 
 
 def _describe_cost(first: MemoryPoint, setting: MemoryPoint) -> str:
-    auto, times = automatic_blocks(setting.timing.records[0]), time_ratio(setting.timing, first.timing)
+    auto = automatic_blocks(setting.timing.records[0])
     name = f"{setting.name} ({auto})" if auto else setting.name
-    what = " the time" if is_ratio_determined(*times[1:]) else ": its time over that of the fastest"
     share = format_percentage(setting.memory / first.memory)
-    note = note_on_pairs(setting.timing, first.timing)
-    return f"{name}: {share} of the memory for {format_ratio(*times)}{what}{note}"
+    return f"{name}: {share} of the memory, {describe_slower('it', setting.timing, first.timing)}"
 
 
-def _describe_comparison(of: SettingComparison, head: str, name: Callable[[Case], str]) -> str:
-    (first, _), (second, times), *rest = of.rows
-    doubts = f", not surely ({', '.join(of.doubts)})," if of.doubts else ""
-    verb = f"is fastest{doubts}" if of.distinguished else "is tied with the next, not distinguished,"
-    text = f"{name(first.case)} {verb} with {format_time(first)}; {name(second.case)} takes "
-    text += format_ratio(*times) + note_on_pairs(second, first)
-    text += f", the slowest, {name(rest[-1][0].case)}, {format_ratio(*rest[-1][1])}" if rest else ""
-    padded = padding_share(first)
-    waste = f"; {format_percentage(padded)} of it is padding" if padded else ""
-    return f"{_describe_program(head, first)}: {text} as long{waste}"
+def _describe_comparison(comparison: SettingComparison, head: str, name: Callable[[Case], str]) -> str:
+    first, second, *rest = (timing for timing, _ in comparison.rows)
+    doubts = f", not surely ({', '.join(comparison.doubts)})," if comparison.doubts else ""
+    verb = f"is fastest{doubts}" if comparison.distinguished else "is tied with the next, not distinguished,"
+    text = f"{name(first.case)} {verb} with {format_time(first)}"
+    text += f"; {describe_slower(name(second.case), second, first)}"
+    text += f"; {describe_slower(f'{name(rest[-1].case)}, the slowest,', rest[-1], first)}" if rest else ""
+    return f"{_describe_program(head, comparison.case)}: {text}"
 
 
-def _describe_overlap(gain: Gain) -> str:
-    assert gain.other and gain.ratio
-    low, high = gain.ratio[1:]
-    text = format_time_ratio("sending everything at the end", *gain.ratio) + note_on_pairs(
-        gain.other, gain.timing
-    )
-    apart = low is not None and high is not None and not low <= 1 <= high
-    head = _describe_program("Overlapped sending", gain.timing)
-    return f"{head}: {text}{'' if apart else ', not distinguished'}"
+def _describe_overlap(comparison: SettingComparison) -> str:
+    at_end, overlapped = sorted((timing for timing, _ in comparison.rows), key=lambda t: t.case.overlap)
+    text = describe_slower("sending everything at the end", at_end, overlapped)
+    tied = "" if comparison.distinguished else ", not distinguished"
+    return f"{_describe_program('Overlapped sending', overlapped.case)}: {text}{tied}"
 
 
 def _describe_coloring(gain: Gain) -> str:
-    timing, record, before = gain.timing, gain.timing.records[0], stage_seconds(gain.timing, *SPARSITY_STAGES)
+    timing, nonzeros = gain.timing, gain.timing.records[0].nonzeros
     text = f"{format_time(timing)} with {gain.seeds} seeds" if gain.seeds else format_time(timing)
-    text += f" for {record.nonzeros:,} nonzeros" if record.nonzeros else ""
-    text += f", found in {format_duration(before)}" if before else ""
+    text += f" for {nonzeros:,} nonzeros" if nonzeros else ""
+    if before := stage_seconds(timing, *SPARSITY_STAGES):
+        text += f", found in {format_duration(before)}"
     if gain.other and gain.ratio:
-        takes = format_time_ratio(f"{method_of(gain.other.case).name} with all seeds", *gain.ratio)
-        pays = f"pays after {count_of(gain.break_even, 'evaluation')}" if gain.break_even else "never pays"
-        known = is_ratio_determined(*gain.ratio[1:])
-        text += f"; {takes}{note_on_pairs(gain.other, timing)}{f', so that it {pays}' if known else ''}"
-    return f"{_describe_program('Sparsity', timing)}: {text}"
+        name = f"{method_of(gain.other.case).name} with all seeds"
+        text += f"; {describe_slower(name, gain.other, timing)}"
+        if is_ratio_determined(*gain.ratio[1:]):
+            after = gain.break_even and count_of(gain.break_even, "evaluation")
+            text += f", so that it pays after {after}" if after else ", so that it never pays"
+    return f"{_describe_program('Sparsity', timing.case)}: {text}"

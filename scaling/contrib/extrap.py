@@ -100,7 +100,7 @@ def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
     )
     for timing in timings:
         case = timing.case
-        is_weak = "weak" in findings.points_by_case.get((timing.environment, case), {})
+        is_weak = "weak" in findings.places_by_case.get((timing.environment, case), {})
         if is_weak:
             points = {"points for each device": case.points // case.devices}
             yield _SizedTiming(timing, "weak", _sizes_by_name(case, points))

@@ -21,7 +21,7 @@ from scaling.analysis.cases import (
     stem,
 )
 from scaling.analysis.crossover import FastestMethod
-from scaling.analysis.estimate_text import format_percentage, format_ratio, format_time_ratio
+from scaling.analysis.estimate import format_percentage, format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.forecast import Forecast, PredictedCurve
 from scaling.analysis.timings import Timing, dispatch_floor, format_time

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 
-from scaling.analysis.dataframe import UNENCODABLE, export_tables, to_frame, write_csv_table
+from scaling.analysis.dataframe import export_tables
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
@@ -43,14 +43,13 @@ def write_exports(folder: Path, formats: Collection[str], output: Path | None = 
 
 def _write_tables(ending: str, findings: Findings, output: Path) -> list[Path]:
     written = []
-    for table in export_tables(findings):
-        path = output / f"{table.name}.{ending}"
+    for name, frame in export_tables(findings).items():
+        path = output / f"{name}.{ending}"
         with replacing(path) as fresh:
             if ending == "csv":
-                with fresh.open("w", encoding="utf-8", errors=UNENCODABLE, newline="") as file:
-                    write_csv_table(table, file)
+                frame.to_csv(fresh, index=False)
             else:
-                to_frame(table).to_parquet(fresh, index=False, compression="zstd")
+                frame.to_parquet(fresh, index=False, compression="zstd")
         written.append(path)
     return written
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from scaling.analysis.cases import base_method, method_of
-from scaling.analysis.estimate_text import format_percentage
+from scaling.analysis.estimate import format_percentage
 from scaling.analysis.findings import Findings
 from scaling.core.formatting import count_of, format_number, list_first
 from scaling.core.record import Record

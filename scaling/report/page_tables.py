@@ -7,13 +7,12 @@ from scaling.analysis import lint, published_results
 from scaling.analysis.baselines import Baseline, EfficiencyBreakdown
 from scaling.analysis.cases import family_name, group_by, method_of, relative_to
 from scaling.analysis.curves import Curve, CurvePoint, format_relative
-from scaling.analysis.dataframe import environment_columns
-from scaling.analysis.estimate_text import format_exponent, format_percentage, format_ratio, format_share
+from scaling.analysis.environments import environment_columns
+from scaling.analysis.estimate import Estimate, format_exponent, format_percentage, format_ratio, format_share
 from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.forecast import Forecast, format_efficiency
+from scaling.analysis.forecast import Forecast, PlanScores, format_efficiency
 from scaling.analysis.growth import SizeExponent
 from scaling.analysis.scaling_fits import ScalingFit, karp_flatt
-from scaling.analysis.score import PlanScores
 from scaling.analysis.setting_comparison import Gain
 from scaling.analysis.timings import (
     SHORT,
@@ -27,6 +26,7 @@ from scaling.analysis.timings import (
     near_floor,
     padding_share,
     stage_seconds,
+    time_ratio,
 )
 from scaling.core.case import PEAKS, label
 from scaling.core.formatting import (
@@ -81,7 +81,8 @@ def measured_table(findings: Findings) -> Table:
     """Return a table with one row per measured case: time, speed-up, efficiency, memory and remarks."""
     timings = measured_timings(findings)
     baselines = {id(each.timing): each for each in findings.baselines}
-    overlaps = {id(each.timing): each for each in findings.overlaps}
+    overlaps = [sorted((t for t, _ in each.rows), key=lambda t: t.case.overlap) for each in findings.overlaps]
+    gains = {id(overlapped): time_ratio(plain, overlapped) for plain, overlapped in overlaps}
     eager = {_key_without_jit(timing): timing for timing in timings if not timing.case.jit}
     note = (
         "One row for each case; its link opens its samples, stages and memory. Speed-up and efficiency are "
@@ -110,7 +111,7 @@ def measured_table(findings: Findings) -> Table:
             "of the roof": bound and f"{format_percentage(bound.fraction)}: {bound.name}",
             "memory": _format_megabytes(memory_of(timing)),
             "first call": _format_seconds(first_call_seconds(timing)),
-            "remarks": _describe_remarks(findings, timing, without_jit, overlaps.get(id(timing))),
+            "remarks": _describe_remarks(findings, timing, without_jit, gains.get(id(timing))),
         }
 
     anchors = [case_anchor(timing) for timing in timings]
@@ -125,7 +126,9 @@ def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> s
     return ", ".join(word if kind == "strong" else f"{kind} {word}" for kind, word in words.items())
 
 
-def _describe_remarks(findings: Findings, timing: Timing, eager: Timing | None, overlap: Gain | None) -> str:
+def _describe_remarks(
+    findings: Findings, timing: Timing, eager: Timing | None, overlap: Estimate | None
+) -> str:
     floor, record, padded = near_floor(timing), timing.records[0], padding_share(timing)
     auto, calls = automatic_blocks(record), break_even_calls(timing, eager) if eager else None
     kinds = " and ".join(f"{count} {kind}" for kind, count in (record.collectives or {}).items() if count)
@@ -135,7 +138,7 @@ def _describe_remarks(findings: Findings, timing: Timing, eager: Timing | None, 
         calls and f"compiling pays after {count_of(calls, 'call')}",
         auto and f"takes {auto}",
         padded and f"{format_percentage(padded)} padding",
-        overlap and overlap.ratio and f"without overlap {format_ratio(*overlap.ratio)} as long",
+        overlap and f"without overlap {format_ratio(*overlap)} as long",
         kinds and f"sends {_format_megabytes(record.collective_bytes)} in {kinds}",
     )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from scaling.analysis.answer import count_unmeasured
 from scaling.analysis.cases import describe_call, family_name, method_of, stem
 from scaling.analysis.curves import Curve, derivative_curves, format_relative
-from scaling.analysis.estimate_text import format_percentage, format_ratio, format_share, is_ratio_determined
+from scaling.analysis.estimate import format_percentage, format_ratio, format_share, is_ratio_determined
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.lint import ERROR, WARNING, lint_findings, verdict
 from scaling.analysis.trends import LARGE_ERROR

@@ -15,7 +15,7 @@ from scaling.analysis import answer, lint
 from scaling.analysis.cases import describe_call, family_name, method_of
 from scaling.analysis.crossover import FastestMethod
 from scaling.analysis.curves import Curve, CurvePoint, derivative_curves
-from scaling.analysis.estimate_text import format_ratio, format_time_ratio
+from scaling.analysis.estimate import format_ratio, format_time_ratio
 from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.timings import format_time
 from scaling.core.formatting import count_of, format_duration

@@ -1,11 +1,10 @@
 """Write the report of a results folder: index.html, table.md and table.csv."""
 
-import io
 from collections.abc import Iterable
 from pathlib import Path
 
 from scaling.analysis.answer import answer_sentences, describe_plan
-from scaling.analysis.dataframe import UNENCODABLE, record_table, write_csv_table
+from scaling.analysis.dataframe import record_table
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.forecast import plan_answers
 from scaling.core.store import read_json, replace_file
@@ -24,9 +23,7 @@ def write_report(folder: Path, findings: Findings | None = None) -> Path:
     files.remove_stale(target)
     text = _to_markdown(findings, [answer_tables.answer_table(findings), *folded])
     replace_file(target / "table.md", text.encode())
-    csv = io.StringIO()
-    write_csv_table(record_table(findings), csv)
-    replace_file(target / "table.csv", csv.getvalue().encode(errors=UNENCODABLE))
+    replace_file(target / "table.csv", record_table(findings).to_csv(index=False).encode())
     shown = page.report_page(findings, study_title(folder, findings), folded)
     replace_file(target / "index.html", page.render(shown).encode())
     return target / "index.html"

@@ -13,7 +13,7 @@ import numpy as np
 
 from scaling.analysis import ratios, scaling_fits
 from scaling.analysis.curves import Curve, CurvePoint
-from scaling.analysis.estimate_text import format_percentage
+from scaling.analysis.estimate import format_percentage
 from scaling.analysis.scaling_fits import AMDAHL, GUSTAFSON, UNIVERSAL
 from scaling.core.case import Case
 from scaling.core.record import Record

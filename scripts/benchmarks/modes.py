@@ -22,7 +22,7 @@ if not os.environ.get("SCALING_BENCH"):  # restart, because XLA and glibc read t
 import jax
 
 from scaling.analysis.cases import method_of
-from scaling.analysis.estimate_text import format_ratio
+from scaling.analysis.estimate import format_ratio
 from scaling.core import layout, timing, workload
 from scaling.core.case import Case
 from scaling.core.formatting import format_duration

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from scaling.analysis.baselines import Baseline, find_baselines
 from scaling.analysis.cases import family_name, method_of, size_name
-from scaling.analysis.estimate_text import format_ratio
+from scaling.analysis.estimate import format_ratio
 from scaling.analysis.timings import Timing, format_time, pool_processes
 from scaling.core.store import load
 

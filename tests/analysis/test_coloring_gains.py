@@ -129,18 +129,14 @@ def gradient(seconds, overlap, devices=2, **fields):
 
 
 def test_overlapped_all_reduce_is_compared_with_the_same_case_without_overlap():
-    gain = only(
-        setting_comparison.overlap_gains(
-            pool_processes([gradient(3.0, True), gradient(4.0, False), gradient(9.0, False, points=24)])
-        )
-    )
-    assert gain.ratio == pytest.approx((4 / 3,) * 3) and gain.other.median == 4.0
-    assert (
-        setting_comparison.overlap_gains(
-            pool_processes([gradient(3.0, True), gradient(4.0, False, digest="two")])
-        )
-        == []
-    )
+    def compare(*records):
+        return setting_comparison.compare_settings(pool_processes(records), "overlap")
+
+    first, second = only(
+        compare(gradient(3.0, True), gradient(4.0, False), gradient(9.0, False, points=24))
+    ).rows
+    assert first[0].case.overlap and second[0].median == 4.0 and second[1] == pytest.approx((4 / 3,) * 3)
+    assert compare(gradient(3.0, True), gradient(4.0, False, digest="two")) == []
 
 
 def test_communication_volume_and_overlap_gain_are_reported(tmp_path):

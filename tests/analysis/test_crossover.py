@@ -46,7 +46,7 @@ def test_crossover_lies_where_the_interpolated_times_intersect(two_modes):
     ]
     for crossover in result.crossovers:
         assert (crossover.before.mode, crossover.after.mode) == ("jacfwd", "jacrev")
-        assert crossover.at == pytest.approx(64) and crossover.sure
+        assert crossover.at == pytest.approx(64) and not crossover.doubts
 
 
 def test_indistinguishable_times_have_no_crossover(two_modes):

@@ -171,17 +171,12 @@ def test_compilations_with_too_few_samples_each_have_no_interval(study, remarks_
     ]
 
 
-def test_single_process_is_reported_and_checked_for_autocorrelation(study, remarks_on):
+def test_single_process_is_reported(study, remarks_on):
     one_process = [record for record in study() if not record.replicate]
     remarks = remarks_on(one_process)
     assert [(r.rule, r.severity, r.count) for r in remarks.values()] == [
         ("measured in one process", "warning", 4)
     ]
-    remarks = remarks_on(change(one_process, 0, seconds=WALK, turns=[60]))
-    assert any(rule.startswith("autocorrelation") for rule in remarks)
-    # The interval over several processes does not depend on it.
-    remarks = remarks_on(change(study(), 0, seconds=WALK, turns=[60]))
-    assert not any(rule.startswith("autocorrelation") for rule in remarks)
 
 
 def test_missing_records_and_damaged_lines_are_reported(study, clean, remarks_on):

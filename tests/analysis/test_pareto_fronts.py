@@ -31,13 +31,9 @@ def several(**fields):
 
 def test_front_holds_the_settings_that_none_dominates_in_memory_and_time():
     result = front(*several())
-    assert [(member.memory, member.timing.median, member.best) for member in result.settings] == [
-        (10, 6.0, True), (50, 2.0, True), (90, 3.0, False), (100, 1.0, True)
-    ]  # fmt: skip
-    assert (result.smallest.name, result.fastest.name) == ("6 seeds at a time", "all at once")
-    assert result.smallest_within(2.0).memory == 50
-    assert result.smallest_within(1.5) is result.fastest
-    assert result.smallest_within(10).memory == 10
+    assert sorted(member[:2] for member in result.settings) == [(10, 6.0), (50, 2.0), (90, 3.0), (100, 1.0)]
+    assert [member[:2] for member in result.best] == [(10, 6.0), (50, 2.0), (100, 1.0)]
+    assert [member.name for member in result.best[::2]] == ["6 seeds at a time", "all at once"]
 
 
 SETTINGS = [
@@ -53,7 +49,7 @@ SETTINGS = [
 @pytest.mark.parametrize("fields", SETTINGS, ids=str)
 def test_fields_that_trade_memory_for_time_are_settings(fields):
     result = front(setting(), setting(2.0, 50, **fields))
-    assert len(result.settings) == 2 and result.smallest.name != "all at once"
+    assert len(result.settings) == 2 and result.best[0].name != "all at once"
 
 
 @pytest.mark.parametrize("fields", [
@@ -73,7 +69,7 @@ def test_cases_without_valid_time_derivative_or_memory_are_on_no_front(fields):
 
 def test_memory_is_what_the_program_requests_not_the_measured_peak():
     result = front(setting(), setting(2.0, 50, chunk=2, peak_bytes=500))
-    assert [member.memory for member in result.settings] == [50, 100]
+    assert sorted(member.memory for member in result.settings) == [50, 100]
 
 
 def test_processes_of_a_setting_are_pooled():
@@ -139,12 +135,13 @@ def test_answer_states_the_time_that_less_memory_costs(read):
         "Memory against time of linear jacobian by W: jacfwd (vmap) at o=3 p=5 points=12, shard_map, points split"
     )
     assert (
-        "all at once is fastest, 1.00 s (1.00 to 1.00) in 100 B of a device; 6 points at a time: 80 % of the memory for"
+        "all at once is fastest, 1.00 s (1.00 to 1.00) in 100 B of a device; 6 points at a time: 80 % of the memory"
         in text
     )
-    assert "6 seeds at a time: 10 % of the memory for 6.00x (6.00 to 6.00) the time" in text
+    assert "6 seeds at a time: 10 % of the memory, it takes 6.00x (6.00 to 6.00) as long" in text
     assert (
-        "chunk=auto, within 60.0 B (all seeds and 3 points at a time): 60 % of the memory for 1.20x" in text
+        "chunk=auto, within 60.0 B (all seeds and 3 points at a time): 60 % of the memory, it takes 1.20x"
+        in text
     )
     assert text.endswith("; 1 setting did not fit.")
 
@@ -166,7 +163,7 @@ def test_each_setting_is_described_once(read):
         for line in answer.summarize(read([setting(), setting(1.05, 50, chunk="auto")]))
         if line.startswith("Memory")
     ]
-    assert text.count("of the memory for") == 1
+    assert text.count("of the memory") == 1
 
 
 def test_runner_up_is_another_mode_unless_only_settings_differ():

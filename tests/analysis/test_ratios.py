@@ -6,7 +6,6 @@ import statistics
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import polygamma
 
 from scaling.analysis import ratios
 from scaling.core.case import Case
@@ -166,8 +165,3 @@ def test_variances_are_not_moderated_for_few_cases_or_undecidable_ratios():
     assert moderated[0] == single
     assert moderated[1].freedom > estimates[0].freedom
     assert moderated[1].value == pytest.approx(estimates[0].value)
-
-
-def test_inverse_trigamma_inverts_the_trigamma_function():
-    for value in (1e-5, 0.01, 0.5, 3.0, 200.0):
-        assert polygamma(1, ratios._inverse_trigamma(value)) == pytest.approx(value)

@@ -185,13 +185,13 @@ def test_parquet_without_pyarrow_is_rejected_with_the_install_command(folder, tm
 
 
 def test_failed_export_keeps_the_earlier_files(folder, tmp_path, monkeypatch):
-    def fail_midway(table, file):
-        file.write("half a table")
+    def fail_midway(frame, path, **options):
+        path.write_text("half a table")
         raise OSError(28, "No space left on device")
 
     export.write_exports(folder, ["csv"], tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    monkeypatch.setattr(export, "write_csv_table", fail_midway)
+    monkeypatch.setattr(pandas.DataFrame, "to_csv", fail_midway)
     with pytest.raises(OSError, match="No space left"):
         export.write_exports(folder, ["csv"], tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -20,7 +20,10 @@ SMALL = [
     "sampling.most=7",
     "sampling.warm_up=0.001",
 ]  # fewer samples
-FEW = ["replicates=1", 'where=\'mode in ["jacfwd", "jacrev"]\'']  # one pair of processes in a comparison, two modes
+FEW = [
+    "replicates=1",
+    'where=\'mode in ["jacfwd", "jacrev"]\'',
+]  # one pair of processes in a comparison, two modes
 NO_PEAKS = ["study.ceilings=false"]  # does not measure the peaks of the machine
 PLANNED = ['where=\'workload == "linear" and mode == "jacrev"\'']  # some cases of the plan
 SMALLEST = ["where='workload == \"poisson\"'"]  # some cases of the study of the figure

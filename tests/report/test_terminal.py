@@ -9,7 +9,7 @@ from rich.console import Console
 
 from scaling.analysis import findings
 from scaling.analysis.curves import derivative_curves
-from scaling.analysis.estimate_text import format_ratio
+from scaling.analysis.estimate import format_ratio
 from scaling.core.formatting import format_duration
 from scaling.report import answer_tables, terminal
 from tests.support import made_up

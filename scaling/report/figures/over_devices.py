@@ -16,7 +16,7 @@ from scaling.analysis.cases import (
     stem,
 )
 from scaling.analysis.curves import ENOUGH_COUNTS, Curve, curves_of_largest_problems
-from scaling.analysis.estimate_text import format_ratio, is_ratio_determined
+from scaling.analysis.estimate import format_ratio, is_ratio_determined
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, PredictedCurve, PredictedPoint
 from scaling.analysis.scaling_fits import ScalingFit

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from scaling.analysis.cases import family_key, group_by, interleave_groups, method_of, problem_size
 from scaling.analysis.crossover import FastestMethod, FastestModeMap
-from scaling.analysis.estimate_text import format_exponent, format_ratio
+from scaling.analysis.estimate import format_exponent, format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.growth import SizeSweep
 from scaling.core.formatting import format_duration
@@ -100,7 +100,7 @@ def _draw_map(grid: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, 
     shade: Spec = {"field": "shade", "type": "quantitative", "scale": None}
     cells = marks.draw_layer(rows, "rect", {}, **place, fillOpacity=shade, **marks.line_channels(styles))
     flips = [
-        {"devices": f"{flip.devices:,}", "size": f"{flip.below:,}", "sure": flip.sure}
+        {"devices": f"{flip.devices:,}", "size": f"{flip.below:,}", "sure": not flip.doubts}
         for flip in grid.crossovers
     ]
     ends = {"x": x.channel(bandPosition=0), "x2": {"field": "devices", "bandPosition": 1}}

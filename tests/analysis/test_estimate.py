@@ -2,12 +2,12 @@
 
 import pytest
 
-from scaling.analysis import estimate_text
+from scaling.analysis import estimate
 
 
 def test_ratios_are_formatted_with_their_interval():
-    assert estimate_text.format_ratio(1.768, 1.7, 1.81) == "1.77x (1.70 to 1.81)"
-    assert estimate_text.format_ratio(5700.0) == "5700x"
+    assert estimate.format_ratio(1.768, 1.7, 1.81) == "1.77x (1.70 to 1.81)"
+    assert estimate.format_ratio(5700.0) == "5700x"
 
 
 @pytest.mark.parametrize("value, low, high, expected", [
@@ -16,8 +16,8 @@ def test_ratios_are_formatted_with_their_interval():
     (1.1, 0.6, 2.4, "1.10x (0.60 to 2.40)"), (6.0, 3.0, 12.0, "6.00x (3.00 to 12.0)"), (1.72, None, None, "1.72x"),
 ])  # fmt: skip
 def test_ratio_with_a_wide_interval_is_formatted_as_not_determined(value, low, high, expected):
-    assert estimate_text.format_ratio(value, low, high) == expected
-    assert estimate_text.format_time_ratio("b", value, low, high) == (
+    assert estimate.format_ratio(value, low, high) == expected
+    assert estimate.format_time_ratio("b", value, low, high) == (
         f"the ratio to b is {expected}" if "not" in expected else f"b takes {expected} as long"
     )
 
@@ -27,9 +27,9 @@ def test_ratio_with_a_wide_interval_is_formatted_as_not_determined(value, low, h
     (1.02, 0.98, 1.05, "1.02 (0.98 to 1.05)"), (-0.5, -0.9, 0.0, "-0.5 (-0.9 to 0)"), (2.0, None, None, "2"),
 ])  # fmt: skip
 def test_exponent_with_a_wide_interval_is_formatted_as_not_determined(value, low, high, expected):
-    assert estimate_text.format_exponent(value, low, high) == expected
+    assert estimate.format_exponent(value, low, high) == expected
 
 
 def test_share_with_an_interval_from_0_to_1_is_formatted_as_not_determined():
-    assert estimate_text.format_share(0.3, 0.0, 1.0) == "not determined (0 to 1)"
-    assert estimate_text.format_share(0.1, 0.05, 0.2) == "0.1 (0.05 to 0.2)"
+    assert estimate.format_share(0.3, 0.0, 1.0) == "not determined (0 to 1)"
+    assert estimate.format_share(0.1, 0.05, 0.2) == "0.1 (0.05 to 0.2)"
