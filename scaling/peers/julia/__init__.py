@@ -24,7 +24,6 @@ threads.
 """
 
 import os
-import re
 import shutil
 import subprocess
 import tempfile
@@ -38,7 +37,7 @@ import numpy as np
 
 from scaling.core.case import Case
 from scaling.core.timing import Samples, Sampling
-from scaling.peers.formulas import KNOWN
+from scaling.peers.formulas import check_workload
 from scaling.peers.interface import Prepared, first_reason
 from scaling.workers.child_process import ChildProcess
 
@@ -62,8 +61,6 @@ INSTALL = (
 )
 
 _FOLDER = Path(__file__).parent
-_ENVIRONMENT = Path("environments", "ad-scaling")
-_NANOSECOND = 1e-9
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
@@ -71,7 +68,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     offered = (*MODES[system], "finite_difference", "value")
     has_tape = case.mode == "jacrev" and system in ("ReverseDiff", "DifferentiationInterface")
     return first_reason(
-        (case.workload not in KNOWN, f"julia implements the workloads {', '.join(KNOWN)}"),
+        check_workload(case),
         (case.mode not in offered, f"{case.engine} offers {', '.join(offered)}"),
         (case.dtype not in ("float32", "float64"), "julia offers float32 and float64 only"),
         (case.ad_mode.finite_step and case.dtype != "float64",
@@ -93,49 +90,31 @@ def versions(system: str) -> dict[str, str | None]:
     `system` is a name such as "ForwardDiff". The key for Julia is "julia". The version of a package that is
     not installed is None.
     """
-    match = re.search(r"(\d+\.\d+\.\S+)", _command_output("julia", "--version"))
-    if not match:
+    if shutil.which("julia") is None:
         return {"julia": None}
-    installed = _installed_versions(match.group(1))
+    command = ["julia", "--version"]  # prints "julia version 1.11.2"
+    julia = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()[-1:]
+    installed = _installed_versions()
     # Packages of the standard library have no version in Project.toml.
     compatible = tomllib.loads((_FOLDER / "Project.toml").read_text())["compat"]
     others = {name for names in _PACKAGES.values() for name in names} - set(_PACKAGES[system])
     packages = [name for name in compatible if name != "julia" and name not in others]
-    return {"julia": match.group(1)} | {name: installed.get(name) for name in packages}
+    return {"julia": next(iter(julia), None)} | {name: installed.get(name) for name in packages}
 
 
-def _command_output(*command: str) -> str:
+def _installed_versions() -> dict[str, str | None]:
+    """Return a dict from the name to the version of each package in the environment of `install()`."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-
-
-def _installed_versions(julia: str) -> dict[str, str | None]:
-    """Return a dict from the name to the version of each package that is installed for a version of Julia.
-
-    The versions are read from the manifest file that Julia uses: the manifest of its minor version, such as
-    Manifest-v1.11.toml, or else Manifest.toml. A file with the prefix "Julia" takes precedence.
-    """
-    minor = ".".join(julia.split(".")[:2])
-    names = (f"{prefix}Manifest{suffix}.toml" for suffix in (f"-v{minor}", "") for prefix in ("Julia", ""))
-    manifest = next((path for path in map(_environment_folder().joinpath, names) if path.is_file()), None)
-    try:
-        entries = tomllib.loads(manifest.read_text()) if manifest else {}
+        entries = tomllib.loads((_environment_folder() / "Manifest.toml").read_text())
     except (OSError, ValueError):
         return {}
-    # Before version 2.0 of the format, the packages are top-level entries.
-    entries = entries.get("deps", {}) if "manifest_format" in entries else entries
-    return {
-        name: versions[0].get("version")
-        for name, versions in entries.items()
-        if isinstance(versions, list) and versions
-    }
+    packages = entries.get("deps", entries)  # Julia 1.5 lists the packages as top-level entries
+    return {name: each[0].get("version") for name, each in packages.items() if isinstance(each, list)}
 
 
 def _environment_folder() -> Path:
     depot = os.environ.get("JULIA_DEPOT_PATH", "").split(os.pathsep)[0]
-    return Path(depot or "~/.julia").expanduser() / _ENVIRONMENT
+    return Path(depot or "~/.julia").expanduser() / "environments" / "ad-scaling"
 
 
 def install() -> None:
@@ -175,7 +154,7 @@ def prepare(
 
     def sample(sampling: Sampling) -> Samples:
         reply = julia.request("sample", seconds=sampling.seconds, least=sampling.least, most=sampling.most)
-        seconds = [_NANOSECOND * time for time in reply["times"]]
+        seconds = [1e-9 * nanoseconds for nanoseconds in reply["times"]]
         return Samples(seconds, reply["evaluations"], "most" if len(seconds) >= sampling.most else "seconds")
 
     return Prepared(call, collect, float(reply["seconds"]), sizes.passes or None, sample)
@@ -208,14 +187,14 @@ class _Julia:
         reply = self._process.receive()
         assert reply is not None
         if reply.get("event") == "exit":
-            raise RuntimeError(f"Julia exited with status {reply['status']}: {self._last_error()}")
+            lines = [line for line in self._process.stderr_lines() if line.strip()]
+            error = next(
+                (line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "nothing"
+            )
+            raise RuntimeError(f"Julia exited with status {reply['status']}: {error}")
         if "error" in reply:
             raise RuntimeError(f"Julia: {reply['error']}")
         return reply
-
-    def _last_error(self) -> str:
-        lines = [line for line in self._process.stderr_lines() if line.strip()]
-        return next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "nothing")
 
 
 def _close(process: ChildProcess, folder: tempfile.TemporaryDirectory) -> None:
