@@ -40,22 +40,16 @@ class Batch:
 
     @property
     def rows_per_sum(self) -> int:
-        """Return the number of consecutive Jacobian rows that are summed to one row.
-
-        This is the number of outputs of a point if the workload sums the Jacobian over outputs, otherwise 1.
-        """
+        """Return the number of consecutive rows of the Jacobian that are summed to one row, or 1."""
         return self.sizes.outputs if self.workload.reduce else 1
 
     @property
     def points_per_cotangent(self) -> int:
-        """Return the number of points for which one cotangent is repeated: all of them, or 1 if batch=whole."""
+        """Return the number of points for which one cotangent is repeated: all, or 1 if batch=whole."""
         return 1 if self.case.batch == "whole" else self.case.points
 
     def points_per_tangent(self, index: int) -> int:
-        """Return the number of points for which one tangent of the input `x[index]` is repeated.
-
-        The number is 1 if the points share the input, or if all outputs are summed to a scalar.
-        """
+        """Return the number of points for which one tangent of the input `x[index]` is repeated."""
         is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
@@ -63,7 +57,7 @@ class Batch:
         """Return the columns of the Jacobian: one array of shape (columns, points, outputs) for each input.
 
         If the workload reduces the Jacobian, the last axis is summed. `push(index, tangent)` returns the
-        column for a tangent of the input `x[index]`. The nonzero elements of a tangent have the value `size`.
+        column for a tangent of `x[index]`, whose nonzero elements are `size`.
         """
         parts = []
         for index, array in enumerate(self.x):
@@ -77,8 +71,7 @@ class Batch:
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
         """Return the rows of the Jacobian: one array of shape (rows, *shape of the input) for each input.
 
-        If the workload reduces the Jacobian, every `rows_per_sum` consecutive rows are summed. `pull` returns
-        a tuple with one row per input for a cotangent. A cotangent has the shape and dtype of `like`.
+        `pull` returns a tuple with one row per input for a cotangent, which is an array like `like`.
         """
         sums: list[list[np.ndarray]] = []
         for k, seed in enumerate(unit_seeds(like, self.points_per_cotangent)):
@@ -130,8 +123,7 @@ def copied_inputs(case: Case, workload: Any) -> set[str]:
 def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.ndarray]:
     """Yield every unit tangent or cotangent of a point, multiplied by `size` and repeated for all points.
 
-    A seed has the shape and dtype of `like`. If `points` is greater than 1, the leading axis of `like` is the
-    axis of points. The same array is yielded each time and is overwritten in place.
+    A seed has the shape and dtype of `like`. The same array is yielded each time and overwritten in place.
     """
     seed = np.zeros(like.shape, like.dtype)
     flat = seed.reshape(points, -1)

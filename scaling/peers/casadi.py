@@ -18,7 +18,6 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -55,12 +54,13 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
     s = {"m": 1, "d": 1, "p": 1, "o": 1} | dict(case.sizes)
+    # The instructions of the function of one point.
     per_point = {
         "rbf": s["m"] * (5 + 3 * s["d"]),
         "linear": 2 * s["p"] * s["o"],
         "residual": 400,
         "poisson": 6,
-    }  # the instructions of the function
+    }
     value = per_point[case.workload] * (case.points if case.batch == "whole" else 1)
     graph = value * (1 if case.ad_mode.is_value else 3)
     most = _MOST_COMPILED if case.jit else _MOST_INSTRUCTIONS
@@ -75,9 +75,7 @@ def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
     )  # fmt: skip
 
 
-def prepare(
-    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
-) -> Prepared:
+def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
     """Build the graph of the derivative, and return a `Prepared` object whose `call` evaluates it."""
     points = 1 if case.batch == "whole" else case.points
     per_thread = -(-points // threads)  # the last thread repeats the last point as padding
@@ -108,10 +106,9 @@ def prepare(
 
 
 def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: int) -> np.ndarray:
-    """Return an input as a float64 array with one row per point, padded to `count` rows.
+    """Return an input as a float64 array with one row per point, padded to `count` rows by the last point.
 
-    The padding repeats the last point. A shared input is repeated in every row. With `batch: whole`, the
-    array has a single row with all points.
+    A shared input is repeated in every row. With `batch: whole`, the array has a single row with all points.
     """
     flat = np.ascontiguousarray(array, np.float64)
     if case.batch == "whole":
@@ -123,7 +120,7 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
 
 
 def _trace(
-    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray]
+    case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], Any]:
     """Return the symbols of the inputs, by name, and the outputs of one point, or of all if `batch: whole`.
 
@@ -143,12 +140,9 @@ def _trace(
 
 
 def _build_graph(
-    case: Case, workload: Any, sizes: Any, symbols: Mapping[str, Any], y: Any
+    case: Case, workload: Any, sizes: Any, symbols: dict[str, Any], y: Any
 ) -> tuple[Any, int | None]:
-    """Return a CasADi function that computes the derivative of the outputs y, and the number of sweeps.
-
-    The number is None for a function value.
-    """
+    """Return a CasADi function that computes the derivative of the outputs y, and the number of sweeps."""
     import casadi as ca
 
     x = ca.vertcat(*[symbols[name] for name in workload.names])
@@ -169,19 +163,10 @@ def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) 
 
     The matrix has the shape (inputs, outputs), which is (outputs, inputs) in row-major memory.
     """
-    y = ca.sum1(y) if case.ad_mode.single_seed else y
-    jacobian, passes = _jacobian(ca, y, x, _WEIGHTS[case.mode])
-    if workload.reduce and not case.ad_mode.single_seed:
-        jacobian = ca.vertcat(*[ca.sum1(block) for block in ca.vertsplit(jacobian, sizes.outputs)])
-    return jacobian.T, passes
-
-
-def _jacobian(ca: Any, y: Any, x: Any, weight: int) -> tuple[Any, int]:
-    """Return the Jacobian dy/dx and the number of sweeps.
-
-    The sweeps are in forward mode if `weight` is 0, and in reverse mode if `weight` is 1.
-    """
+    weight, y = _WEIGHTS[case.mode], ca.sum1(y) if case.ad_mode.single_seed else y
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": weight, "ad_weight_sp": weight}})
     pattern = jacobian.sparsity()
     colors = pattern.T.uni_coloring(pattern) if weight else pattern.uni_coloring(pattern.T)
-    return jacobian, colors.size2()
+    if workload.reduce and not case.ad_mode.single_seed:
+        jacobian = ca.vertcat(*[ca.sum1(block) for block in ca.vertsplit(jacobian, sizes.outputs)])
+    return jacobian.T, colors.size2()

@@ -122,10 +122,7 @@ def _version(distribution: str) -> str | None:
 
 
 def missing(engine: str) -> str | None:
-    """Return an error message if packages of an engine are not installed, or None if all are installed.
-
-    An example is "torch is not installed; pip install 'ad-scaling[peers]'".
-    """
+    """Return an error message if packages of an engine are not installed, or None if all are installed."""
     names = [name for name, version in versions(engine).items() if version is None]
     if not names:
         return None
@@ -176,10 +173,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
 
 
 def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) -> np.ndarray:
-    """Return the result of a peer, reshaped to the shape `expected` = (points, outputs, inputs).
-
-    Raise `Refusal` if the result has a different number of elements.
-    """
+    """Return the result of a peer in the shape `expected`, or raise `Refusal` if its size differs."""
     if np.size(result) != math.prod(expected):
         returned = f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(result)}"
         raise Refusal(f"{returned}, where {expected} is expected")

@@ -55,11 +55,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
-    """Return the estimated memory of a case in bytes, for eager execution.
-
-    The estimate includes the autograd graph, the seeds, the intermediate results and the derivative.
-    `torch.compile` usually needs less.
-    """
+    """Return the memory for the graph, seeds and derivative in bytes. A compiled case usually needs less."""
     size = {name: math.prod(spec.shape) for name, spec in workload.inputs.items()}
     support = size.get("support", 0) if case.formulation == "rowwise" else 0
     width = max(sizes.values, size.get("d", 0), support)  # elements of the largest intermediate of a point
@@ -73,9 +69,7 @@ def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
     return _BYTES[case.dtype] * (graph + sizes.seeds**2 + sizes.seeds * slice_size)
 
 
-def prepare(
-    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
-) -> Prepared:
+def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
     """Return a `Prepared` object that computes the derivative. If `jit` is true, compile the derivative."""
     import torch
 
@@ -107,7 +101,7 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 
 
 def _prepare_input(case: Case, workload: Any, name: str, tensor: Any) -> Any:
-    """Return the tensor of an input with respect to which the function is differentiated.
+    """Return a differentiated input.
 
     In reverse mode with `batch: vmap`, a shared input is expanded along a new axis of points, so that its
     gradient is not summed over points.
@@ -118,10 +112,7 @@ def _prepare_input(case: Case, workload: Any, name: str, tensor: Any) -> Any:
 
 
 def _compile(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[Callable[..., Arrays], float]:
-    """Return the compiled derivative, and the time of its first call in seconds.
-
-    The first call includes the compilation, which uses a single process and no caches.
-    """
+    """Return the compiled derivative, and the time of its first call in seconds, which compiles it."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -159,10 +150,7 @@ def _make_derivative(
 def _make_function(
     torch: Any, case: Case, workload: Any, sizes: Any, tensors: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Return the function that maps the differentiated inputs of a batch to the outputs.
-
-    If `sizes.summed` is true, the function returns the sum of all outputs.
-    """
+    """Return the function that maps the differentiated inputs of a batch to the outputs or their sum."""
     dtype = getattr(torch, case.dtype)
     log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 gammaln of integers is float32
     formula = formulas.function(case, torch, log_gamma if case.ad_mode.is_value else None)
@@ -175,10 +163,9 @@ def _make_function(
 
 
 def _unit_seeds(torch: Any, like: Arrays, is_common: list[bool]) -> Arrays:
-    """Return the unit tangents or cotangents of several tensors, as a tuple with one tensor for each.
+    """Return the unit tangents or cotangents of several tensors, each of shape (seeds, *shape of the tensor).
 
-    A returned tensor has the shape (seeds, *shape of the tensor). `is_common` specifies for each tensor
-    whether a seed is the same for all points.
+    `is_common` specifies for each tensor whether a seed is the same for all points.
     """
     shapes = [(1, *a.shape[1:]) if common else a.shape for a, common in zip(like, is_common, strict=True)]
     sizes = [math.prod(shape) for shape in shapes]
@@ -188,10 +175,7 @@ def _unit_seeds(torch: Any, like: Arrays, is_common: list[bool]) -> Arrays:
 
 
 def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Arrays], Arrays], seeds: Arrays) -> Arrays:
-    """Return the results of a linear map for all seeds, stacked along a leading axis of seeds.
-
-    If there is a single seed, the results do not have this axis.
-    """
+    """Return the results of a linear map for all seeds, with a leading axis of seeds if there are several."""
     if len(seeds[0]) == 1:
         return linear_map(tuple(seed[0].contiguous() for seed in seeds))
     return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
@@ -200,16 +184,13 @@ def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Arrays], Arrays], s
 def _columns(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, tangents: Arrays
 ) -> Arrays:
-    """Return the columns of the Jacobian, computed by one JVP per seed.
-
-    For a single seed without `jit`, dual tensors are used. They take 0.7 times as long as torch.func.
-    """
+    """Return the columns of the Jacobian, computed by one JVP per seed."""
     from torch.autograd import forward_ad
 
     def jvp(v: Arrays) -> Any:
         if case.jit or len(tangents[0]) > 1:
             return torch.func.jvp(f, x, v)[1]
-        with forward_ad.dual_level():
+        with forward_ad.dual_level():  # takes 0.7 times as long as torch.func
             return forward_ad.unpack_dual(f(*map(forward_ad.make_dual, x, v))).tangent
 
     return _map_seeds(torch, case, lambda v: (jvp(v).sum(-1) if workload.reduce else jvp(v),), tangents)
@@ -218,10 +199,7 @@ def _columns(
 def _rows(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, cotangents: Arrays
 ) -> Arrays:
-    """Return the rows of the Jacobian, computed by a single forward pass and one VJP per seed.
-
-    If the workload reduces the Jacobian, the rows are summed over the outputs of each point.
-    """
+    """Return the rows of the Jacobian, or their sums over the outputs of each point, by one VJP per seed."""
     if case.jit:
         pullback = torch.func.vjp(lambda *z: (f(*z),), *x)[1]
     else:

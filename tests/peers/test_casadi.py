@@ -132,13 +132,13 @@ def test_without_a_compiler_a_jit_case_is_skipped_not_interpreted(monkeypatch):
 
 @pytest.mark.parametrize("jit", [False, pytest.param(True, marks=needs_cc)])
 def test_a_derivative_with_a_relative_error_of_1e_3_is_a_wrong_answer(jit, monkeypatch):
-    correct = peer._jacobian
+    correct = peer._derivative
 
     def wrong(*arguments):
         derivative, passes = correct(*arguments)
         return derivative * 1.001, passes
 
-    monkeypatch.setattr(peer, "_jacobian", wrong)
+    monkeypatch.setattr(peer, "_derivative", wrong)
     record = run(make_case(workload="residual", points=4, jit=jit))
     assert (record.status, record.reason, record.seconds) == ("failed", "wrong_answer", [])
 

@@ -6,15 +6,14 @@ prepare the derivative, to call it, and to sample its run time with BenchmarkToo
 PATH. `install()` creates the environment `environments/ad-scaling` in the Julia depot and installs the
 packages there. It does not write into this Python package.
 
-`measure.jl` was tested on Julia 1.5.3 with ForwardDiff 0.10.39, ReverseDiff 1.16.2 and Zygote 0.6.40: of 148
-cases in all workloads and most dtypes, 147 results were correct and one case was rejected as intended. It was
-not timed on a current version of Julia. Enzyme and DifferentiationInterface have not been run. If a case
-fails with one of these two, the cause may be an error in `measure.jl`. Every result is checked.
+`measure.jl` was not timed on a current version of Julia, and not run with Enzyme and DifferentiationInterface
+(docs/sources.md). If a case fails with one of these two, the cause may be an error in `measure.jl`. Every
+result is checked.
 
 `compile_seconds` is the time to prepare a case (configurations and tapes) plus the time of the first call,
-including compilation, but neither the start of Julia nor the loading of packages. The timing samples are
-taken by BenchmarkTools. BenchmarkTools warms up and repeats short calls. In contrast to the other engines,
-it stops only after a number of samples or a time, not at a width of the confidence interval.
+including compilation, but neither the start of Julia nor the loading of packages. BenchmarkTools takes the
+timing samples. In contrast to the other engines, it stops only after a number of samples or a time, not at a
+width of the confidence interval.
 
 `jit` affects only ReverseDiff, directly or through DifferentiationInterface: true compiles a tape for every
 point, and false records a tape at each call. `poisson` with batch=whole has additional formulations from a
@@ -29,7 +28,6 @@ import subprocess
 import tempfile
 import tomllib
 import weakref
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -85,10 +83,9 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def versions(system: str) -> dict[str, str | None]:
-    """Return a dict with the version of Julia and of each package that a system loads, by name.
+    """Return the version of Julia, under "julia", and of each package of a system such as "ForwardDiff".
 
-    `system` is a name such as "ForwardDiff". The key for Julia is "julia". The version of a package that is
-    not installed is None.
+    The version of a package that is not installed is None.
     """
     if shutil.which("julia") is None:
         return {"julia": None}
@@ -125,9 +122,7 @@ def install() -> None:
     subprocess.run(["julia", f"--project={_environment_folder()}", "-e", update], check=True)
 
 
-def prepare(
-    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
-) -> Prepared:
+def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
     """Start a Julia process, and return a `Prepared` object that computes the derivative in this process."""
     julia = _Julia(case.engine.partition("/")[2], threads)
     is_value = case.ad_mode.is_value
@@ -138,9 +133,8 @@ def prepare(
     is_whole = case.batch == "whole" or (threads == 1 and is_value and is_source)
     reply = julia.request(
         "prepare", workload=case.workload, variant=case.variant, formulation=case.formulation,
-        names=workload.names,
-        mode=case.mode, dtype=case.dtype, jit=case.jit, whole=is_whole, summed=is_summed,
-        outputs=sizes.outputs, shape=shape,
+        names=workload.names, mode=case.mode, dtype=case.dtype, jit=case.jit, whole=is_whole,
+        summed=is_summed, outputs=sizes.outputs, shape=shape,
         arrays=[julia.write_input(name, array) for name, array in arrays.items()],
     )  # fmt: skip
 
@@ -161,10 +155,7 @@ def prepare(
 
 
 class _Julia:
-    """A Julia process that runs `measure.jl` and replies to requests in JSON.
-
-    The process is ended when this object is deleted.
-    """
+    """A Julia process that runs `measure.jl`, and ends when this object is deleted."""
 
     def __init__(self, system: str, threads: int) -> None:
         folder = tempfile.TemporaryDirectory(prefix="scaling-julia-")
@@ -187,10 +178,8 @@ class _Julia:
         reply = self._process.receive()
         assert reply is not None
         if reply.get("event") == "exit":
-            lines = [line for line in self._process.stderr_lines() if line.strip()]
-            error = next(
-                (line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "nothing"
-            )
+            lines = [line for line in self._process.stderr_lines() if line.strip()] or ["nothing"]
+            error = next((line for line in lines if line.startswith("ERROR")), lines[-1])
             raise RuntimeError(f"Julia exited with status {reply['status']}: {error}")
         if "error" in reply:
             raise RuntimeError(f"Julia: {reply['error']}")
