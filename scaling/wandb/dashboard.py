@@ -21,14 +21,12 @@ _PLOTS = {  # from kind of plot to title of its section
     "weak": "Weak scaling: as many points for each device; counted work per device constant within 1 %",
     "size": "Time against size",
 }
-_COLUMNS = ("method", "api", "split", "host")  # config fields shown next to the name of a run
 
 
 def save(job: PublishJob, current: Mapping[str, str]) -> str:
     """Create or update the W&B workspace and W&B report of a study, and return a text with their URLs.
 
-    Args:
-        current: A dict from the series of a run (see `TrackedRun`) to the ID of its newest run on the server.
+    `current` is a dict from the series of a run (see `TrackedRun`) to its ID on the server.
     """
     series, sections = job.runs[-1].series, _make_sections(job, current)
     # The filter uses a digest because wandb-workspaces 0.4 does not escape quotes in filters.
@@ -36,7 +34,7 @@ def save(job: PublishJob, current: Mapping[str, str]) -> str:
     # W&B uses the title in a URL, and rejects symbols and more than 128 characters.
     title = re.sub(r"-{2,}", "-", re.sub(r"[^\w .,()-]", "", f"How {job.runs[-1].name} scales"))[:128]
     entity, project = str(job.settings.entity), job.settings.project
-    columns = ["run:displayName", *(f"config:{name}.value" for name in _COLUMNS)]
+    columns = ["run:displayName", *(f"config:{name}.value" for name in ("method", "api", "split", "host"))]
     workspace = ws.Workspace(
         entity=entity, project=project, name=title, sections=[
             ws.Section(name, panels, is_open=True, layout_settings=ws.SectionLayoutSettings(

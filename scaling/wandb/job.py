@@ -30,8 +30,7 @@ class Line(NamedTuple):
 class Plot:
     """The data of a W&B line plot.
 
-    The values are logged as `metric`, and the bounds of their 95 % confidence intervals as `metric`_low and
-    `metric`_high.
+    The values are logged as `metric`, and the ends of their 95 % intervals as `metric`_low and `metric`_high.
     """
 
     kind: str  # strong, weak or size

@@ -1,9 +1,8 @@
 """Publish a results folder to W&B in a child process, and report the outcome.
 
 wandb can hang, print, and change signal handlers and the environment. The child process (remote.py) protects
-the study from these effects. It receives a pickled `PublishJob`, and sends events as lines of JSON. An event
-about a W&B run contains the digest of the run as `run`, and a `state`. Any event may contain the `reason` for
-a failure. Errors of wandb are printed and never stop a study.
+the study from these effects. It receives a pickled `PublishJob`, and sends events as lines of JSON: the
+digest of a W&B run as `run` with its `state`, or the `reason` for a failure. No error stops a study.
 """
 
 import base64
@@ -35,8 +34,7 @@ _ENVIRON = {
     "WANDB_DATA_DIR": "/proc/self/cwd/wandb/staging",  # the log of a run contains no path of the machine
     "WANDB_CACHE_DIR": "/proc/self/cwd/wandb/cache",
 }
-# Without WANDB_, the variables of a user that redirect wandb.
-_REDIRECTS = ("RUN_ID", "RUN_GROUP", "RESUME", "SERVICE", "DIR", "SWEEP_ID", "MODE", "DISABLED", "TAGS")
+_REDIRECTS = "RUN_ID", "RUN_GROUP", "RESUME", "SERVICE", "DIR", "SWEEP_ID", "MODE", "DISABLED", "TAGS"
 
 
 @dataclass(frozen=True)
@@ -44,8 +42,7 @@ class Outcome:
     """The outcome of a publication: the state of each W&B run, whether all succeeded, and lines to print."""
 
     mode: str
-    # From run digest to state: published, unchanged, kept, there before, differs, lost (no event).
-    states: Mapping[str, str]
+    states: Mapping[str, str]  # digest -> published, unchanged, kept, there before, differs, lost (no event)
     succeeded: bool
     lines: tuple[str, ...]
 
@@ -54,12 +51,11 @@ def publish(folder: Path, settings: TrackingSettings) -> Outcome:
     """Publish the results of a folder that are not on the W&B server yet, and return the outcome."""
     events: list[Event] = [{"mode": settings.mode}]
     try:
-        for event in _publish(folder, settings):
-            events.append(event)
+        events.extend(_publish(folder, settings))
     except Exception as error:
         events.append({"reason": reason_of(error)})
     states = {event["run"]: event["state"] for event in events if "run" in event}
-    reasons = list(dict.fromkeys(event["reason"] for event in events if "reason" in event))
+    reasons = list(dict.fromkeys(event["reason"] for event in events if event.get("reason")))
     fields = {name: value for event in events for name, value in event.items()}
     lines = tuple(f"W&B: {line}" for line in _format_outcome(folder, states, reasons, fields))
     return Outcome(fields["mode"], states, not reasons, lines)
@@ -85,7 +81,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     If the process crashes, or sends nothing for too long, the last event contains a `reason`. The process
     inherits `lock`, the file descriptor of the lock of the results folder.
     """
-    redirects = {f"WANDB_{name}" for name in _REDIRECTS}
+    redirects = {f"WANDB_{name}" for name in _REDIRECTS}  # variables of the user that redirect wandb
     environ = {name: value for name, value in os.environ.items() if name not in redirects} | _ENVIRON
     text = base64.b64encode(pickle.dumps(job)).decode()
     command = [sys.executable, "-P", "-m", "scaling.wandb.remote"]
@@ -93,13 +89,12 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
     limit = _START_SECONDS + _GRACE_SECONDS
     try:
         while (event := process.receive(limit)) is not None:
-            if event.get("event") != "exit":
-                yield event
-            elif event["status"]:
-                end = process.explain_exit(event["status"])
-                yield {"reason": f"the process of wandb {end.text}: {end.last_line}".rstrip(" :")}
             if event.get("event") == "exit":
+                if event["status"]:
+                    end = process.explain_exit(event["status"])
+                    yield {"reason": f"the process of wandb {end.text}: {end.last_line}".rstrip(" :")}
                 return
+            yield event
             limit = (1 + UPLOADS) * job.settings.timeout + _GRACE_SECONDS
         yield {"reason": f"wandb fell silent for {limit:g} s"}
     finally:
@@ -122,8 +117,8 @@ def _format_outcome(
     counts, again, copies = Counter(states.values()), f"`scaling publish {folder}`", folder / "wandb"
     arrived = counts["published"] + counts["unchanged"] > 0
     if arrived:
-        words = {"new": counts["published"], "as before": counts["unchanged"]}
-        words["superseded"] = fields.get("superseded", 0)
+        superseded = fields.get("superseded", 0)
+        words = {"new": counts["published"], "as before": counts["unchanged"], "superseded": superseded}
         runs = ", ".join(f"{count} {word}" for word, count in words.items() if count)
         yield f"published to {fields['page']}, read back and equal: runs {runs}"
     if counts["kept"]:

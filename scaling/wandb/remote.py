@@ -1,8 +1,8 @@
 """Upload W&B runs to the server and read them back to verify them, or write offline copies.
 
 publish.py starts a child process that runs this module in the results folder. wandb does not report every
-failure, so a run counts as published only after it was read back and compared. Each upload gets a new run ID
-to avoid duplicate rows. A digest in the config of a run identifies its content.
+failure, so a run counts as published only after it was read back. Each upload gets a new run ID to avoid
+duplicate rows. A digest in the config of a run identifies its content.
 """
 
 import base64
@@ -37,16 +37,13 @@ _MAX_ROWS = 10_000  # the server returns only part of a longer history
 def do_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
     """Publish the W&B runs of a job, and write offline copies of those that could not be uploaded.
 
-    Mode `auto` is online if wandb finds an API key for its server, and offline otherwise.
-
-    Args:
-        send_event: A function that sends its keyword arguments to the parent process.
+    Mode `auto` is online if wandb finds an API key. `send_event` sends its arguments to the parent process.
     """
     server, settings, states = wandb.setup().settings, job.settings, dict[str, str]()
 
     def report(run: TrackedRun, state: str, why: str = "") -> None:
         states[run.digest] = state
-        send_event(run=run.digest, state=state, **({"reason": f"{run.name}: {why}"} if why else {}))
+        send_event(run=run.digest, state=state, reason=why and f"{run.name}: {why}")
 
     try:
         if settings.mode != "offline":
@@ -113,9 +110,7 @@ def _publish_online(
         send_event(**_save_dashboard(job, current))
 
 
-def _publish_run(
-    api: wandb.Api, job: PublishJob, run: TrackedRun, listed: Iterable[Any]
-) -> tuple[str, str, str]:
+def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
     """Upload a run unless it is in the listing of the server, and read it back until it is correct.
 
     Return the state of the run, its ID on the server, and a description of what is wrong or ''.
@@ -149,10 +144,7 @@ def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
 
 
 def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> str:
-    """Log a run with wandb, and return its new ID.
-
-    In mode 'offline', write a copy to disk. Raise `OSError` if the copy is incomplete.
-    """
+    """Log a run with wandb, or write a copy to disk if `mode` is 'offline', and return its new ID."""
     settings = job.settings
     lean = wandb.Settings(
         init_timeout=settings.timeout, finish_timeout=UPLOADS * settings.timeout, finish_timeout_raises=True,
@@ -181,11 +173,11 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> str:
 
 
 def _is_complete(log: Path) -> bool:
-    """Return whether a wandb log file contains the end of its run, which it lacks if the disk was full."""
+    """Return whether a wandb log contains the end of its run, which it lacks if the disk was full."""
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    return '"type":"exit"' in next(iter(result.stdout.strip().splitlines()[-1:]), "")
+    return '"type":"exit"' in result.stdout.strip().rpartition("\n")[2]
 
 
 def _first_difference(run: TrackedRun, stored: Any) -> str:

@@ -115,8 +115,8 @@ def _method_run(
     rows: defaultdict[tuple[str, int], Fields] = defaultdict(dict)
     for plot in plots:
         for x, (value, low, high) in plot.lines.get(line, {}).items():
-            metrics = {plot.metric: value, f"{plot.metric}_low": low, f"{plot.metric}_high": high}
-            rows[plot.x, x] |= {plot.x: x} | metrics
+            ends = {f"{plot.metric}_low": low, f"{plot.metric}_high": high}
+            rows[plot.x, x] |= {plot.x: x, plot.metric: value} | ends
     config = {"method": line.method.name, "environment": line.environment}
     tags = (line.workload, line.method.mode, *sorted({record.case.api for record in records}))
     return _make_run([study, line], name, study, "method", records, tags, config, rows)
@@ -136,8 +136,8 @@ def _study_run(found: Findings, plots: Iterable[Plot]) -> TrackedRun:
         for base in plot.baselines:
             for devices in {x for line in plot.lines.values() for x in line if x >= base}:
                 ideal[devices] |= {"devices": devices, ideal_metric(base): devices / base}
-    name, config = found.name, {"environments": " ".join(found.environments)}
-    return _make_run(name, name, name, "study", found.records, (), config, ideal)
+    config = {"environments": " ".join(found.environments)}
+    return _make_run(found.name, found.name, found.name, "study", found.records, (), config, ideal)
 
 
 def _encode_fields(fields: Fields) -> Fields:
