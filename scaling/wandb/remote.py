@@ -111,10 +111,7 @@ def _publish_online(
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
-    """Upload a run unless it is in the listing of the server, and read it back until it is correct.
-
-    Return the state of the run, its ID on the server, and a description of what is wrong or ''.
-    """
+    """Upload a run unless the server has it, and return its state, its ID, and what is wrong with it or ''."""
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
             return "unchanged", stored.id, ""
