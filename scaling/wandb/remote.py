@@ -111,7 +111,7 @@ def _publish_online(
 
 
 def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
-    """Upload a run unless the server has it, and return its state, its ID, and what is wrong with it or ''."""
+    """Upload a run unless the server has it, and return its state, its ID, and what is wrong or ''."""
     for stored in listed:
         if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
             return "unchanged", stored.id, ""
