@@ -1,7 +1,6 @@
 """Implement `scaling publish`: upload the curves of a results folder to Weights & Biases."""
 
 import argparse
-import contextlib
 from pathlib import Path
 
 from rich.console import Console
@@ -9,7 +8,6 @@ from rich.console import Console
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core import store
-from scaling.report.figures import files
 from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 
@@ -23,8 +21,6 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 def publish_folder(folder: Path, settings: TrackingSettings, console: Console) -> bool:
     """Upload a results folder to Weights & Biases, print the outcome, and return whether it succeeded."""
-    with contextlib.suppress(OSError):  # pictures that cannot be written do not prevent the upload
-        files.draw_report_pictures(folder)
     published = publish(folder, settings)
     print_lines(console, published.lines)
     return published.succeeded

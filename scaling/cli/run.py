@@ -104,15 +104,11 @@ def _print_help(words: list[str], console: Console) -> None:
 
 def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
     """Run the cases of a study that have no result yet, write its report, and return the exit status."""
-    job, tracking, publish_live = read_study(config, name), None, None
+    job, tracking = read_study(config, name), None
     if config["tracking"].get("name") != "none":
-        from scaling.wandb.publish import LivePublisher
         from scaling.wandb.settings import TrackingSettings
 
         tracking = TrackingSettings.from_config(config["tracking"])
-        publish_live = LivePublisher(
-            job.folder, tracking, job.settings.replicates, lambda line: print_lines(console, [line])
-        )
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
     key = preflight.cache_key(job.cells)
@@ -136,9 +132,9 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
         if job.cluster.submits:
             from scaling.cli import submit
 
-            made, loaded, submitted = submit.submit_and_wait(job, answers, console, publish_live)
+            made, loaded, submitted = submit.submit_and_wait(job, answers, console)
         else:
-            made, loaded = _run_here(job, answers, folders, baseline, console, publish_live)
+            made, loaded = _run_here(job, answers, folders, baseline, console)
     if submitted:
         return OK
     from scaling.cli import report
@@ -229,7 +225,7 @@ def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
 
 def _run_here(
     job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], baseline: Any,
-    console: Console, between_groups: Any,
+    console: Console,
 ) -> tuple[Schedule, store.Loaded]:  # fmt: skip
     with store.locked(job.folder) as lock:
         made, loaded = plan_run(job, answers, folders, console)
@@ -245,9 +241,7 @@ def _run_here(
         names = {answer.case.key: label(answer.case) for answer in answers}
         recorded = len(made.skips) + len(made.failures)
         with progress.display(console, names, made.missing, recorded) as (listen, _):
-            supervise.run_schedule(
-                made, job.settings, job.folder, lock, listen, baseline, site, between_groups
-            )
+            supervise.run_schedule(made, job.settings, job.folder, lock, listen, baseline, site)
     return made, store.load(job.folder)
 
 

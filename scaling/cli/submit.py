@@ -6,7 +6,7 @@ This module is imported only if the cluster accepts submissions or the results f
 import dataclasses
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -24,21 +24,16 @@ def submit_and_wait(
     job: StudyRun,
     answers: Sequence[PreflightResult],
     console: Console,
-    between_groups: Callable[[], None] | None,
 ) -> tuple[schedule.Schedule, store.Loaded, bool]:
     """Submit the cases that have no result yet. If `job.wait` is set, wait and resubmit interrupted cases.
 
     An interrupted case failed for a reason that another attempt may avoid, such as preemption.
-
-    Args:
-        between_groups: A callback that is called while waiting for Slurm jobs, or None.
 
     Returns:
         The most recent schedule.
         The records of the results folder.
         Whether the results are incomplete because tasks are in the queue or were canceled.
     """
-    away = between_groups if job.cluster.name == SLURM else None  # a local task runs on this machine
     for again in range(job.cluster.attempts or 1):
         job = dataclasses.replace(job, retry=job.retry and not again)  # retry only in the first round
         with store.locked(job.folder):
@@ -46,7 +41,7 @@ def submit_and_wait(
             if again:  # the first round has recorded the failures in preflight
                 made = dataclasses.replace(made, failures=())
             submitted = _submit(job, made, loaded, console)
-        if not submitted or not job.wait or not wait.wait_until_done(job.folder, console, away):
+        if not submitted or not job.wait or not wait.wait_until_done(job.folder, console):
             return made, store.load(job.folder), submitted
         tasks = _find_task_states(job)
         last = [task for task in tasks if task.entry.folder == tasks[-1].entry.folder]

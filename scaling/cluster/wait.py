@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -42,11 +42,8 @@ def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
         time.sleep(max(pause, (now - polled_at) / _MAX_LOAD))
 
 
-def wait_until_done(results: Path, console: Console, after_poll: Callable[[], None] | None = None) -> bool:
-    """Show the progress until no task is pending or running, and return True. Return False after Ctrl-C.
-
-    `after_poll` is called each time the states of the tasks have been queried.
-    """
+def wait_until_done(results: Path, console: Console) -> bool:
+    """Show the progress until no task is pending or running, and return True. Return False after Ctrl-C."""
     last_line = ""
     try:
         with console.status("") as status:
@@ -56,8 +53,6 @@ def wait_until_done(results: Path, console: Console, after_poll: Callable[[], No
                 if line not in ("", last_line) and not console.is_terminal:
                     console.print(line, soft_wrap=True, highlight=False)
                 last_line = line
-                if after_poll:
-                    after_poll()
     except KeyboardInterrupt:
         folder = escape(str(results))
         commands = f"`scaling status {folder}` shows the jobs, `scaling cancel {folder}` ends them"

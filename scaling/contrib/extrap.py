@@ -8,6 +8,7 @@ separate files.
 
 import dataclasses
 import itertools
+import operator
 import re
 import textwrap
 from collections import Counter
@@ -15,14 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaling.analysis.cases import (
-    describe_call,
-    determine_each_other,
-    family_key,
-    family_name,
-    group_by,
-    method_of,
-)
+from scaling.analysis.cases import describe_call, family_key, family_name, group_by, method_of
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing
 from scaling.core.case import Case
@@ -40,7 +34,6 @@ class Experiment:
     """The content of an Extra-P file: run times of methods that were measured at the same parameter values.
 
     Attributes:
-        name: the name of the file without its suffix.
         title: the differentiated function and the environment (hardware and software).
         constants: the sizes that are equal in all timings, by name.
         parameters: the description of each parameter in the file, by name.
@@ -48,7 +41,6 @@ class Experiment:
         regions: a dict from the name of each method to its timings by coordinates.
     """
 
-    name: str
     title: str
     constants: Mapping[str, int]
     parameters: Mapping[str, str]
@@ -67,8 +59,8 @@ class _SizedTiming(NamedTuple):
         return tuple(self.sizes[name] for name in names)
 
 
-def find_experiments(findings: Findings) -> list[Experiment]:
-    """Return the contents of the Extra-P files for the timings of a results folder.
+def find_experiments(findings: Findings) -> dict[str, Experiment]:
+    """Return the contents of the Extra-P files for the timings of a results folder, by name without suffix.
 
     Timings in which several devices shared a CPU core are omitted.
     """
@@ -81,10 +73,7 @@ def find_experiments(findings: Findings) -> list[Experiment]:
     experiments = [experiment for group in families.values() for experiment in _split_into_experiments(group)]
     slugs = [re.sub(r"[^A-Za-z0-9]+", "-", experiment.title).strip("-").lower() for experiment in experiments]
     names = _make_unique([slug[:_MOST_NAME_CHARACTERS] for slug in slugs], "-")
-    return [
-        dataclasses.replace(experiment, name=name)
-        for name, experiment in zip(names, experiments, strict=True)
-    ]
+    return dict(zip(names, experiments, strict=True))
 
 
 def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
@@ -95,25 +84,22 @@ def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
     timing is for one device, or if the same case was also timed on another number of devices.
     """
     timings = [timing for timing in findings.timings if timing.honest and timing.case.kind == "case"]
-    device_counts = Counter(
-        (timing.environment, dataclasses.replace(timing.case, devices=1)) for timing in timings
-    )
-    for timing in timings:
+    on_one_device = [(t.environment, dataclasses.replace(t.case, devices=1)) for t in timings]
+    device_counts = Counter(on_one_device)
+    for timing, key in zip(timings, on_one_device, strict=True):
         case = timing.case
         is_weak = "weak" in findings.places_by_case.get((timing.environment, case), {})
         if is_weak:
             points = {"points for each device": case.points // case.devices}
             yield _SizedTiming(timing, "weak", _sizes_by_name(case, points))
-        has_other_devices = device_counts[timing.environment, dataclasses.replace(case, devices=1)] > 1
-        if not is_weak or case.devices == 1 or has_other_devices:
+        if not is_weak or case.devices == 1 or device_counts[key] > 1:
             yield _SizedTiming(timing, "strong", _sizes_by_name(case, {"points": case.points}))
 
 
 def _sizes_by_name(case: Case, points: Mapping[str, int]) -> dict[str, int]:
     """Return the device count, the point count and the sizes of a workload, under distinct names."""
-    reserved = ("devices", *points)
-    sizes = {f"sizes.{name}" if name in reserved else name: size for name, size in case.sizes.items()}
-    return {"devices": case.devices, **points, **sizes}
+    first = {"devices": case.devices, **points}
+    return first | {f"sizes.{name}" if name in first else name: n for name, n in case.sizes.items()}
 
 
 def _make_unique(names: Iterable[str], separator: str) -> list[str]:
@@ -131,77 +117,48 @@ def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experimen
     Methods with the same coordinates share a file. If more than four sizes vary, four of them are the
     parameters, and there is a file for each combination of values of the others.
     """
-    methods = group_by(group, lambda sized: _describe_method(sized.timing.case))
-    by_coordinates: dict[frozenset, dict[str, list[_SizedTiming]]] = {}
-    for name, timings in methods.items():
-        coordinates = frozenset(sized.coordinates(sized.sizes) for sized in timings)
-        by_coordinates.setdefault(coordinates, {})[name] = timings
-    for regions in by_coordinates.values():
-        timings = [sized for region in regions.values() for sized in region]
-        excess = _varying_names([sized.sizes for sized in timings])[_MOST_PARAMETERS:]
-        for values in dict.fromkeys(sized.coordinates(excess) for sized in timings):
-            selected = {
-                name: [sized for sized in region if sized.coordinates(excess) == values]
-                for name, region in regions.items()
-            }
-            if experiment := _make_experiment(selected):
-                yield experiment
+    methods = group_by(group, lambda sized: _describe_method(sized.timing.case)).values()
+    same = group_by(methods, lambda timings: frozenset(sized.coordinates(sized.sizes) for sized in timings))
+    for parts in same.values():
+        timings = [sized for part in parts for sized in part]
+        excess = [names[0] for names in _varying_names(timings)[_MOST_PARAMETERS:]]
+        for selected in group_by(timings, operator.methodcaller("coordinates", excess)).values():
+            if varying := _varying_names(selected):
+                yield _make_experiment(selected, varying)
 
 
-def _make_experiment(regions: Mapping[str, Sequence[_SizedTiming]]) -> Experiment | None:
-    """Return the content of one Extra-P file with an empty `name`, or None if no size varies."""
-    timings = [sized for region in regions.values() for sized in region]
-    rows = [sized.sizes for sized in timings]
-    names = _varying_names(rows)
-    if not names:
-        return None
-    constants = {name: value for name, value in rows[0].items() if all(row[name] == value for row in rows)}
-    descriptions = [_describe_parameter(name, rows, constants) for name in names]
+def _varying_names(timings: Sequence[_SizedTiming]) -> list[list[str]]:
+    """Return the names of the sizes that vary, with one list for those that determine each other.
+
+    The device count is first. The others are in decreasing order of their number of values.
+    """
+    found: dict[tuple[int, ...], list[str]] = {}  # sizes that determine each other change in the same timings
+    for name in timings[0].sizes:
+        values = [sized.sizes[name] for sized in timings]
+        found.setdefault(tuple(map(values.index, values)), []).append(name)
+    varying = [(-len(set(pattern)), names) for pattern, names in found.items() if any(pattern)]
+    return [names for _, names in sorted(varying, key=lambda each: (each[1][0] != "devices", each[0]))]
+
+
+def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence[str]]) -> Experiment:
+    first, names = timings[0], [name for name, *_ in varying]
+    descriptions = [name + (f" ({', '.join(rest)} with it)" if rest else "") for name, *rest in varying]
     parameters = _make_unique(map(_to_parameter_name, descriptions), "_")
-    ordered = sorted(regions)
-    region_names = _make_unique(map(_to_region_name, ordered), " ")
+    regions = group_by(timings, lambda sized: _describe_method(sized.timing.case))
+    region_names = _make_unique(map(_to_region_name, sorted(regions)), " ")
+    case, dependent = first.timing.case, {name for same in varying for name in same}
+    seed = f" seed={case.data_seed}" if case.data_seed else ""
+    weak = ", weak scaling" if first.kind == "weak" else ""
     return Experiment(
-        name="",
-        title=_title(timings[0]),
-        constants=constants,
+        title=f"{family_name(case)}{seed}{weak}, environment {first.timing.environment}",
+        constants={name: size for name, size in first.sizes.items() if name not in dependent},
         parameters=dict(zip(parameters, descriptions, strict=True)),
         coordinates=tuple(sorted({sized.coordinates(names) for sized in timings})),
         regions={
             name: {sized.coordinates(names): sized.timing for sized in regions[region]}
-            for name, region in zip(region_names, ordered, strict=True)
+            for name, region in zip(region_names, sorted(regions), strict=True)
         },
     )
-
-
-def _describe_parameter(name: str, rows: Sequence[Mapping[str, int]], constants: Mapping[str, int]) -> str:
-    """Return the name of a size, followed by the sizes that vary with it, as in "n (points with it)"."""
-    dependent = [
-        other
-        for other in rows[0]
-        if other not in (name, *constants) and determine_each_other(rows, name, other)
-    ]
-    return name + (f" ({', '.join(dependent)} with it)" if dependent else "")
-
-
-def _title(sized: _SizedTiming) -> str:
-    case = sized.timing.case
-    seed = f" seed={case.data_seed}" if case.data_seed else ""
-    weak = ", weak scaling" if sized.kind == "weak" else ""
-    return f"{family_name(case)}{seed}{weak}, environment {sized.timing.environment}"
-
-
-def _varying_names(rows: Sequence[Mapping[str, int]]) -> list[str]:
-    """Return the names of the quantities (device count, sizes) that vary independently among the cases.
-
-    The device count is first. The others are in decreasing order of their number of values.
-    """
-    names: list[str] = []
-    for name in rows[0]:
-        if len({row[name] for row in rows}) > 1 and not any(
-            determine_each_other(rows, other, name) for other in names
-        ):
-            names.append(name)
-    return sorted(names, key=lambda name: (name != "devices", -len({row[name] for row in rows})))
 
 
 def _describe_method(case: Case) -> str:
@@ -236,26 +193,19 @@ def format_experiment(experiment: Experiment) -> str:
         ordered = [timings[values] for values in experiment.coordinates]
         lines += ["", f"REGION {region}", "METRIC time"]
         lines += [f"DATA {' '.join(map(repr, timing.seconds))}" for timing in ordered]
-        if flops := _flops_per_device(ordered):
-            lines += ["METRIC flops", *(f"DATA {count!r}" for count in flops)]
+        flops = [timing.records[0].flops for timing in ordered]
+        if all(flops):
+            lines += ["METRIC flops", *(f"DATA {float(count or 0)!r}" for count in flops)]
     return "\n".join(lines) + "\n"
-
-
-def _flops_per_device(timings: Sequence[Timing]) -> list[float]:
-    counts = [timing.records[0].flops for timing in timings]
-    return [float(count) for count in counts if count] if all(counts) else []
 
 
 def _format_comments(experiment: Experiment) -> list[str]:
     option = "allow_negative_exponents=True"
     options = option if len(experiment.parameters) == 1 else f"'#spm=Default' '#spo={option}'"
     constants = ", ".join(f"{name}={value}" for name, value in experiment.constants.items())
-    counts = [len(set(column)) for column in zip(*experiment.coordinates, strict=True)]
-    few = ", ".join(
-        f"{name} has {count}"
-        for name, count in zip(experiment.parameters, counts, strict=True)
-        if count < _LEAST_VALUES
-    )
+    columns = zip(experiment.parameters, zip(*experiment.coordinates, strict=True), strict=True)
+    counts = {name: len(set(column)) for name, column in columns}
+    few = ", ".join(f"{name} has {count}" for name, count in counts.items() if count < _LEAST_VALUES)
     sentences = [
         f"{experiment.title}: seconds per call, all samples of all processes.",
         f"Parameters: {', '.join(experiment.parameters.values())}.",
@@ -263,8 +213,5 @@ def _format_comments(experiment: Experiment) -> list[str]:
         f"Extra-P needs {_LEAST_VALUES} values of a parameter to model it: {few}." if few else "",
     ]
     wrapped = [line for sentence in sentences for line in textwrap.wrap(_to_region_name(sentence), 118)]
-    return [
-        MARK,
-        *(f"# {line}" for line in wrapped),
-        f"# extrap --text --measure median FILE --options {options}",
-    ]
+    command = f"extrap --text --measure median FILE --options {options}"
+    return [MARK, *(f"# {line}" for line in (*wrapped, command))]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core.case import SECOND, Case
+from scaling.core.case import Case
 from scaling.core.memory import available_bytes
 from scaling.core.modes import TANGENT
 from scaling.peers import formulas
@@ -40,52 +40,46 @@ class Batch:
 
     @property
     def rows_per_sum(self) -> int:
-        """Return the number of consecutive Jacobian rows that are summed to one row.
-
-        This is the number of outputs of a point if the workload sums the Jacobian over outputs, otherwise 1.
-        """
+        """Return the number of consecutive rows of the Jacobian that are summed to one row, or 1."""
         return self.sizes.outputs if self.workload.reduce else 1
 
-    def points_per_seed(self, index: int) -> int:
-        """Return the number of points for which one seed of the input `x[index]` is repeated.
+    @property
+    def points_per_cotangent(self) -> int:
+        """Return the number of points for which one cotangent is repeated: all, or 1 if batch=whole."""
+        return 1 if self.case.batch == "whole" else self.case.points
 
-        A seed is repeated for all points if the input differs between points or if the target is a second
-        derivative. Otherwise, or if all outputs are summed to a scalar, the number is 1.
-        """
-        is_per_point = self.workload.names[index] in self.workload.points or self.case.target in SECOND
+    def points_per_tangent(self, index: int) -> int:
+        """Return the number of points for which one tangent of the input `x[index]` is repeated."""
+        is_per_point = self.workload.names[index] in self.workload.points
         return self.case.points if is_per_point and not self.sizes.summed else 1
 
     def columns(self, push: Callable[[int, np.ndarray], np.ndarray], size: float = 1.0) -> list[np.ndarray]:
         """Return the columns of the Jacobian: one array of shape (columns, points, outputs) for each input.
 
         If the workload reduces the Jacobian, the last axis is summed. `push(index, tangent)` returns the
-        column for a tangent of the input `x[index]`. The nonzero elements of a tangent have the value `size`.
+        column for a tangent of `x[index]`, whose nonzero elements are `size`.
         """
         parts = []
         for index, array in enumerate(self.x):
-            points = self.points_per_seed(index)
-            columns = (push(index, seed) for seed in unit_seeds(array, points, size))
-            reduced = (column.sum(axis=-1) if self.workload.reduce else column for column in columns)
-            parts.append(_stack_slices(array.size // points, reduced))
+            seeds = unit_seeds(array, self.points_per_tangent(index), size)
+            columns = (push(index, seed) for seed in seeds)
+            if self.workload.reduce:
+                columns = (column.sum(axis=-1) for column in columns)
+            parts.append(np.stack(list(columns)))
         return parts
 
     def rows(self, pull: Callable[[np.ndarray], tuple], like: np.ndarray) -> list[np.ndarray]:
         """Return the rows of the Jacobian: one array of shape (rows, *shape of the input) for each input.
 
-        If the workload reduces the Jacobian, every `rows_per_sum` consecutive rows are summed. `pull` returns
-        a tuple with one row per input for a cotangent. A cotangent has the shape and dtype of `like`.
+        `pull` returns a tuple with one row per input for a cotangent, which is an array like `like`.
         """
-        points = 1 if self.case.batch == "whole" else self.case.points
-        count = like.size // points // self.rows_per_sum
-        parts = [np.empty((count, *a.shape), a.dtype) for a in self.x]
-        for k, seed in enumerate(unit_seeds(like, points)):
-            index, is_added = divmod(k, self.rows_per_sum)
-            for part, row in zip(parts, pull(seed), strict=True):
-                if is_added:
-                    part[index] += row
-                else:
-                    part[index] = row
-        return parts
+        sums: list[list[np.ndarray]] = []
+        for k, seed in enumerate(unit_seeds(like, self.points_per_cotangent)):
+            if k % self.rows_per_sum == 0:
+                sums.append(list(pull(seed)))
+            else:
+                sums[-1] = [total + row for total, row in zip(sums[-1], pull(seed), strict=True)]
+        return [np.stack(rows) for rows in zip(*sums, strict=True)]
 
     def collect(self, parts: Iterable[Any]) -> np.ndarray:
         """Return the result of `columns` or `rows` as one array of shape (points, outputs, inputs)."""
@@ -122,15 +116,14 @@ def copied_inputs(case: Case, workload: Any) -> set[str]:
 
     Without the copies, a VJP would sum the gradients with respect to these inputs over the points.
     """
-    has_vjp = (case.ad_mode.order == 2 or case.ad_mode.uses_reverse) and case.batch == "vmap"
+    has_vjp = case.ad_mode.uses_reverse and case.batch == "vmap"
     return set(workload.names) & set(workload.shared) if has_vjp else set()
 
 
 def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.ndarray]:
     """Yield every unit tangent or cotangent of a point, multiplied by `size` and repeated for all points.
 
-    A seed has the shape and dtype of `like`. If `points` is greater than 1, the leading axis of `like` is the
-    axis of points. The same array is yielded each time and is overwritten in place.
+    A seed has the shape and dtype of `like`. The same array is yielded each time and overwritten in place.
     """
     seed = np.zeros(like.shape, like.dtype)
     flat = seed.reshape(points, -1)
@@ -140,36 +133,22 @@ def unit_seeds(like: np.ndarray, points: int, size: float = 1.0) -> Iterator[np.
         flat[:, column] = 0
 
 
-def _stack_slices(count: int, slices: Iterator[np.ndarray]) -> np.ndarray:
-    """Stack the `count` arrays of an iterator along a new leading axis.
-
-    Each array is copied to the result before the next is computed, to save memory.
-    """
-    stacked = np.empty(0)
-    for k, array in enumerate(slices):
-        if k == 0:
-            stacked = np.empty((count, *array.shape), array.dtype)
-        stacked[k] = array
-    return stacked
-
-
 def why_not_offered(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
     """Return the reason why a peer that uses formulas.py cannot run a case, or None if it can.
 
     `modes` contains the AD modes that the peer offers.
     """
-    text = f"{case.engine} implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     return first_reason(
-        (case.workload not in formulas.KNOWN, text),
+        formulas.check_workload(case),
         (case.dtype == "bfloat16", f"{case.engine} has no bfloat16"),
-    ) or why_unsupported(case, workload, sizes, modes)  # fmt: skip
+    ) or why_unsupported(case, workload, sizes, modes)
 
 
 def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str]) -> str | None:
     """Return the reason why a peer that offers the AD modes `modes` cannot run a case, or None if it can.
 
-    The mode, the target, the chunk and the memory are checked. The memory is estimated as twice the size of
-    the result, because the result is copied, plus eight times the size of the largest intermediate array.
+    The mode, the chunk and the memory are checked. The memory is estimated as twice the size of the result,
+    because the result is copied, plus eight times the size of the largest intermediate array.
     """
     result = sizes.inputs * (1 if sizes.summed or workload.reduce else sizes.outputs)
     largest = max(sizes.inputs, sizes.outputs * (case.sizes["d"] if case.variant == "squared" else 1))
@@ -177,8 +156,6 @@ def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str])
     available = available_bytes() or math.inf
     return first_reason(
         (case.mode not in modes, f"{case.engine} offers {', '.join(modes)}"),
-        (case.target in SECOND and case.ad_mode.order != 2,
-         f"{case.engine} offers no {case.mode} of target={case.target}"),
         (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
         (needed > available, f"needs about {needed / 1e9:.3g} GB, has {available / 1e9:.3g} GB"),
-    )  # fmt: skip
+    )

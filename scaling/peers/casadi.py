@@ -2,8 +2,8 @@
 
 The graph is built once. With `jit: false`, CasADi's virtual machine evaluates it. With `jit: true`, it is
 compiled as C code by `cc`. In both cases, CasADi divides the loop over the points among threads. With `batch:
-whole`, a single graph contains all points. `compile_seconds` is the time to build and compile the graph.
-CasADi computes in float64 only.
+whole`, a single graph contains all points. `compile_seconds` is the time to differentiate and compile the
+graph of the function. CasADi computes in float64 only.
 
 A sweep is one forward or reverse differentiation of the graph. A sweep yields one compressed column or row of
 the Jacobian. The modes `jacfwd` and `jacrev` select forward or reverse sweeps (`ad_weight`), and `passes` is
@@ -18,13 +18,12 @@ import math
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
-from scaling.core.case import SECOND, Case
-from scaling.core.modes import HESSIAN
+from scaling.core.case import Case
+from scaling.peers import formulas
 from scaling.peers.interface import Prepared, first_reason
 
 PACKAGES = ("casadi",)
@@ -32,20 +31,16 @@ THREADS = True
 JIT = (False, True)
 
 _WEIGHTS = {"jacfwd": 0, "jacrev": 1, "grad_of_sum": 1}  # ad_weight: 0 is forward, 1 is reverse
-_SECOND_WEIGHTS = {  # (inner ad_weight, outer ad_weight)
-    "fwd_over_rev": (1, 0), "rev_over_fwd": (0, 1), "rev_over_rev": (1, 1), "fwd_over_fwd": (0, 0),
-}  # fmt: skip
-_MODES = ("value", *_WEIGHTS, *HESSIAN)
+_MODES = ("value", *_WEIGHTS)
 _MOST_INSTRUCTIONS = 2_000_000  # maximum number of instructions of a graph
 _MOST_COMPILED = 40_000  # maximum if the graph is compiled. Compilation takes several seconds.
 _MOST_SWEPT = 400_000_000  # maximum number of instructions in all sweeps, which take about half a minute
 _MOST_COPIED = 2**27  # maximum number of elements if the shared inputs are copied for every point
-_GRID = np.arange(-10.0, 11.0)
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     return first_reason(
-        (case.workload not in _FUNCTIONS, f"casadi implements the workloads {', '.join(_FUNCTIONS)}"),
+        formulas.check_workload(case),
         (case.mode not in _MODES, f"casadi offers {', '.join(_MODES)}"),
         (case.dtype != "float64", "CasADi computes in float64"),
         (case.chunk is not None, "casadi computes all seeds at once; omit chunk"),
@@ -59,14 +54,15 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
     s = {"m": 1, "d": 1, "p": 1, "o": 1} | dict(case.sizes)
+    # The instructions of the function of one point.
     per_point = {
         "rbf": s["m"] * (5 + 3 * s["d"]),
         "linear": 2 * s["p"] * s["o"],
         "residual": 400,
         "poisson": 6,
-    }  # the instructions of the function
+    }
     value = per_point[case.workload] * (case.points if case.batch == "whole" else 1)
-    graph = value * (1 if case.ad_mode.is_value else 3) * (sizes.inputs if case.target == "hessian" else 1)
+    graph = value * (1 if case.ad_mode.is_value else 3)
     most = _MOST_COMPILED if case.jit else _MOST_INSTRUCTIONS
     copied = case.points * sum(math.prod(spec.shape) for spec in workload.shared.values())
     too_large = f"too large{' to compile' if case.jit else ''}; the limit is {most:,}"
@@ -79,14 +75,13 @@ def _why_too_large(case: Case, workload: Any, sizes: Any) -> str | None:
     )  # fmt: skip
 
 
-def prepare(
-    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
-) -> Prepared:
+def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
     """Build the graph of the derivative, and return a `Prepared` object whose `call` evaluates it."""
-    start = time.perf_counter()
     points = 1 if case.batch == "whole" else case.points
     per_thread = -(-points // threads)  # the last thread repeats the last point as padding
-    graph, passes = _build_graph(case, workload, sizes, arrays)
+    symbols, y = _trace(case, workload, sizes, arrays)
+    start = time.perf_counter()
+    graph, passes = _build_graph(case, workload, sizes, symbols, y)
     mapped = graph.map(per_thread) if per_thread > 1 else graph
     mapped = mapped.map(threads, "thread", threads) if threads > 1 else mapped
     seconds = time.perf_counter() - start
@@ -111,10 +106,9 @@ def prepare(
 
 
 def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: int) -> np.ndarray:
-    """Return an input as a float64 array with one row per point, padded to `count` rows.
+    """Return an input as a float64 array with one row per point, padded to `count` rows by the last point.
 
-    The padding repeats the last point. A shared input is repeated in every row. With `batch: whole`, the
-    array has a single row with all points.
+    A shared input is repeated in every row. With `batch: whole`, the array has a single row with all points.
     """
     flat = np.ascontiguousarray(array, np.float64)
     if case.batch == "whole":
@@ -125,24 +119,33 @@ def _pad_rows(case: Case, workload: Any, name: str, array: np.ndarray, count: in
     return np.concatenate([flat, np.repeat(flat[-1:], count - len(flat), axis=0)])
 
 
-def _build_graph(
-    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray]
-) -> tuple[Any, int | None]:
-    """Return a CasADi function that computes the derivative of a point, or of all points for `batch: whole`.
+def _trace(
+    case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
+) -> tuple[dict[str, Any], Any]:
+    """Return the symbols of the inputs, by name, and the outputs of one point, or of all if `batch: whole`.
 
-    CasADi stores matrices in column-major order. Every matrix is therefore the transpose of the NumPy array.
-
-    Returns:
-        (function, number of sweeps). The number is None for a function value or a second derivative.
+    The symbols and the outputs are column vectors. Their elements are in the row-major order of the arrays.
     """
     import casadi as ca
 
-    symbols = {}
+    symbols, inputs = {}, {}
     for name, array in arrays.items():
-        is_per_point = name in workload.points and case.batch != "whole"
-        symbols[name] = ca.SX.sym(name, *(array.shape[1:] if is_per_point else array.shape)[::-1])
-    y = ca.vec(_FUNCTIONS[case.workload](ca, case, **symbols))
-    x = ca.vertcat(*[ca.vec(symbols[name]) for name in workload.names])
+        is_one_point = name in workload.points and case.batch != "whole"
+        shape = (1, *array.shape[1:]) if is_one_point else array.shape
+        symbols[name] = ca.SX.sym(name, math.prod(shape))
+        element = np.frompyfunc(symbols[name].__getitem__, 1, 1)
+        inputs[name] = element(np.arange(math.prod(shape)).reshape(shape))  # an array of scalar symbols
+    y = formulas.function(case, np)(**inputs)
+    return symbols, ca.vertcat(*([np.sum(y)] if sizes.summed else y.ravel()))
+
+
+def _build_graph(
+    case: Case, workload: Any, sizes: Any, symbols: dict[str, Any], y: Any
+) -> tuple[Any, int | None]:
+    """Return a CasADi function that computes the derivative of the outputs y, and the number of sweeps."""
+    import casadi as ca
+
+    x = ca.vertcat(*[symbols[name] for name in workload.names])
     result, passes = (y, None) if case.ad_mode.is_value else _derivative(ca, case, workload, sizes, y, x)
     inputs, outputs = list(symbols.values()), [ca.densify(result)]
     if not case.jit:
@@ -155,67 +158,15 @@ def _build_graph(
         return ca.Function("point", inputs, outputs, jit), passes
 
 
-def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int | None]:
+def _derivative(ca: Any, case: Case, workload: Any, sizes: Any, y: Any, x: Any) -> tuple[Any, int]:
     """Return the derivative of y with respect to x as a CasADi matrix, and the number of sweeps.
 
-    The matrix has the shape (inputs, outputs), which is (outputs, inputs) in row-major memory. For a second
-    derivative, the number of sweeps is None.
+    The matrix has the shape (inputs, outputs), which is (outputs, inputs) in row-major memory.
     """
-    if case.target in SECOND:
-        inner, outer = _SECOND_WEIGHTS[case.mode]
-        gradient = ca.vec(_jacobian(ca, y, x, inner)[0])
-        if case.target == "hvp":
-            return ca.jtimes(gradient, x, x, bool(outer)), None  # the Hessian is symmetric
-        return _jacobian(ca, gradient, x, outer)[0].T, None
-    if case.ad_mode.single_seed:
-        jacobian, passes = _jacobian(ca, ca.sum1(y), x, _WEIGHTS[case.mode])
-        return jacobian.T, passes
-    jacobian, passes = _jacobian(ca, y, x, _WEIGHTS[case.mode])
-    if workload.reduce:
-        jacobian = ca.vertcat(*[ca.sum1(block) for block in ca.vertsplit(jacobian, sizes.outputs)])
-    return jacobian.T, passes
-
-
-def _jacobian(ca: Any, y: Any, x: Any, weight: int) -> tuple[Any, int]:
-    """Return the Jacobian dy/dx and the number of sweeps.
-
-    The sweeps are in forward mode if `weight` is 0, and in reverse mode if `weight` is 1.
-    """
+    weight, y = _WEIGHTS[case.mode], ca.sum1(y) if case.ad_mode.single_seed else y
     jacobian = ca.jacobian(y, x, {"helper_options": {"ad_weight": weight, "ad_weight_sp": weight}})
     pattern = jacobian.sparsity()
     colors = pattern.T.uni_coloring(pattern) if weight else pattern.uni_coloring(pattern.T)
-    return jacobian, colors.size2()
-
-
-def _rbf(ca: Any, case: Case, x: Any, support: Any) -> Any:
-    """Return the kernel values of shape (m, 1), for a point x of shape (d, 1) and centers of shape (d, m)."""
-    if case.variant == "squared" and case.formulation == "product":
-        return ca.exp(ca.mtimes(support.T, x) - 0.5 * (ca.sum1(x**2) + ca.sum1(support**2).T))
-    if case.variant == "squared":
-        return ca.exp(-0.5 * ca.sum1((ca.repmat(x, 1, support.size2()) - support) ** 2)).T
-    return ca.exp(-0.5 * (-2 * x * support + (x + support))).T
-
-
-def _linear(ca: Any, case: Case, X: Any, W: Any) -> Any:
-    """Return the product W X of shape (o, points), for X of shape (p, points) and W of shape (o, p)."""
-    return ca.mtimes(W, X)
-
-
-def _residual(ca: Any, case: Case, d: Any, m: Any) -> Any:
-    """Return d - a f, where f = exp(-1.5 (x - m)^2) on a grid x, and a is the least-squares amplitude.
-
-    For `variant: scalar`, return the sum of the squares of d - a f.
-    """
-    f = ca.exp(-1.5 * (ca.SX(_GRID) - m) ** 2)
-    rs = d - ca.sum1(d * f) / ca.sum1(f * f) * f
-    return ca.sum1(rs**2) if case.variant == "scalar" else rs
-
-
-def _poisson(ca: Any, case: Case, c: Any, lam: Any) -> Any:
-    """Return sum(c log(lam) - lam): the Poisson log-likelihood without the terms independent of lam."""
-    return ca.sum1(c * ca.log(lam) - lam)
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "rbf": _rbf, "linear": _linear, "residual": _residual, "poisson": _poisson,
-}  # fmt: skip
+    if workload.reduce and not case.ad_mode.single_seed:
+        jacobian = ca.vertcat(*[ca.sum1(block) for block in ca.vertsplit(jacobian, sizes.outputs)])
+    return jacobian.T, colors.size2()

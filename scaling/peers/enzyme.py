@@ -25,7 +25,18 @@ _UNROLLED_ROWS = 8  # rows per loop iteration, so that the compiler sums them wi
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
+    if not case.ad_mode.is_value and _has_sort(case, workload):
+        return "Enzyme crashes when it differentiates a sort"  # enzyme_ad 0.0.16
     return _seeds.why_unsupported(case, workload, sizes, MODES)
+
+
+def _has_sort(case: Case, workload: Any) -> bool:
+    import jax
+
+    from scaling.core.shape import point_structs
+
+    structs = point_structs(case, workload)
+    return " sort[" in str(jax.make_jaxpr(lambda inputs: workload.function(**inputs))(structs))
 
 
 def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
@@ -40,50 +51,44 @@ def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray]
         batch = _seeds.Batch(case, workload, sizes, function, x)
         differentiate = _columns if case.mode == "jacfwd" else _rows
 
-        def derivative(x: tuple, constants: tuple) -> Any:
-            f = lambda *z: function(*z, *constants)  # noqa: E731
+        def derivative(x: tuple, constants: dict) -> Any:
+            f = lambda *z: function(z, constants)  # noqa: E731
             return f(*x) if case.ad_mode.is_value else differentiate(batch, f, x)
 
         start = time.perf_counter()
         compiled = jax.jit(derivative).lower(x, constants).compile()
         seconds = time.perf_counter() - start
 
-    def call() -> Any:
-        return jax.block_until_ready(compiled(x, constants))
-
     def collect(result: Any) -> np.ndarray:
         return np.asarray(result) if case.ad_mode.is_value else batch.collect(map(np.asarray, result))
 
+    call = lambda: jax.block_until_ready(compiled(x, constants))  # noqa: E731
     return Prepared(call, collect, seconds, sizes.passes or None)
 
 
-def _batch_function(
-    case: Case, workload: Any, arrays: dict[str, np.ndarray]
-) -> tuple[Callable, tuple, tuple]:
-    """Return (function of the whole batch, differentiated inputs, other inputs).
+def _batch_function(case: Case, workload: Any, arrays: dict[str, np.ndarray]) -> tuple[Callable, tuple, dict]:
+    """Return (function of the whole batch, differentiated inputs, other inputs by name).
 
-    The positional arguments of the function are the differentiated inputs followed by the other inputs.
+    The arguments of the function are the differentiated and the other inputs.
     """
     import jax
     import jax.numpy as jnp
     from enzyme_ad.jax import enzyme_jax_ir
 
-    order = [*workload.names, *(name for name in arrays if name not in workload.names)]
     inputs = {name: jnp.asarray(array) for name, array in arrays.items()}
     copied = _seeds.copied_inputs(case, workload)
     for name in copied:
         inputs[name] = jnp.broadcast_to(inputs[name], (case.points, *inputs[name].shape))
-    is_whole = case.batch == "whole"
-    by_name = workload.whole if is_whole else workload.function
-    function = lambda *z: by_name(**dict(zip(order, z, strict=True)))  # noqa: E731
-    if not is_whole:
-        axes = [0 if name in workload.points or name in copied else None for name in order]
-        function = jax.vmap(function, axes)
-    arguments = [inputs[name] for name in order]
-    x, constants = tuple(arguments[: len(workload.names)]), tuple(arguments[len(workload.names) :])
-    if not case.ad_mode.is_value and " sort[" in str(jax.make_jaxpr(function)(*x, *constants)):
-        raise NotImplementedError("Enzyme crashes when it differentiates a sort")  # enzyme_ad 0.0.16
-    return enzyme_jax_ir()(function), x, constants
+
+    def function(x: tuple, constants: dict) -> Any:
+        named = constants | dict(zip(workload.names, x, strict=True))
+        if case.batch == "whole":
+            return workload.whole(**named)
+        axes = {name: 0 if name in {*workload.points, *copied} else None for name in named}
+        return jax.vmap(lambda one_point: workload.function(**one_point), (axes,))(named)
+
+    x = tuple(inputs.pop(name) for name in workload.names)
+    return enzyme_jax_ir()(function), x, inputs
 
 
 def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
@@ -93,13 +98,13 @@ def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
     def column(index: int, k: Any) -> Any:
         by_input = lambda a: f(*x[:index], a, *x[index + 1 :])  # noqa: E731
-        seed = _unit_seed(x[index], batch.points_per_seed(index), k)
+        seed = _unit_seed(x[index], batch.points_per_tangent(index), k)
         tangent = jax.jvp(by_input, (x[index],), (seed,))[1]
         return tangent.reshape(batch.case.points, -1).sum(axis=1) if batch.workload.reduce else tangent
 
+    counts = [a.size // batch.points_per_tangent(index) for index, a in enumerate(x)]
     return [
-        jax.lax.map(functools.partial(column, index), jnp.arange(a.size // batch.points_per_seed(index)))
-        for index, a in enumerate(x)
+        jax.lax.map(functools.partial(column, index), jnp.arange(count)) for index, count in enumerate(counts)
     ]
 
 
@@ -111,17 +116,15 @@ def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
     y, vjp = jax.vjp(f, *x)
     if batch.case.ad_mode.single_seed:
         return [row[None] for row in vjp(jnp.ones_like(y))]
-    points, per_sum = 1 if batch.case.batch == "whole" else batch.case.points, batch.rows_per_sum
-
-    def row(k: Any) -> tuple:
-        return vjp(_unit_seed(y, points, k))
+    points, per_sum = batch.points_per_cotangent, batch.rows_per_sum
 
     def sum_of_rows(group: Any) -> tuple:
         zeros = tuple(jnp.zeros_like(a) for a in x)
-        add = lambda k, sums: tuple(map(operator.add, sums, row(group * per_sum + k)))  # noqa: E731
+        row = lambda k: vjp(_unit_seed(y, points, group * per_sum + k))  # noqa: E731
+        add = lambda k, sums: tuple(map(operator.add, sums, row(k)))  # noqa: E731
         return jax.lax.fori_loop(0, per_sum, add, zeros, unroll=min(per_sum, _UNROLLED_ROWS))
 
-    return jax.lax.map(row if per_sum == 1 else sum_of_rows, jnp.arange(y.size // points // per_sum))
+    return jax.lax.map(sum_of_rows, jnp.arange(y.size // points // per_sum))
 
 
 def _unit_seed(like: Any, points: int, k: Any) -> Any:

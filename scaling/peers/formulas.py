@@ -14,6 +14,12 @@ from scaling.core.case import Case
 KNOWN = ("rbf", "linear", "residual", "poisson")
 
 
+def check_workload(case: Case) -> tuple[bool, str]:
+    """Return whether the workload of a case has no function here, and the text that says so."""
+    text = f"{case.engine} implements the functions {', '.join(KNOWN)}, not those in JAX"
+    return case.workload not in KNOWN, text
+
+
 def function(case: Case, np: Any, log_gamma: Callable | None = None) -> Callable[..., Any]:
     """Return the function to differentiate in a case. Its keyword arguments are the inputs of the workload.
 
@@ -59,7 +65,7 @@ def _rbf_squared_product(np, x, support):
 
 def _linear(np, X, W):
     """Return X @ W of shape (..., o), for X of shape (..., p) and W of shape (p, o) or (..., p, o)."""
-    return X @ W if len(W.shape) == 2 else np.einsum("...p,...po->...o", X, W)
+    return X @ W if len(W.shape) == 2 else (X[..., None, :] @ W)[..., 0, :]
 
 
 def _dot_as_sum(np, a, b):

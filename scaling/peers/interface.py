@@ -14,7 +14,7 @@ and may define these constants and functions:
     JIT           the supported values of `jit`; any other value is replaced by the first of them
     SYSTEMS       the names of the AD systems, if the peer has several: `engine: julia/ForwardDiff`
     FORMULATIONS  {workload: formulations that only this peer offers}
-    versions() -> {name: version or None}     replaces PACKAGES; versions(system) if the systems differ
+    versions(system) -> {name: version or None}     replaces PACKAGES; system is "" without SYSTEMS
 
 The module must import only NumPy and the standard library at its top level, and other packages in `prepare`.
 """
@@ -23,9 +23,7 @@ import functools
 import hashlib
 import importlib
 import importlib.metadata
-import inspect
 import math
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,8 +35,8 @@ import numpy as np
 from scaling.core.case import AUTO, JAX, LAPLACIAN, Case, Refusal, unknown_name
 from scaling.core.timing import Samples, Sampling
 
+_BUILT_IN = ("autograd", "casadi", "enzyme", "julia", "numpy", "torch")  # the modules of this folder
 _INSTALL = "pip install 'ad-scaling[peers]'"
-_NOT_PEERS = {"formulas", "interface"}  # modules of this folder that are not peers
 
 
 @dataclass(frozen=True)
@@ -63,12 +61,6 @@ class Prepared:
     sample: Callable[[Sampling], Samples] | None = None
 
 
-def built_in() -> list[str]:
-    """Return the names of the peers in this package, such as "torch", in alphabetical order."""
-    modules = {module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)])}
-    return sorted(name for name in modules - _NOT_PEERS if name[0] != "_")
-
-
 def module(engine: str) -> ModuleType:
     """Import the module of a peer and return it.
 
@@ -76,7 +68,7 @@ def module(engine: str) -> ModuleType:
     module cannot be imported or does not define a peer.
     """
     name, _, system = engine.partition("/")
-    path = f"scaling.peers.{name}" if name in built_in() else name
+    path = f"scaling.peers.{name}" if name in _BUILT_IN else name
     try:
         peer = importlib.import_module(path)
     except Exception as error:
@@ -97,9 +89,9 @@ def module(engine: str) -> ModuleType:
 
 def engines() -> list[str]:
     """Return all values of `engine` for the peers in this package, such as "torch" or "julia/ForwardDiff"."""
-    modules = {name: importlib.import_module(f"scaling.peers.{name}") for name in built_in()}
-    systems = {name: getattr(peer, "SYSTEMS", ()) for name, peer in modules.items()}
-    return [f"{name}/{system}" if system else name for name in systems for system in systems[name] or ("",)]
+    modules = {name: importlib.import_module(f"scaling.peers.{name}") for name in _BUILT_IN}
+    systems = {name: getattr(peer, "SYSTEMS", ("",)) for name, peer in modules.items()}
+    return [f"{name}/{system}" if system else name for name in systems for system in systems[name]]
 
 
 @functools.cache
@@ -113,10 +105,10 @@ def versions(engine: str) -> dict[str, str | None]:
         return {}
     peer, (name, _, system) = module(engine), engine.partition("/")
     if callable(getattr(peer, "versions", None)):
-        by_package = peer.versions(*[system][: len(inspect.signature(peer.versions).parameters)])
+        by_package = peer.versions(system)
     else:
         by_package = {package: _version(package) for package in getattr(peer, "PACKAGES", ())}
-    if name not in built_in():
+    if name not in _BUILT_IN:
         source = Path(str(peer.__file__)).read_bytes()
         by_package = {**by_package, peer.__name__: hashlib.sha256(source).hexdigest()[:16]}
     return by_package
@@ -130,10 +122,7 @@ def _version(distribution: str) -> str | None:
 
 
 def missing(engine: str) -> str | None:
-    """Return an error message if packages of an engine are not installed, or None if all are installed.
-
-    An example is "torch is not installed; pip install 'ad-scaling[peers]'".
-    """
+    """Return an error message if packages of an engine are not installed, or None if all are installed."""
     names = [name for name, version in versions(engine).items() if version is None]
     if not names:
         return None
@@ -184,10 +173,7 @@ def why_not_offered(case: Case, workload: Any, sizes: Any) -> tuple[str, str] | 
 
 
 def collected(case: Case, result: np.ndarray, expected: tuple[int, int, int]) -> np.ndarray:
-    """Return the result of a peer, reshaped to the shape `expected` = (points, outputs, inputs).
-
-    Raise `Refusal` if the result has a different number of elements.
-    """
+    """Return the result of a peer in the shape `expected`, or raise `Refusal` if its size differs."""
     if np.size(result) != math.prod(expected):
         returned = f"{case.engine} returns {case.mode} of {case.workload} as {np.shape(result)}"
         raise Refusal(f"{returned}, where {expected} is expected")

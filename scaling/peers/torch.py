@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core.case import SECOND, Case
+from scaling.core.case import Case
 from scaling.core.memory import available_bytes
-from scaling.core.modes import COTANGENT, HESSIAN
+from scaling.core.modes import COTANGENT
 from scaling.peers import formulas
 from scaling.peers.interface import Prepared, first_reason
 
@@ -31,61 +31,45 @@ PACKAGES = ("torch",)
 THREADS = True
 JIT = (False, True)
 
-_MODES = ("value", "jacfwd", "jacrev", "grad_of_sum", *HESSIAN)
+_MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
 _BYTES = {"float32": 4, "float64": 8, "bfloat16": 2}
 _LIVE_ARRAYS = {"rbf": 2, "linear": 2, "residual": 6, "poisson": 4}  # measured number of arrays per seed
-_LIVE_ARRAYS_OF_HESSIAN = 36
 
 Arrays = tuple[Any, ...]
-LinearMap = Callable[[Arrays], Arrays]
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
-    functions = f"torch implements the functions {', '.join(formulas.KNOWN)}, not those in JAX"
     has_compiler = any(shutil.which(name) for name in ("g++", "c++", "clang++"))
     has_headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
-    if reason := first_reason(
-        (case.workload not in formulas.KNOWN, functions),
+    needed, available = _needed_bytes(case, workload, sizes), available_bytes() or math.inf
+    memory = f"needs about {needed / 1e9:.3g} GB, has {available / 1e9:.3g} GB"
+    return first_reason(
+        formulas.check_workload(case),
         (case.mode not in _MODES, f"torch offers {', '.join(_MODES)}"),
-        (case.target in SECOND and case.workload not in ("residual", "poisson"),
-         "torch offers the Hessians of residual (variant scalar) and poisson only"),
-        (case.jit and case.ad_mode.pass_per_output,
-         "torch.compile crashes on nested torch.func.jvp; use jit=false"),
         (case.jit and not has_compiler,
          "torch.compile needs a C++ compiler, g++, c++ or clang++, on the PATH; jit=false needs none"),
         (case.jit and not has_headers,
          "torch.compile needs Python's headers (Debian: python3-dev); jit=false needs none"),
-    ):  # fmt: skip
-        return reason
-    needed, available = _needed_bytes(case, workload, sizes), available_bytes() or math.inf
-    text = f"needs about {needed / 1e9:.3g} GB, has {available / 1e9:.3g} GB; a smaller chunk may need less"
-    return text if needed > available else None
+        (needed > available, f"{memory}; a smaller chunk may need less"),
+    )  # fmt: skip
 
 
 def _needed_bytes(case: Case, workload: Any, sizes: Any) -> int:
-    """Return the estimated memory of a case in bytes, for eager execution.
-
-    The estimate includes the autograd graph, the seeds, the intermediate results and the derivative.
-    `torch.compile` usually needs less.
-    """
-    size = {name: math.prod(spec.shape) for name, spec in {**workload.points, **workload.shared}.items()}
-    inputs, mode = sum(size[name] for name in workload.names), case.ad_mode
+    """Return the memory for the graph, seeds and derivative in bytes. A compiled case usually needs less."""
+    size = {name: math.prod(spec.shape) for name, spec in workload.inputs.items()}
     support = size.get("support", 0) if case.formulation == "rowwise" else 0
     width = max(sizes.values, size.get("d", 0), support)  # elements of the largest intermediate of a point
-    if mode.seed == COTANGENT or mode.order == 2:
+    if case.ad_mode.seed == COTANGENT:
+        inputs = sum(size[name] for name in workload.names)
         slice_size = inputs * (1 if case.batch == "whole" and not sizes.summed else case.points)
     else:
         slice_size = case.points * (1 if workload.reduce else sizes.values)
-    seeds_at_once = min(case.chunk or sizes.seeds, sizes.seeds) * (sizes.passes // max(sizes.seeds, 1))
-    is_nested = mode.order == 2 and not mode.pass_per_output
-    live_arrays = _LIVE_ARRAYS_OF_HESSIAN if is_nested else _LIVE_ARRAYS[case.workload]
-    graph = (8 + live_arrays * seeds_at_once) * case.points * width
+    seeds_at_once = min(case.chunk or sizes.seeds, sizes.seeds)
+    graph = (8 + _LIVE_ARRAYS.get(case.workload, 0) * seeds_at_once) * case.points * width
     return _BYTES[case.dtype] * (graph + sizes.seeds**2 + sizes.seeds * slice_size)
 
 
-def prepare(
-    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
-) -> Prepared:
+def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
     """Return a `Prepared` object that computes the derivative. If `jit` is true, compile the derivative."""
     import torch
 
@@ -117,22 +101,18 @@ def _to_tensor(torch: Any, array: np.ndarray) -> Any:
 
 
 def _prepare_input(case: Case, workload: Any, name: str, tensor: Any) -> Any:
-    """Return the tensor of an input with respect to which the function is differentiated.
+    """Return a differentiated input.
 
     In reverse mode with `batch: vmap`, a shared input is expanded along a new axis of points, so that its
     gradient is not summed over points.
     """
     if name in workload.shared and case.batch == "vmap" and case.ad_mode.seed == COTANGENT:
         tensor = tensor.expand(case.points, *tensor.shape)
-    uses_autograd = not case.jit and (case.ad_mode.seed == COTANGENT or case.mode == "rev_over_rev")
-    return tensor.detach().requires_grad_(uses_autograd)
+    return tensor.detach().requires_grad_(case.ad_mode.seed == COTANGENT and not case.jit)
 
 
 def _compile(torch: Any, derivative: Callable[..., Arrays], x: Arrays) -> tuple[Callable[..., Arrays], float]:
-    """Return the compiled derivative, and the time of its first call in seconds.
-
-    The first call includes the compilation, which uses a single process and no caches.
-    """
+    """Return the compiled derivative, and the time of its first call in seconds, which compiles it."""
     inductor: Any = importlib.import_module("torch._inductor.config")
     compiler: Any = importlib.import_module("torch.compiler.config")
     inductor.compile_threads = 1
@@ -164,45 +144,28 @@ def _make_derivative(
         cotangents = ones if case.ad_mode.single_seed else _unit_seeds(torch, (y,), [is_common])
         return lambda *x: _rows(torch, case, workload, f, x, cotangents)
     tangents = _unit_seeds(torch, x, [is_common and name in workload.points for name in workload.names])
-    if case.ad_mode.order == 1:
-        return lambda *x: _columns(torch, case, workload, f, x, tangents)
-    if case.target == "hvp":
-        return lambda *x: _make_hvp(torch, case, f, x, tangents)(x)
-    return lambda *x: _map_seeds(torch, case, _make_hvp(torch, case, f, x, tangents), tangents)
+    return lambda *x: _columns(torch, case, workload, f, x, tangents)
 
 
 def _make_function(
     torch: Any, case: Case, workload: Any, sizes: Any, tensors: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Return the function that maps the differentiated inputs of a batch to the outputs.
-
-    If `sizes.summed` is true, the function returns the sum of all outputs.
-    """
+    """Return the function that maps the differentiated inputs of a batch to the outputs or their sum."""
     dtype = getattr(torch, case.dtype)
     log_gamma = lambda k: torch.special.gammaln(k.to(dtype))  # noqa: E731 gammaln of integers is float32
     formula = formulas.function(case, torch, log_gamma if case.ad_mode.is_value else None)
-    by_name = _linear if case.workload == "linear" else formula
 
     def function(*x: Any) -> Any:
-        y = by_name(**{**tensors, **dict(zip(workload.names, x, strict=True))})
+        y = formula(**{**tensors, **dict(zip(workload.names, x, strict=True))})
         return y.sum() if sizes.summed else y
 
     return function
 
 
-def _linear(X: Any, W: Any) -> Any:
-    """Return X @ W of shape (points, o), for X of shape (points, p) and W of shape (p, o) or (points, p, o).
-
-    With a shared W, a single matrix product is faster than a product for each point.
-    """
-    return X @ W if W.dim() == 2 else (X[:, None, :] @ W)[:, 0, :]
-
-
 def _unit_seeds(torch: Any, like: Arrays, is_common: list[bool]) -> Arrays:
-    """Return the unit tangents or cotangents of several tensors, as a tuple with one tensor for each.
+    """Return the unit tangents or cotangents of several tensors, each of shape (seeds, *shape of the tensor).
 
-    A returned tensor has the shape (seeds, *shape of the tensor). `is_common` specifies for each tensor
-    whether a seed is the same for all points.
+    `is_common` specifies for each tensor whether a seed is the same for all points.
     """
     shapes = [(1, *a.shape[1:]) if common else a.shape for a, common in zip(like, is_common, strict=True)]
     sizes = [math.prod(shape) for shape in shapes]
@@ -211,11 +174,8 @@ def _unit_seeds(torch: Any, like: Arrays, is_common: list[bool]) -> Arrays:
     return tuple(seed.expand(len(seed), *a.shape) for seed, a in zip(seeds, like, strict=True))
 
 
-def _map_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) -> Arrays:
-    """Return the results of a linear map for all seeds, stacked along a leading axis of seeds.
-
-    If there is a single seed, the results do not have this axis.
-    """
+def _map_seeds(torch: Any, case: Case, linear_map: Callable[[Arrays], Arrays], seeds: Arrays) -> Arrays:
+    """Return the results of a linear map for all seeds, with a leading axis of seeds if there are several."""
     if len(seeds[0]) == 1:
         return linear_map(tuple(seed[0].contiguous() for seed in seeds))
     return torch.func.vmap(linear_map, chunk_size=case.chunk)(seeds)
@@ -224,16 +184,13 @@ def _map_seeds(torch: Any, case: Case, linear_map: LinearMap, seeds: Arrays) -> 
 def _columns(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, tangents: Arrays
 ) -> Arrays:
-    """Return the columns of the Jacobian, computed by one JVP per seed.
-
-    For a single seed without `jit`, dual tensors are used. They take 0.7 times as long as torch.func.
-    """
+    """Return the columns of the Jacobian, computed by one JVP per seed."""
     from torch.autograd import forward_ad
 
     def jvp(v: Arrays) -> Any:
         if case.jit or len(tangents[0]) > 1:
             return torch.func.jvp(f, x, v)[1]
-        with forward_ad.dual_level():
+        with forward_ad.dual_level():  # takes 0.7 times as long as torch.func
             return forward_ad.unpack_dual(f(*map(forward_ad.make_dual, x, v))).tangent
 
     return _map_seeds(torch, case, lambda v: (jvp(v).sum(-1) if workload.reduce else jvp(v),), tangents)
@@ -242,48 +199,15 @@ def _columns(
 def _rows(
     torch: Any, case: Case, workload: Any, f: Callable[..., Any], x: Arrays, cotangents: Arrays
 ) -> Arrays:
-    """Return the rows of the Jacobian, computed by a single forward pass and one VJP per seed.
-
-    If the workload reduces the Jacobian, the rows are summed over the outputs of each point.
-    """
-    rows = _map_seeds(torch, case, _pullback(torch, case, lambda *z: (f(*z),), x), cotangents)
+    """Return the rows of the Jacobian, or their sums over the outputs of each point, by one VJP per seed."""
+    if case.jit:
+        pullback = torch.func.vjp(lambda *z: (f(*z),), *x)[1]
+    else:
+        y = f(*x)
+        pullback = lambda v: torch.autograd.grad((y,), x, v, retain_graph=True)  # noqa: E731
+    rows = _map_seeds(torch, case, pullback, cotangents)
     if not workload.reduce or len(cotangents[0]) == 1:
         return rows
     if case.batch == "whole":
         return tuple(row.reshape(case.points, -1, *row.shape[1:]).sum(1) for row in rows)
     return tuple(row.sum(0) for row in rows)
-
-
-def _pullback(torch: Any, case: Case, f: Callable[..., Arrays], x: Arrays) -> LinearMap:
-    if case.jit:
-        return torch.func.vjp(f, *x)[1]
-    y = f(*x)
-    return lambda v: torch.autograd.grad(y, x, v, retain_graph=True)
-
-
-def _make_hvp(torch: Any, case: Case, f: Callable[..., Any], x: Arrays, tangents: Arrays) -> LinearMap:
-    """Return the function v -> H v, where H is the Hessian of f at each point.
-
-    H v is a tuple with one tensor, or one for each input. The mode `fwd_over_fwd` computes the gradient with
-    `tangents`. These are all unit tangents of x.
-    """
-    every = tuple(range(len(x)))
-    total = lambda *z: f(*z).sum()  # noqa: E731 points are independent: its gradient contains all of theirs
-
-    def rev_over_rev() -> LinearMap:
-        eager = lambda *z: torch.autograd.grad(total(*z), z, create_graph=True)  # noqa: E731
-        return _pullback(torch, case, torch.func.grad(total, every) if case.jit else eager, x)
-
-    def forward_gradient(*z: Any) -> Any:  # one JVP for each unit tangent
-        columns = _map_seeds(torch, case, lambda u: (torch.func.jvp(f, z, u)[1],), tangents)[0]
-        return columns.movedim(0, -1) if len(tangents[0]) > 1 else columns
-
-    maps: dict[str, Callable[[], LinearMap]] = {
-        "rev_over_rev": rev_over_rev,
-        "fwd_over_rev": lambda: lambda v: torch.func.jvp(torch.func.grad(total, every), x, v)[1],
-        "rev_over_fwd": lambda: (
-            lambda v: torch.func.grad(lambda *z: torch.func.jvp(total, z, v)[1], every)(*x)
-        ),
-        "fwd_over_fwd": lambda: lambda v: (torch.func.jvp(forward_gradient, x, v)[1],),
-    }
-    return maps[case.mode]()

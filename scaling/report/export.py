@@ -58,8 +58,8 @@ def _write_extrap(findings: Findings, output: Path) -> list[Path]:
     folder = output / "extrap"
     folder.mkdir(exist_ok=True)
     written = []
-    for experiment in extrap.find_experiments(findings):
-        path = folder / f"{experiment.name}.txt"
+    for name, experiment in extrap.find_experiments(findings).items():
+        path = folder / f"{name}.txt"
         with replacing(path) as fresh:
             fresh.write_text(extrap.format_experiment(experiment), encoding="ascii")
         written.append(path)

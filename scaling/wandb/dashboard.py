@@ -1,6 +1,6 @@
 """Create or update the W&B workspace and W&B report of a study with the package wandb-workspaces.
 
-process.py starts the child process that runs this module. No text from records is rendered as Markdown.
+The child process that publish.py starts runs this module. No text from records is rendered as Markdown.
 """
 
 import re
@@ -12,8 +12,7 @@ import wandb_workspaces.reports.v2 as wr
 import wandb_workspaces.workspaces as ws
 from wandb_workspaces.workspaces import internal
 
-from scaling.wandb.process import PublishJob
-from scaling.wandb.tracked_run import Plot, ideal_metric
+from scaling.wandb.job import Plot, PublishJob, ideal_metric
 
 _MAX_LINES = 100  # number of lines in a panel
 _MAX_PLOTS = 12  # number of plots in a section
@@ -22,16 +21,12 @@ _PLOTS = {  # from kind of plot to title of its section
     "weak": "Weak scaling: as many points for each device; counted work per device constant within 1 %",
     "size": "Time against size",
 }
-_TABLES = {"fastest": "The fastest mode of each problem", "failures": "Failed and skipped cases"}
-_COLUMNS = ("method", "api", "split", "host")  # config fields shown next to the name of a run
-Section = tuple[str, list[Any]]  # title, panels
 
 
 def save(job: PublishJob, current: Mapping[str, str]) -> str:
     """Create or update the W&B workspace and W&B report of a study, and return a text with their URLs.
 
-    Args:
-        current: A dict from the series of a run (see `TrackedRun`) to the ID of its newest run on the server.
+    `current` is a dict from the series of a run (see `TrackedRun`) to its ID on the server.
     """
     series, sections = job.runs[-1].series, _make_sections(job, current)
     # The filter uses a digest because wandb-workspaces 0.4 does not escape quotes in filters.
@@ -39,12 +34,12 @@ def save(job: PublishJob, current: Mapping[str, str]) -> str:
     # W&B uses the title in a URL, and rejects symbols and more than 128 characters.
     title = re.sub(r"-{2,}", "-", re.sub(r"[^\w .,()-]", "", f"How {job.runs[-1].name} scales"))[:128]
     entity, project = str(job.settings.entity), job.settings.project
-    columns = ["run:displayName", *(f"config:{name}.value" for name in _COLUMNS)]
+    columns = ["run:displayName", *(f"config:{name}.value" for name in ("method", "api", "split", "host"))]
     workspace = ws.Workspace(
         entity=entity, project=project, name=title, sections=[
             ws.Section(name, panels, is_open=True, layout_settings=ws.SectionLayoutSettings(
                 columns=min(2, len(panels)), rows=-(-len(panels) // 2)
-            )) for name, panels in sections
+            )) for name, panels in sections.items()
         ],
         settings=ws.WorkspaceSettings(x_axis="devices", max_runs=_MAX_LINES),
         runset_settings=ws.RunsetSettings(filters=shown, pinned_columns=columns),
@@ -58,7 +53,7 @@ def save(job: PublishJob, current: Mapping[str, str]) -> str:
     workspace.save()
     runs = wr.Runset(entity=entity, project=project, name="current runs", filters=shown)
     blocks: list[Any] = [wr.H1("The answer"), wr.UnorderedList(items=list(job.sentences))]
-    for name, panels in sections:
+    for name, panels in sections.items():
         blocks += [wr.H1(name), wr.PanelGrid(runsets=[runs], panels=panels)]
     note = f"Written by `scaling publish`, which writes it anew each time (study {series})."
     report = wr.Report(
@@ -70,29 +65,25 @@ def save(job: PublishJob, current: Mapping[str, str]) -> str:
     return f"dashboard {workspace.url}, report {report.url}"
 
 
-def _make_sections(job: PublishJob, current: Mapping[str, str]) -> list[Section]:
-    study = job.runs[-1]
+def _make_sections(job: PublishJob, current: Mapping[str, str]) -> dict[str, list[Any]]:
+    """Return the panels of each section that has any, by title."""
     bounds = sorted({  # "run ID:metric" of each line that is the bound of a confidence interval
         f"{current.get(run.series)}:{name}"
         for run in job.runs for row in run.rows for name in row if name.endswith(("_low", "_high"))
     })  # fmt: skip
-    sections: list[Section] = []
+    sections: dict[str, list[Any]] = {}
     for kind, title in _PLOTS.items():
         plots = [plot for plot in job.plots if plot.kind == kind]
         shown = ([plot for plot in plots if plot.width > 1] or plots)[:_MAX_PLOTS]
         if len(plots) > len(shown):
             title += f" ({len(shown)} of {len(plots)} plots; `scaling report` has all)"
         shown.sort(key=lambda plot: plot.title)
-        sections.append((title, [_make_line_plot(plot, bounds) for plot in shown]))
-    tables = [(title, name) for name, title in _TABLES.items() if name in study.tables]
-    sections += [(title, [wr.WeavePanelSummaryTable(table_name=name)]) for title, name in tables]
-    figures = wr.MediaBrowser(title="Figures", media_keys=list(study.images), num_columns=2)
-    sections.append(("The figures of the report", [figures] if study.images else []))
-    for _, panels in sections:
+        sections[title] = [_make_line_plot(plot, bounds) for plot in shown]
+    for panels in sections.values():
         width = 24 // min(2, len(panels) or 1)
         for number, panel in enumerate(panels):
             panel.layout = wr.Layout(x=number % 2 * width, y=number // 2 * 9, w=width, h=9)
-    return [section for section in sections if section[1]]
+    return {title: panels for title, panels in sections.items() if panels}
 
 
 def _make_line_plot(plot: Plot, bounds: list[str]) -> Any:

@@ -1,159 +1,137 @@
-"""Publish a results folder, or the finished workloads of a running study, to W&B and report the outcome.
+"""Publish a results folder to W&B in a child process, and report the outcome.
 
-wandb runs in a child process (process.py). Errors of wandb are printed and never stop a study.
+wandb can hang, print, and change signal handlers and the environment. The child process (remote.py) protects
+the study from these effects. It receives a pickled `PublishJob`, and sends events as lines of JSON: the
+digest of a W&B run as `run` with its `state`, or the `reason` for a failure. No error stops a study.
 """
 
-import math
-import time
+import base64
+import contextlib
+import os
+import pickle
+import shutil
+import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from scaling.analysis import answer, findings
 from scaling.core import store
-from scaling.core.formatting import count_of
-from scaling.wandb import process
-from scaling.wandb.process import PublishJob, reason_of
+from scaling.core.formatting import count_of, list_first
+from scaling.wandb.job import UPLOADS, PublishJob, reason_of
 from scaling.wandb.runs import make_plots, study_runs
 from scaling.wandb.settings import TrackingSettings
+from scaling.workers.child_process import ChildProcess, Event
 
-_LOCK = ".wandb.lock"
 _LOCK_SECONDS = 20.0  # a killed process releases the lock within seconds
-_TIME_SHARE = 0.05  # the largest fraction of a study's time for publishing
-_MAX_REASONS = 3  # number of reasons in one line
+_START_SECONDS = 60.0  # timeout of importing wandb, even from a slow network disk
+_GRACE_SECONDS = 15.0  # added to the limits of wandb, which it may exceed
+_ENVIRON = {
+    "WANDB_ERROR_REPORTING": "false",  # nothing may be sent in offline mode
+    "WANDB_SILENT": "true",
+    "WANDB_DATA_DIR": "/proc/self/cwd/wandb/staging",  # the log of a run contains no path of the machine
+    "WANDB_CACHE_DIR": "/proc/self/cwd/wandb/cache",
+}
+_REDIRECTS = "RUN_ID", "RUN_GROUP", "RESUME", "SERVICE", "DIR", "SWEEP_ID", "MODE", "DISABLED", "TAGS"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Outcome:
-    """The outcome of a publication: the state of each W&B run, reasons for failures, and lines to print."""
+    """The outcome of a publication: the state of each W&B run, whether all succeeded, and lines to print."""
 
     mode: str
-    # From run digest to state: published, unchanged, kept, there before, differs, refused, lost (no event).
-    states: dict[str, str] = field(default_factory=dict)
-    reasons: list[str] = field(default_factory=list)
-    rest: dict[str, Any] = field(default_factory=dict)  # fields of events, such as page
-    lines: tuple[str, ...] = ()
-
-    @property
-    def succeeded(self) -> bool:
-        """Return whether the publication succeeded without any failure."""
-        return not self.reasons
+    states: Mapping[str, str]  # digest -> published, unchanged, kept, there before, differs, lost (no event)
+    succeeded: bool
+    lines: tuple[str, ...]
 
 
-def publish(folder: Path, settings: TrackingSettings, workloads: frozenset[str] | None = None) -> Outcome:
-    """Publish the results of a folder that are not on the W&B server yet, and return the outcome.
-
-    Errors are not raised, but stored in the outcome.
-
-    Args:
-        workloads: The names of the workloads to publish during a study, or None if the study has ended.
-            During a study, the results are only sent to the server, for at most `settings.timeout` seconds.
-    """
-    outcome = Outcome(settings.mode)
+def publish(folder: Path, settings: TrackingSettings) -> Outcome:
+    """Publish the results of a folder that are not on the W&B server yet, and return the outcome."""
+    events: list[Event] = [{"mode": settings.mode}]
     try:
-        if settings.mode != "disabled":
-            _publish(folder, settings, workloads, outcome)
+        events.extend(_publish(folder, settings))
     except Exception as error:
-        outcome.reasons.append(reason_of(error))
-    outcome.lines = tuple(f"W&B: {line}" for line in _outcome_lines(folder, outcome))
-    return outcome
+        events.append({"reason": reason_of(error)})
+    states = {event["run"]: event["state"] for event in events if "run" in event}
+    reasons = list(dict.fromkeys(event["reason"] for event in events if event.get("reason")))
+    fields = {name: value for event in events for name, value in event.items()}
+    lines = tuple(f"W&B: {line}" for line in _format_outcome(folder, states, reasons, fields))
+    return Outcome(fields["mode"], states, not reasons, lines)
 
 
-def _publish(
-    folder: Path, settings: TrackingSettings, workloads: frozenset[str] | None, outcome: Outcome
-) -> None:
-    loaded, live = store.load(folder), workloads is not None
-    records = [r for r in loaded.records if workloads is None or r.case.workload in workloads]
-    if not records:
+def _publish(folder: Path, settings: TrackingSettings) -> Iterator[Event]:
+    loaded = store.load(folder)
+    if settings.mode == "disabled" or not loaded.records:
         return
-    found = findings.read(folder, loaded=loaded._replace(records=records))
+    found = findings.read(folder, loaded=loaded)
     plots = make_plots(found)
-    runs = study_runs(folder, found, plots, records)
-    sentences = () if live else tuple(answer.answer_sentences(found))
-    job = PublishJob(settings, tuple(runs[:-1] if live else runs), tuple(plots), sentences, live)
-    if not job.runs:  # for example if only benchmarks of machine peaks were run
-        return
-    outcome.states = dict.fromkeys((run.digest for run in job.runs), "lost")
-    with store.locked(folder, _LOCK, _LOCK_SECONDS) as lock:  # avoids sending everything twice
+    runs = study_runs(found, plots)
+    job = PublishJob(settings, tuple(runs), tuple(plots), tuple(answer.answer_sentences(found)))
+    yield from ({"run": run.digest, "state": "lost"} for run in runs)
+    with store.locked(folder, ".wandb.lock", _LOCK_SECONDS) as lock:  # avoids sending everything twice
         (folder / "wandb").mkdir(exist_ok=True)
-        for event in process.run_job(folder, job, lock, settings.timeout if live else math.inf):
-            if "run" in event:
-                outcome.states[event["run"]] = event["state"]
-            if "reason" in event:
-                outcome.reasons.append(event["reason"])
-            outcome.mode = event.get("mode", outcome.mode)
-            outcome.rest |= event
+        yield from _run_job(folder, job, lock)
 
 
-def _outcome_lines(folder: Path, outcome: Outcome) -> Iterator[str]:
-    counts, again, copies = Counter(outcome.states.values()), f"`scaling publish {folder}`", folder / "wandb"
-    words = (("published", "new"), ("unchanged", "as before"))
-    if arrived := [f"{counts[state]} {word}" for state, word in words if counts[state]]:
-        old = [f"{count} superseded"] if (count := outcome.rest.get("superseded")) else []
-        page = outcome.rest["page"]
-        yield f"published to {page}, read back and equal: runs {', '.join([*arrived, *old])}"
+def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
+    """Run a job in a child process and yield its events, such as {"run": digest, "state": "published"}.
+
+    If the process crashes, or sends nothing for too long, the last event contains a `reason`. The process
+    inherits `lock`, the file descriptor of the lock of the results folder.
+    """
+    redirects = {f"WANDB_{name}" for name in _REDIRECTS}  # variables of the user that redirect wandb
+    environ = {name: value for name, value in os.environ.items() if name not in redirects} | _ENVIRON
+    text = base64.b64encode(pickle.dumps(job)).decode()
+    command = [sys.executable, "-P", "-m", "scaling.wandb.remote"]
+    process = ChildProcess(command, tagged=False, cwd=folder, env=environ, stdin_text=text, pass_fds=(lock,))
+    limit = _START_SECONDS + _GRACE_SECONDS
+    try:
+        while (event := process.receive(limit)) is not None:
+            if event.get("event") == "exit":
+                if event["status"]:
+                    end = process.explain_exit(event["status"])
+                    yield {"reason": f"the process of wandb {end.text}: {end.last_line}".rstrip(" :")}
+                return
+            yield event
+            limit = (1 + UPLOADS) * job.settings.timeout + _GRACE_SECONDS
+        yield {"reason": f"wandb fell silent for {limit:g} s"}
+    finally:
+        process.close()
+        _remove_caches_and_logs(folder / "wandb")
+
+
+def _remove_caches_and_logs(wandb_folder: Path) -> None:
+    """Remove what wandb has written to a folder, except offline copies without logs, which contain paths."""
+    copies = list(wandb_folder.glob("offline-run-*"))
+    extra = [path for path in wandb_folder.glob("*") if path not in copies]
+    for path in [*extra, *(copy / name for copy in copies for name in ("logs", "tmp"))]:
+        with contextlib.suppress(OSError):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _format_outcome(
+    folder: Path, states: Mapping[str, str], reasons: Sequence[str], fields: Mapping[str, Any]
+) -> Iterator[str]:
+    counts, again, copies = Counter(states.values()), f"`scaling publish {folder}`", folder / "wandb"
+    arrived = counts["published"] + counts["unchanged"] > 0
+    if arrived:
+        superseded = fields.get("superseded", 0)
+        words = {"new": counts["published"], "as before": counts["unchanged"], "superseded": superseded}
+        runs = ", ".join(f"{count} {word}" for word, count in words.items() if count)
+        yield f"published to {fields['page']}, read back and equal: runs {runs}"
     if counts["kept"]:
         yield f"kept {count_of(counts['kept'], 'run')} offline in {copies}; {again} sends them, given a key"
     if counts["there before"]:
-        yield f"{count_of(counts['there before'], 'run')} went to the server or to {copies} before"
-    if reasons := list(dict.fromkeys(outcome.reasons)):
-        more = f"; {len(reasons) - _MAX_REASONS} more" if reasons[_MAX_REASONS:] else ""
-        done = "not all arrived" if arrived else "nothing was sent"
-        text = f"{done} ({'; '.join(reasons[:_MAX_REASONS])}{more})"
+        yield f"{count_of(counts['there before'], 'run')} went to {copies} before"
+    if reasons:
+        text = f"{'not all arrived' if arrived else 'nothing was sent'} ({list_first(reasons, 3)})"
         yield f"{text}; the records in {folder} are whole, {again} tries again"
-    elif not outcome.states:
-        why = f"there are no records in {folder}" if outcome.mode != "disabled" else "WANDB_MODE is disabled"
+    elif not states:
+        why = (
+            f"there are no records in {folder}" if fields["mode"] != "disabled" else "WANDB_MODE is disabled"
+        )
         yield f"nothing was sent, {why}"
-    if "dashboard" in outcome.rest:
-        yield outcome.rest["dashboard"]
-
-
-@dataclass
-class LivePublisher:
-    """A callback that publishes the finished workloads of a running study to W&B.
-
-    The study must call the object between measurements. A call does nothing before `next_time`. After an
-    error, `next_time` is infinite.
-    """
-
-    folder: Path
-    settings: TrackingSettings
-    replicates: int  # processes per case
-    show: Callable[[str], Any]  # function that prints a line
-    sent: frozenset[str] = frozenset()  # names of the workloads already passed to `publish`
-    next_time: float = field(init=False)  # time of the next publication, as time.monotonic()
-
-    def __post_init__(self) -> None:
-        online = self.settings.mode in ("auto", "online")
-        self.next_time = time.monotonic() + self.settings.every if online else math.inf
-
-    def __call__(self) -> None:
-        began = time.monotonic()
-        if began < self.next_time:
-            return
-        outcome = Outcome("online")
-        try:
-            if new := finished_workloads(self.folder, self.replicates) - self.sent:
-                outcome = publish(self.folder, self.settings, new)
-                self.sent |= new
-        except Exception as error:  # a file of the folder cannot be read
-            outcome.reasons.append(reason_of(error))
-        seconds = time.monotonic() - began
-        self.next_time = began + seconds + max(self.settings.every, seconds / _TIME_SHARE)
-        if outcome.mode == "offline" or not outcome.succeeded:
-            self.next_time = math.inf
-        if not outcome.succeeded:
-            self.show(f"W&B: {outcome.reasons[0]}; it is left alone until the study has ended")
-
-
-def finished_workloads(folder: Path, replicates: int) -> frozenset[str]:
-    """Return the names of the workloads for which every case was skipped or has `replicates` records."""
-    study = store.read_json(folder / "study.json")
-    cells = study.get("cases", ()) if isinstance(study, dict) else ()
-    records = store.latest(store.load(folder).records)
-    done = Counter(key for key, _ in {(record.key, record.replicate) for record in records})
-    done.update({record.key: replicates for record in records if record.status == "skipped"})
-    missing = {cell["case"]["workload"] for cell in cells if done[cell["key"]] < replicates}
-    return frozenset(cell["case"]["workload"] for cell in cells) - missing
+    if "dashboard" in fields:
+        yield fields["dashboard"]

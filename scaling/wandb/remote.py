@@ -1,17 +1,21 @@
 """Upload W&B runs to the server and read them back to verify them, or write offline copies.
 
-process.py starts a child process that runs this module in the results folder. wandb does not report every
-failure, so a run counts as published only after it was read back and compared. Each upload gets a new run ID
-to avoid duplicate rows. A digest in the config of a run identifies its content.
+publish.py starts a child process that runs this module in the results folder. wandb does not report every
+failure, so a run counts as published only after it was read back. Each upload gets a new run ID to avoid
+duplicate rows. A digest in the config of a run identifies its content.
 """
 
+import base64
 import contextlib
 import dataclasses
+import json
 import math
 import os
+import pickle
 import re
 import shutil
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
@@ -21,44 +25,31 @@ from typing import Any
 
 import wandb
 
-from scaling.core import store
-from scaling.wandb.process import UPLOADS, PublishJob, reason_of
-from scaling.wandb.tracked_run import STEP_METRICS, TrackedRun
+from scaling.wandb.job import STEP_METRICS, UPLOADS, PublishJob, TrackedRun, reason_of
 
-_LEDGER = Path("wandb.json")  # a dict from destination to the digests of the runs published there
-_ARTIFACT, _SUPERSEDED = "records", "superseded"
-_UNREACHABLE = "deadline exceeded|[Tt]imed out|did not respond in time|connection refused|giving up"
+_SUPERSEDED = "superseded"
 _THREADS = 8  # most of the time is spent waiting for the server
 _POLL_SECONDS = 0.5
 _CLOSE_SECONDS = 8.0  # on a busy machine wandb closes its log after `finish` has returned
 _MAX_ROWS = 10_000  # the server returns only part of a longer history
-_PAGE = 500
-Report = Callable[..., None]
-Sizes = dict[str, int]  # from path to size in bytes, for the uploaded files of a run
 
 
-def do_job(job: PublishJob, send_event: Report) -> None:
-    """Publish the W&B runs of a job, and write offline copies of runs neither uploaded nor refused.
+def do_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
+    """Publish the W&B runs of a job, and write offline copies of those that could not be uploaded.
 
-    No copies are written while the study is still running. Mode `auto` is online if wandb finds an API key
-    for its server, and offline otherwise.
-
-    Args:
-        send_event: A function that sends its keyword arguments to the parent process.
+    Mode `auto` is online if wandb finds an API key. `send_event` sends its arguments to the parent process.
     """
-    server, settings = wandb.setup().settings, job.settings
-    url, app = (re.sub("//.*@", "//", address.rstrip("/")) for address in (server.base_url, server.app_url))
-    entity, states = settings.entity or server.entity, dict[str, str]()
-    where, ledger = f"{url}/{entity}/{settings.project}", store.read_json(_LEDGER) or {}
+    server, settings, states = wandb.setup().settings, job.settings, dict[str, str]()
 
     def report(run: TrackedRun, state: str, why: str = "") -> None:
         states[run.digest] = state
-        send_event(run=run.digest, state=state, **({"reason": f"{run.name}: {why}"} if why else {}))
+        send_event(run=run.digest, state=state, reason=why and f"{run.name}: {why}")
 
     try:
         if settings.mode != "offline":
             api = wandb.Api(timeout=math.ceil(settings.timeout))
-            entity = entity or api.default_entity
+            entity = settings.entity or server.entity or api.default_entity
+            app = re.sub("//.*@", "//", server.app_url.rstrip("/"))
             send_event(mode="online", page=f"{app}/{entity}/{settings.project}")
             job = dataclasses.replace(job, settings=dataclasses.replace(settings, entity=entity))
             _publish_online(api, job, report, send_event)
@@ -67,35 +58,25 @@ def do_job(job: PublishJob, send_event: Report) -> None:
             send_event(mode="offline")
         else:
             send_event(reason=reason_of(error))
-    arrived = {digest for digest, state in states.items() if state in ("published", "unchanged")}
-    for digest in arrived:
-        _remove_copies(digest)  # `wandb sync` would send them again
-    there = arrived.union(ledger.get(where, ()))
-    store.write_json(_LEDGER, ledger | {where: sorted(there)})
-    if not job.live:
-        rest = [run for run in job.runs if run.digest not in states]
-        _map_in_threads(lambda run: _keep_offline_copy(job, run, there, report), rest)
+    for digest, state in states.items():
+        if state in ("published", "unchanged"):
+            _remove_copies(digest)  # `wandb sync` would send them again
+    rest = [run for run in job.runs if run.digest not in states]
+    _map_in_threads(lambda run: report(run, _keep_offline_copy(job, run)), rest)
     wandb.teardown()
 
 
-def _keep_offline_copy(job: PublishJob, run: TrackedRun, there: set[str], report: Report) -> None:
-    """Write an offline copy of a W&B run, unless the run was published or a complete copy exists.
-
-    If writing fails, the incomplete copy is removed.
-
-    Args:
-        there: The digests of the runs that were published to the server.
-    """
-    copies = Path("wandb").resolve().glob(f"offline-run-*-{run.digest}-*/*.wandb")
-    if run.digest in there or any(map(_is_complete, copies)):
-        return report(run, "there before")
+def _keep_offline_copy(job: PublishJob, run: TrackedRun) -> str:
+    """Write an offline copy of a W&B run unless a complete copy exists, and return the state of the run."""
+    if any(map(_is_complete, Path("wandb").resolve().glob(f"offline-run-*-{run.digest}-*/*.wandb"))):
+        return "there before"
     _remove_copies(run.digest)
     try:
         _send_run(job, run, "offline")
     except BaseException:
         _remove_copies(run.digest)
         raise
-    return report(run, "kept")
+    return "kept"
 
 
 def _remove_copies(digest: str) -> None:
@@ -103,69 +84,64 @@ def _remove_copies(digest: str) -> None:
         shutil.rmtree(copy, ignore_errors=True)
 
 
-def _publish_online(api: wandb.Api, job: PublishJob, report: Report, send_event: Report) -> None:
-    """Upload the runs that the server lacks or stores differently, verify them, and tag superseded runs.
-
-    If requested, the dashboard is saved too.
-    """
+def _publish_online(
+    api: wandb.Api, job: PublishJob, report: Callable[..., None], send_event: Callable[..., Any]
+) -> None:
+    """Upload and verify the runs that the server lacks, tag superseded runs, and save the dashboard."""
     listed = _list_runs(api, job)
     current: dict[str, str] = {}  # from series to ID of its correct run on the server
-    sent: dict[str, tuple[TrackedRun, Sizes]] = {}  # from run ID on the server to (run, file sizes)
+    wrong: set[str] = set()  # the IDs of uploaded runs with wrong content
 
     def publish_run(run: TrackedRun) -> None:
-        for stored in listed:
-            if stored.config.get("digest") == run.digest and not _first_difference(stored, run, {}):
-                current[run.series] = stored.id
-                return report(run, "unchanged")
         try:
-            run_id, sizes = _send_run(job, run, "online")
-            sent[run_id] = run, sizes
+            state, run_id, why = _publish_run(api, job, run, listed)
         except Exception as error:  # a rejected run does not stop the others
-            if re.search(_UNREACHABLE, str(error)):
-                raise
-            report(run, "refused", reason_of(error))
-
-    _map_in_threads(publish_run, job.runs)
-    wrong = dict.fromkeys(sent, "it is not there")
-    deadline = time.monotonic() + job.settings.timeout
-    while wrong and time.monotonic() < deadline:  # runs appear after a delay
-        time.sleep(_POLL_SECONDS)
-        listed = _list_runs(api, job)
-        there = [stored for stored in listed if stored.id in wrong]
-        found = _map_in_threads(lambda stored: _first_difference(stored, *sent[stored.id]), there)
-        wrong |= {stored.id: why for stored, why in zip(there, found, strict=True)}
-        wrong = {run_id: why for run_id, why in wrong.items() if why}
-    for run_id, (run, _) in sent.items():
-        if run_id in wrong:
-            report(run, "differs", f"what was read back differs in {wrong[run_id]}")
+            return send_event(reason=f"{run.name}: {reason_of(error)}")
+        if why:
+            wrong.add(run_id)
         else:
             current[run.series] = run_id
-            report(run, "published")
-    changes = _map_in_threads(lambda stored: _update_tag(stored, current, wrong.keys()), listed)
+        return report(run, state, why)
+
+    _map_in_threads(publish_run, job.runs)
+    changes = _map_in_threads(lambda stored: _update_tag(stored, current, wrong), _list_runs(api, job))
     send_event(superseded=sum(changes))
-    if job.settings.dashboard and not job.live:
+    if job.settings.dashboard:
         send_event(**_save_dashboard(job, current))
+
+
+def _publish_run(api: wandb.Api, job: PublishJob, run: TrackedRun, listed: list[Any]) -> tuple[str, str, str]:
+    """Upload a run unless the server has it, and return its state, its ID, and what is wrong or ''."""
+    for stored in listed:
+        if stored.config.get("digest") == run.digest and not _first_difference(run, stored):
+            return "unchanged", stored.id, ""
+    run_id = _send_run(job, run, "online")
+    difference, deadline = "it is not there", time.monotonic() + job.settings.timeout
+    while difference and time.monotonic() < deadline:  # a run appears after a delay
+        time.sleep(_POLL_SECONDS)
+        with contextlib.suppress(ValueError, wandb.errors.CommError):
+            stored = api.run(f"{job.settings.entity}/{job.settings.project}/{run_id}")
+            stored.load(force=True)  # the run may be from the cache
+            difference = _first_difference(run, stored)
+    if difference:
+        return "differs", run_id, f"what was read back differs in {difference}"
+    return "published", run_id, ""
 
 
 def _list_runs(api: wandb.Api, job: PublishJob) -> list[Any]:
     api.flush()  # discard cached listings
     path, filters = f"{job.settings.entity}/{job.settings.project}", {"group": job.runs[0].group}
     try:
-        return _as_list(api.runs(path, filters=filters, per_page=_PAGE, lazy=False))
+        page = api.runs(path, filters=filters, per_page=500, lazy=False)
+        return [run for run in page]  # noqa: C416  `list()` would query the length, and hide its exceptions
     except ValueError as error:
         if "Could not find project" in str(error):
             return []
         raise
 
 
-def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
-    """Log a run with wandb, and return its new ID and a dict from media file path to size in bytes.
-
-    Exceptions of wandb are passed on. Raise `OSError` if wandb's copy on disk is missing or incomplete.
-
-    Args:
-        mode: 'online' to upload the run, or 'offline' to write a copy to disk.
-    """
+def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> str:
+    """Log a run with wandb, or write a copy to disk if `mode` is 'offline', and return its new ID."""
     settings = job.settings
     lean = wandb.Settings(
         init_timeout=settings.timeout, finish_timeout=UPLOADS * settings.timeout, finish_timeout_raises=True,
@@ -182,94 +158,47 @@ def _send_run(job: PublishJob, run: TrackedRun, mode: str) -> tuple[str, Sizes]:
         live.define_metric(f"{quantity}/*", step_metric=x)
     for step, row in enumerate(run.rows):
         live.log(row, step=step)
-    media: dict[str, Any] = {name: wandb.Image(path) for name, path in run.images.items()}
-    for name, (columns, rows) in run.tables.items():
-        media[name] = wandb.Table(columns=[*columns], data=rows, allow_mixed_types=True)
-    if media:
-        live.log(media, step=len(run.rows))
-    if run.lines:
-        live.log_artifact(_records_artifact(run))
     live.summary.update(run.summary)
-    log, files = Path(live.settings.sync_file), Path(live.dir)
+    log = Path(live.settings.sync_file)
     live.finish()
-    if log.parent.parent != Path.cwd() / "wandb":  # wandb falls back to /tmp if it cannot write
-        raise OSError("wandb could not write to the results folder")
     deadline = time.monotonic() + _CLOSE_SECONDS
     while mode == "offline" and not _is_complete(log):
         if time.monotonic() > deadline:
             raise OSError("wandb's copy on disk is not whole; is the disk full?")
         time.sleep(0.05)
-    paths = (path for path in files.rglob("media/**/*") if path.is_file())
-    return live.id, {path.relative_to(files).as_posix(): path.stat().st_size for path in paths}
-
-
-def _records_artifact(run: TrackedRun) -> wandb.Artifact:
-    """Return a W&B artifact that contains the records of a study as lines of JSON.
-
-    W&B creates no new version of the artifact if the lines have not changed.
-    """
-    artifact = wandb.Artifact(f"{_ARTIFACT}-{run.series}", _ARTIFACT, "every record, as JSON lines")
-    with artifact.new_file("records.jsonl", mode="w", encoding="utf-8") as file:
-        file.writelines(f"{line}\n" for line in run.lines)
-    return artifact
+    return live.id
 
 
 def _is_complete(log: Path) -> bool:
-    """Return whether a wandb log file contains the end of its run.
-
-    The check is needed because `finish` reports no error if the disk is full.
-    """
+    """Return whether a wandb log contains the end of its run, which it lacks if the disk was full."""
     options = ["--no-observability", "--json", "--run-file", str(log), str(log.parent.parent)]
     command = [wandb.util.get_core_path(), "leet", "inspect", *options]
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    return '"type":"exit"' in next(iter(result.stdout.strip().splitlines()[-1:]), "")
+    return '"type":"exit"' in result.stdout.strip().rpartition("\n")[2]
 
 
-def _first_difference(stored: Any, run: TrackedRun, sizes: Sizes) -> str:
-    """Return the name of the first part of a run that differs on the server, such as 'summary'.
-
-    Return '' if there is no difference, and 'form' if the run on the server has an unexpected structure.
-
-    Args:
-        stored: The run on the server.
-        run: The expected content.
-        sizes: A dict from media file path to size in bytes, or {} to skip this comparison.
-    """
+def _first_difference(run: TrackedRun, stored: Any) -> str:
+    """Return the name of the first part of a run that differs on the server, such as 'summary', or ''."""
     try:
-        return next((name for name, is_equal in _comparisons(stored, run, sizes) if not is_equal), "")
+        return next((name for name, is_equal in _comparisons(run, stored) if not is_equal), "")
     except (ValueError, TypeError, KeyError, AttributeError):
-        return "form"
+        return "form"  # the run on the server has an unexpected structure
 
 
-def _comparisons(stored: Any, run: TrackedRun, sizes: Sizes) -> Iterator[tuple[str, bool]]:
+def _comparisons(run: TrackedRun, stored: Any) -> Iterator[tuple[str, bool]]:
     yield "state", stored.state == "finished"
     yield "name", (stored.name, stored.group) == (run.name, run.group)
     yield "config", run.config.items() <= stored.config.items()
     yield "summary", all(stored.summary_metrics.get(name) == value for name, value in run.summary.items())
     history = sorted(stored.history(samples=_MAX_ROWS, pandas=False), key=lambda row: row["_step"])
     rows = [{name: value for name, value in row.items() if name[0] != "_"} for row in history]
-    media = rows.pop() if (run.images or run.tables) and rows else {}
-    yield "rows", rows == run.rows and media.keys() == {*run.images, *run.tables}
-    if sizes:
-        there = {file.name: file.size for file in _as_list(stored.files(per_page=_PAGE))}
-        yield "files", sizes.items() <= there.items()
-    if run.lines:
-        expected, found = (_ARTIFACT, _records_artifact(run).digest, "COMMITTED"), []
-        with contextlib.suppress(AssertionError):  # the client cannot list an unfinished upload (0.31)
-            artifacts = _as_list(stored.logged_artifacts(per_page=_PAGE))
-            found = [(item.type, item.digest, item.state) for item in artifacts]
-        yield "records", expected in found
+    yield "rows", rows == run.rows
 
 
 def _update_tag(stored: Any, current: dict[str, str], wrong: Iterable[str]) -> bool:
     """Add or remove the tag 'superseded' of a run on the server, and return whether the tag was added.
 
-    A run is superseded if a newer run replaces it or if its content is wrong.
-
-    Args:
-        stored: The run on the server.
-        current: A dict from the series of a run (see `TrackedRun`) to the ID of its newest run.
-        wrong: The IDs of the runs with wrong content.
+    A run is superseded if its content is wrong, or if another run is the current one of its series.
     """
     newest = current.get(stored.config.get("series"))
     superseded = stored.id in wrong or newest not in (None, stored.id)
@@ -292,10 +221,19 @@ def _save_dashboard(job: PublishJob, current: dict[str, str]) -> dict[str, str]:
         return {"reason": f"the dashboard could not be saved: {reason_of(error)}"}
 
 
-def _as_list(page: Any) -> list[Any]:
-    return [item for item in page]  # noqa: C416  `list()` would query the length, and hide its exceptions
-
-
 def _map_in_threads(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(function, items))
+
+
+def main() -> None:
+    """Read a `PublishJob` from standard input, publish it, and print its events as lines of JSON."""
+    channel = os.dup(1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # wandb must not print between the events
+    job = pickle.loads(base64.b64decode(sys.stdin.read()))
+    do_job(job, lambda **event: os.write(channel, f"{json.dumps(event)}\n".encode()))
+    os._exit(0)  # wandb could hang at exit
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""Validate the `tracking` settings: the W&B project, entity and mode, time limits and tags.
+"""Validate the `tracking` settings: the W&B project, entity and mode, time limit and tags.
 
 wandb itself reads the API key, the server and the default entity.
 """
@@ -7,55 +7,46 @@ import dataclasses
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from scaling.core.case import Refusal, unknown_name
 
-MODES = ("auto", "online", "offline")
-_MODES_OF_WANDB = ("online", "offline", "disabled")
+MODES = ("auto", "online", "offline", "disabled")
 
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str) and 1 <= len(value) <= 64
 
 
-def _is_duration(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-# (field, whether a value is valid, valid values)
-_RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-    ("project", lambda value: _is_text(value) and not set(value) & set("/\\#?%:"),
-     "a name of 1 to 64 characters without / \\ # ? % :"),
-    ("entity", lambda value: value is None or _is_text(value), "a name or null"),
-    ("timeout", _is_duration, "a positive number of seconds"),
-    ("every", _is_duration, "a positive number of seconds"),
-    ("dashboard", lambda value: isinstance(value, bool), "true or false"),
-    ("tags", lambda value: isinstance(value, list | tuple) and all(map(_is_text, value)),
-     "a list of words of at most 64 characters"),
-)  # fmt: skip
-
-
 @dataclass(frozen=True)
 class TrackingSettings:
-    """The W&B project and entity, the mode, the time limits and the tags of a publication."""
+    """The W&B project and entity, the mode, the time limit and the tags of a publication."""
 
     project: str = "ad-scaling"
     entity: str | None = None  # user or team; None for the default of the API key
     mode: str = "auto"  # "auto" is online if there is an API key, otherwise offline
     timeout: float = 20.0  # seconds to wait for the server
-    every: float = 60.0  # seconds between publications while a study is running
     dashboard: bool = True
     tags: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.mode not in (*MODES, "disabled"):
+        if self.mode not in MODES:
             raise unknown_name("tracking.mode", self.mode, MODES)
-        for name, is_valid, valid in _RULES:
-            if not is_valid(value := getattr(self, name)):
-                raise Refusal(f"tracking.{name} must be {valid}, not {value!r}")
+        is_number = isinstance(self.timeout, int | float) and not isinstance(self.timeout, bool)
+        checks = {  # from field to (whether its value is valid, valid values)
+            "project": (_is_text(self.project) and not set(self.project) & set("/\\#?%:"),
+                        "a name of 1 to 64 characters without / \\ # ? % :"),
+            "entity": (self.entity is None or _is_text(self.entity), "a name or null"),
+            "timeout": (is_number and 0 < self.timeout < math.inf, "a positive number of seconds"),
+            "dashboard": (isinstance(self.dashboard, bool), "true or false"),
+            "tags": (isinstance(self.tags, list | tuple) and all(map(_is_text, self.tags)),
+                     "a list of words of at most 64 characters"),
+        }  # fmt: skip
+        for name, (is_valid, valid) in checks.items():
+            if not is_valid:
+                raise Refusal(f"tracking.{name} must be {valid}, not {getattr(self, name)!r}")
         object.__setattr__(self, "tags", tuple(self.tags))
 
     @classmethod
@@ -71,7 +62,7 @@ class TrackingSettings:
                 raise Refusal(f"tracking.{name}: keys come from WANDB_API_KEY, never from a config")
             raise unknown_name("key of tracking", name, known)
         if mode := os.environ.get("WANDB_MODE"):
-            if mode not in _MODES_OF_WANDB:
-                raise unknown_name("WANDB_MODE", mode, _MODES_OF_WANDB)
+            if mode not in MODES:
+                raise unknown_name("WANDB_MODE", mode, MODES)
             fields["mode"] = mode
         return cls(**fields)

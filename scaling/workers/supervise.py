@@ -65,7 +65,6 @@ Groups = list[list[WorkItem]]
 def run_schedule(
     schedule: Schedule, settings: RunSettings, folder: Path, lock: int | None, listener: Listener,
     baseline: tuple[Variant, Path] | None = None, options: WorkerOptions | None = None,
-    between_groups: Callable[[], None] | None = None,
 ) -> None:  # fmt: skip
     """Run all cases of a schedule in worker processes, and write one record per case.
 
@@ -78,8 +77,6 @@ def run_schedule(
             event "waiting" of either program.
         baseline: A second program and its results folder. Every case is then measured with both programs in
             alternation.
-        between_groups: Function that is called after each group of interleaved cases, while nothing is being
-            measured.
     """
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
@@ -87,7 +84,7 @@ def run_schedule(
     results = [
         VariantResults(variant, path, store.Writer(path), dict(environments)) for variant, path in variants
     ]
-    run = _Run(schedule, settings, lock, listener, results, options, between_groups)
+    run = _Run(schedule, settings, lock, listener, results, options)
     for item in (*schedule.skips, *schedule.failures):
         status = "failed" if item.preflight.failure else "skipped"
         reason, text = item.preflight.failure or item.preflight.inapplicable or ("error", "")
@@ -107,7 +104,6 @@ class _Run:
     listener: Listener
     results: list[VariantResults]
     options: WorkerOptions
-    between_groups: Callable[[], None] | None
     owner: str = field(default_factory=lambda: uuid.uuid4().hex[:12])  # identifies the claims on cores
     groups_started: int = 0  # number of worker groups that were started
     out_of_memory: list[WorkItem] = field(default_factory=list)  # cases that ran out of memory
@@ -153,10 +149,7 @@ class _Run:
         while waiting and usable:
             group = _InterleavedCases(self, workers, waiting.pop(0))
             usable = group.measure()
-            remaining = group.remaining()
-            waiting[:0] = remaining
-            if self.between_groups and not remaining:
-                self.between_groups()
+            waiting[:0] = group.remaining()
 
     def _fail_variant(self, waiting: Groups, variant: int, death: WorkerDied) -> Groups:
         for work in [work for group in waiting for work in group if work.variant == variant]:

@@ -13,11 +13,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.append(str(ROOT))
 from pytest import MonkeyPatch
-from wandb_server import serving
 
 from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 from tests.support import made_up
+from tests.support.wandb_server import run_server
 
 CURVES, DEVICES, MOST_SECONDS = int((*sys.argv[1:], 2000)[0]), (1, 2, 4, 8), 180.0
 
@@ -27,7 +27,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as name,
         MonkeyPatch.context() as patch,
-        serving(patch, Path(name)) as server,
+        run_server(patch, Path(name)) as server,
     ):
         folder = made_up.write(Path(name) / "made", list(make_records()))
         online = TrackingSettings(mode="online", timeout=60.0)
@@ -35,7 +35,10 @@ def main() -> int:
             ("online", online), ("online again", online), ("offline", TrackingSettings(mode="offline")),
         )]  # fmt: skip
         drawn = sum(
-            name.startswith("time/") for run in server.of("method") for row in run.rows for name in row
+            name.startswith("time/")
+            for run in server.runs_of_type("method")
+            for row in run.rows
+            for name in row
         )
     brought = drawn >= CURVES * len(DEVICES) and all(published.succeeded for _, published in told)
     return 0 if brought and max(seconds for seconds, _ in told) < MOST_SECONDS else 1

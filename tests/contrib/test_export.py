@@ -256,8 +256,8 @@ def test_methods_measured_at_different_sizes_have_separate_files(tmp_path):
         *formula_records(modes=("jacrev",), sizes=range(4), seconds=lambda m, d: m / d),
     ]
     study = findings.read(made_up.write(tmp_path, records))
-    assert [len(experiment.coordinates) for experiment in extrap.find_experiments(study)] == [25, 20]
-    assert len({experiment.name for experiment in extrap.find_experiments(study)}) == 2
+    experiments = extrap.find_experiments(study)
+    assert [len(experiment.coordinates) for experiment in experiments.values()] == [25, 20]
 
 
 def test_weak_scaling_is_a_separate_experiment_over_devices(tmp_path):
@@ -266,7 +266,7 @@ def test_weak_scaling_is_a_separate_experiment_over_devices(tmp_path):
         made_up.record(draw, made_up.case_of("rbf", "jacfwd", at, d)) for d in (1, 2, 4) for at in (0, 1)
     ]
     weak = [made_up.record(draw, made_up.case_of("rbf", "jacfwd", 1, d, weak=True)) for d in (2, 4)]
-    grid, series = extrap.find_experiments(findings.read(made_up.write(tmp_path, strong + weak)))
+    grid, series = extrap.find_experiments(findings.read(made_up.write(tmp_path, strong + weak))).values()
     assert list(grid.parameters) == ["devices", "m"] and len(grid.coordinates) == 6
     assert list(series.parameters) == ["devices"]
     assert "weak scaling" in series.title
@@ -278,7 +278,7 @@ def test_environments_have_separate_files_and_oversubscribed_records_none(tmp_pa
     oversubscribed = [make_record(devices=4, digest="one", environment={"cores": [0]})]
     first, second = extrap.find_experiments(
         findings.read(made_up.write(tmp_path, separate + oversubscribed, scaling=["strong"]))
-    )
+    ).values()
     assert {first.title[-3:], second.title[-3:]} == {
         "one",
         "two",

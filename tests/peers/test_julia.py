@@ -168,13 +168,13 @@ def fake_julia(tmp_path, monkeypatch):
     return make
 
 
-def write_manifest(depot, omitted=(), name="Manifest.toml", version="1.2.3"):
+def write_manifest(depot, omitted=()):
     """Write a manifest like Julia."""
     names = tomllib.loads((PEER_FOLDER / "Project.toml").read_text())["deps"]
     folder = depot / "environments" / "ad-scaling"
     folder.mkdir(parents=True, exist_ok=True)
-    entries = [f'[[deps.{package}]]\nversion = "{version}"\n' for package in names if package not in omitted]
-    (folder / name).write_text('manifest_format = "2.0"\n' + "".join(entries))
+    entries = [f'[[deps.{package}]]\nversion = "1.2.3"\n' for package in names if package not in omitted]
+    (folder / "Manifest.toml").write_text('manifest_format = "2.0"\n' + "".join(entries))
 
 
 def make_case(**fields):
@@ -227,36 +227,6 @@ def test_a_missing_package_disables_only_the_systems_that_load_it(absent, fake_j
         case = make_case(workload="residual", points=3, engine=f"julia/{system}", mode=julia.MODES[system][0])
         expected = ("not_installed", f"{absent} is not installed; {julia.INSTALL}") if is_affected else None
         assert skip_reason(case) == expected, system
-
-
-@pytest.mark.parametrize(
-    ("manifests", "expected"),
-    [
-        ({"Manifest.toml": "1.0.0", "Manifest-v1.11.toml": "1.1.0", "Manifest-v1.12.toml": "1.2.0"}, "1.1.0"),
-        ({"Manifest.toml": "1.0.0", "Manifest-v1.12.toml": "1.2.0", "Manifest-v1.1.toml": "0.1.0"}, "1.0.0"),
-        ({"Manifest-v1.10.toml": "1.0.0", "Manifest-v1.11.toml": "1.1.0"}, "1.1.0"),
-        (
-            {
-                "JuliaManifest-v1.11.toml": "1.3.0",
-                "Manifest-v1.11.toml": "1.1.0",
-                "JuliaManifest.toml": "1.4.0",
-            },
-            "1.3.0",
-        ),
-        ({"JuliaManifest.toml": "1.4.0", "Manifest.toml": "1.0.0"}, "1.4.0"),
-        ({"Manifest-v1.12.toml": "1.2.0"}, None),
-    ],
-)
-def test_the_manifest_of_the_running_julia_version_is_used(
-    manifests, expected, fake_julia, tmp_path, monkeypatch
-):
-    fake_julia()
-    monkeypatch.setenv("JULIA_DEPOT_PATH", str(tmp_path / "other"))
-    for name, version in manifests.items():
-        write_manifest(tmp_path / "other", name=name, version=version)
-    assert interface.versions("julia/ForwardDiff") == {"julia": "1.11.2"} | dict.fromkeys(
-        [*SHARED, "ForwardDiff"], expected
-    )
 
 
 def test_a_manifest_of_format_1_is_read_and_a_damaged_one_gives_no_versions(fake_julia, tmp_path):
@@ -406,7 +376,7 @@ def _command_line(process):
         ({"formulation": "loop"}, "batch=whole"),
         ({"formulation": "forward_inside", "batch": "whole"}, "a feature of ReverseDiff"),
         ({"batch": "whole", "devices": 2}, "a single thread"),
-        ({"workload": "scaling.workloads.ceiling"}, "implements the workloads"),
+        ({"workload": "scaling.workloads.ceiling"}, "implements the functions"),
     ],
 )
 def test_an_unsupported_case_is_skipped_with_the_reason(fields, message):

@@ -16,7 +16,6 @@ import jax
 
 from scaling.core import run_case, shape, workload
 from scaling.core.case import BATCHES, Case
-from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
 from scaling.peers import _seeds, enzyme, interface
@@ -53,12 +52,6 @@ PROBLEMS = {
     "residual with dot": {"workload": "residual", "points": 5, "wrt": "d", "formulation": "dot"},
     "residual scalar": SCALAR | {"wrt": "m+d"},
     "poisson": {"workload": "poisson", "points": 9},
-}
-SECOND_ORDER = {
-    "residual scalar": SCALAR | {"wrt": "m+d"},
-    "residual scalar with dot": SCALAR | {"formulation": "dot"},
-    "poisson": PROBLEMS["poisson"],
-    "linear of one output": {"workload": "linear", "points": 4, "sizes": {"p": 3, "o": 1}, "wrt": "W+X"},
 }
 
 
@@ -112,15 +105,6 @@ def test_every_supported_case_equals_the_reference_at_every_point(engine, name):
         check_correct(run(case))
 
 
-@pytest.mark.parametrize("target", ["hessian", "hvp"])
-@pytest.mark.parametrize("name", SECOND_ORDER)
-def test_autograd_computes_hessians_in_every_nesting(name, target):
-    cases = supported_cases("autograd", SECOND_ORDER[name] | {"target": target}, HESSIAN)
-    assert [case.mode for case in cases] == list(HESSIAN)
-    for case in cases:
-        check_correct(run(case))
-
-
 @pytest.mark.parametrize("mode", ["jacfwd", "jacrev"])
 def test_enzyme_differentiates_a_function_written_in_jax(write_workload, tmp_path, monkeypatch, mode):
     write_workload("springs")
@@ -134,19 +118,19 @@ def test_enzyme_differentiates_a_function_written_in_jax(write_workload, tmp_pat
     )
 
 
-def test_enzyme_reports_an_error_for_a_sort_instead_of_crashing(tmp_path, monkeypatch):
+def test_enzyme_skips_the_derivative_of_a_sort_instead_of_crashing(tmp_path, monkeypatch):
     text = "from scaling.workload import *\nimport jax.numpy as jnp\n"
     text += "def workload(case):\n    return Workload(lambda x: jnp.sort(x), points={'x': normal(4)})\n"
     (tmp_path / "sorting.py").write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     assert run(completion.complete(Case(workload="sorting", mode="value", engine="enzyme"))).status == "ok"
-    record = run(completion.complete(Case(workload="sorting", mode="jacrev", engine="enzyme")))
-    assert record.reason == "error" and "crashes when it differentiates a sort" in record.text
+    text = skip_text(workload="sorting", mode="jacrev", engine="enzyme")
+    assert text == "Enzyme crashes when it differentiates a sort"
 
 
 @pytest.mark.parametrize("name", ["rbf", "linear by both", "linear by W", "residual by both", "poisson"])
 @pytest.mark.parametrize(("engine", "mode"), [
-    ("numpy", "finite_difference"), ("autograd", "jacfwd"), ("autograd", "linearize"), ("autograd", "jacrev"),
+    ("numpy", "finite_difference"), ("autograd", "jacfwd"), ("autograd", "jacrev"),
     ("enzyme", "jacfwd"), ("enzyme", "jacrev"),
 ])  # fmt: skip
 def test_a_derivative_with_a_relative_error_of_1e_3_is_a_wrong_answer(engine, mode, name, monkeypatch):
@@ -171,19 +155,12 @@ def test_engines_without_jax_do_not_support_functions_written_in_jax(
 
 
 @pytest.mark.parametrize(("engine", "mode", "text"), [
-    ("numpy", "jacfwd", "numpy offers value, finite_difference, analytic"),
-    ("autograd", "finite_difference", "autograd offers value, jacfwd, linearize, jacrev, grad_of_sum, fwd_over_rev"),
+    ("numpy", "jacfwd", "numpy offers value, finite_difference"),
+    ("autograd", "finite_difference", "autograd offers value, jacfwd, jacrev, grad_of_sum"),
     ("enzyme", "linearize", "enzyme offers value, jacfwd, jacrev, grad_of_sum"),
 ])  # fmt: skip
 def test_unsupported_modes_are_skipped_with_the_supported_ones(engine, mode, text):
     assert skip_text(**RBF, engine=engine, mode=mode).startswith(text)
-
-
-def test_an_analytic_hessian_is_not_supported():
-    assert (
-        skip_text(**SCALAR, engine="numpy", mode="analytic", target="hvp")
-        == "numpy offers no analytic of target=hvp"
-    )
 
 
 @pytest.mark.parametrize("engine", ["numpy", "autograd"])

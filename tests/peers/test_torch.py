@@ -15,7 +15,6 @@ import jax
 
 from scaling.core import inputs, run_case, shape, workload
 from scaling.core.case import BATCHES, DTYPES, Case
-from scaling.core.modes import HESSIAN
 from scaling.core.record import Record
 from scaling.core.timing import Sampling
 from scaling.peers import formulas
@@ -46,18 +45,7 @@ PROBLEMS = {
     "residual scalar": SCALAR | {"wrt": "m+d"},
     "poisson": {"workload": "poisson", "points": 6},
 }
-SECOND_ORDER = {
-    f"{name}: {target}": problem | {"target": target}
-    for (name, problem), target in itertools.product(
-        {
-            "residual scalar": SCALAR | {"wrt": "m+d"},
-            "residual scalar by m": SCALAR,
-            "poisson": PROBLEMS["poisson"],
-        }.items(),
-        ("hessian", "hvp"),
-    )
-}
-FIRST_ORDER_MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
+SUPPORTED_MODES = ("value", "jacfwd", "jacrev", "grad_of_sum")
 
 
 def cases(problems, modes, dtypes=("float64",), chunks=(None,), **fields):
@@ -98,14 +86,12 @@ def check_correct(record):
 
 
 EAGER = [
-    *cases(PROBLEMS, FIRST_ORDER_MODES, chunks=[None, 2]),
-    *cases(SECOND_ORDER, HESSIAN, chunks=[None, 3]),
+    *cases(PROBLEMS, SUPPORTED_MODES, chunks=[None, 2]),
     *cases(
         {name: PROBLEMS[name] for name in ("rbf", "linear by both", "residual by both", "poisson")},
-        FIRST_ORDER_MODES,
+        SUPPORTED_MODES,
         DTYPES[::2],
     ),
-    *cases({"residual scalar: hvp": SECOND_ORDER["residual scalar: hvp"]}, HESSIAN, DTYPES[::2]),
 ]
 
 
@@ -119,12 +105,7 @@ def test_every_supported_case_equals_the_reference_at_every_point(case):
 
 COMPILED = [
     *cases({"rbf": RBF}, ["jacrev"], ["float32"], [2], jit=True),
-    *cases(
-        {"residual scalar: hessian": SECOND_ORDER["residual scalar: hessian"]},
-        ["rev_over_fwd"],
-        ["bfloat16"],
-        jit=True,
-    ),
+    *cases({"residual scalar": PROBLEMS["residual scalar"]}, ["jacfwd"], ["bfloat16"], jit=True),
 ]
 
 
@@ -164,18 +145,8 @@ def test_a_function_written_in_jax_is_not_supported(write_workload, tmp_path, mo
 
 
 def test_unsupported_modes_are_skipped_with_the_supported_ones():
-    for mode in ("linearize", "finite_difference", "analytic"):
+    for mode in ("linearize", "finite_difference", "analytic", "fwd_over_rev"):
         assert "torch offers value, jacfwd, jacrev" in skip_text(**RBF, mode=mode)
-
-
-def test_hessians_are_not_supported_for_rbf():
-    assert "Hessians of residual" in skip_text(workload="rbf", sizes={"m": 1}, mode="fwd_over_rev")
-
-
-def test_forward_over_forward_is_not_supported_with_jit():
-    assert "torch.compile crashes" in skip_text(
-        **SECOND_ORDER["poisson: hessian"], mode="fwd_over_fwd", jit=True
-    )
 
 
 def test_jit_without_a_compiler_is_not_supported(monkeypatch, tmp_path):

@@ -10,7 +10,6 @@ from scaling.analysis import answer, findings
 from scaling.core.case import to_dict
 from scaling.core.store import Writer, write_json
 from scaling.report import answer_tables, export, page_tables, write_report
-from scaling.report.figures import files
 from tests.support.records import record, weak
 
 NASTY = '<script>alert("x")</script> a|b\nsecond line & $5 more'
@@ -72,19 +71,6 @@ def test_repeated_reports_are_byte_identical(folder):
     first = {path.name: path.read_bytes() for path in (folder / "report").iterdir()}
     write_report.write_report(folder)
     assert first == {path.name: path.read_bytes() for path in (folder / "report").iterdir()}
-
-
-def test_pictures_for_the_dashboard_are_drawn_once_per_report(folder):
-    files.draw_report_pictures(folder)
-    assert not (folder / "report").exists()
-    write_report.write_report(folder)
-    files.draw_report_pictures(folder)
-    first = {path.name: path.stat().st_mtime_ns for path in (folder / "report").glob("*.png")}
-    assert {"scaling-strong.png", "size.png"} <= set(first)
-    files.draw_report_pictures(folder)
-    assert first == {path.name: path.stat().st_mtime_ns for path in (folder / "report").glob("*.png")}
-    write_report.write_report(folder)
-    assert not list((folder / "report").glob("*.png"))
 
 
 def test_figures_of_an_earlier_version_are_removed(folder):

@@ -18,7 +18,6 @@ class StoredRun:
     config: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     lines: dict[int, str] = field(default_factory=dict)  # lines of the history by offset
-    files: dict[str, bytes] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)  # displayName, groupName, jobType, tags
     state: str = "running"
 
@@ -67,7 +66,6 @@ class Operations:
 
     def __init__(self) -> None:
         self.runs: dict[str, StoredRun] = {}
-        self.artifacts: dict[str, dict[str, Any]] = {}
         self.views: dict[str, dict[str, Any]] = {}
         self.projects: set[str] = set()
         self.deleted: set[str] = set()  # ids of runs that must not be used again
@@ -120,77 +118,9 @@ class Operations:
         run = self.runs[variables["name"]]
         return {"project": {"run": {"history": [run.lines[offset] for offset in sorted(run.lines)]}}}
 
-    def do_RunFiles(self, variables: dict[str, Any]) -> Any:
-        run = self.runs[variables["name"]]
-        names = variables.get("fileNames") or list(run.files)
-        nodes = [
-            {"id": name, "name": name, "url": f"{self.url}/kept/{run.name}/{name}", "directUrl": "", "mimetype": "",
-             "sizeBytes": len(run.files[name]), "updatedAt": None, "md5": ""} for name in run.files if name in names
-        ]  # fmt: skip
-        page = {"endCursor": None, "hasNextPage": False}
-        files = {"edges": [{"node": node, "cursor": ""} for node in nodes], "pageInfo": page}
-        return {"project": {"internalId": "1", "run": {"fileCount": len(nodes), "files": files}}}
-
     def do_CreateRunFiles(self, variables: dict[str, Any]) -> Any:
-        files = [
-            {"name": name, "uploadUrl": f"{self.url}/kept/{variables['run']}/{name}"}
-            for name in variables["files"]
-        ]
+        files = [{"name": name, "uploadUrl": f"{self.url}/files/{name}"} for name in variables["files"]]
         return {"createRunFiles": {"runID": variables["run"], "uploadHeaders": [], "files": files}}
-
-    def do_CreateArtifact(self, variables: dict[str, Any]) -> Any:
-        properties = variables["input"]
-        name = f"a{len(self.artifacts)}"
-        existing = [k for k, v in self.artifacts.items() if v["state"] == "COMMITTED" and v["digest"] == properties["digest"]
-                and v["artifactCollectionName"] == properties["artifactCollectionName"]]  # fmt: skip
-        name = existing[0] if existing else name
-        self.artifacts.setdefault(
-            name, properties | {"id": name, "state": "PENDING", "files": {}, "users": []}
-        )
-        self.artifacts[name]["users"].append(properties.get("runName"))
-        return {"createArtifact": {"artifact": {
-            "id": name, "state": self.artifacts[name]["state"], "artifactSequence": {"id": "s", "latestArtifact": None}
-        }}}  # fmt: skip
-
-    def do_CreateArtifactManifest(self, variables: dict[str, Any]) -> Any:
-        upload = self._upload(f"manifest/{variables['artifactID']}")
-        return {
-            "createArtifactManifest": {
-                "artifactManifest": {"id": f"m-{variables['artifactID']}", "file": upload}
-            }
-        }
-
-    def do_CreateArtifactFiles(self, variables: dict[str, Any]) -> Any:
-        edges = []
-        for file in variables["input"]["artifactFiles"]:
-            upload = self._upload(f"{file['artifactID']}/{file['name']}")
-            edges.append({"node": upload | {"storagePath": "x", "uploadMultipartUrls": None, "artifact": {"id": "a"},
-                                            "displayName": file["name"]}})  # fmt: skip
-        return {"createArtifactFiles": {"files": {"edges": edges}}}
-
-    def do_CommitArtifact(self, variables: dict[str, Any]) -> Any:
-        artifact = self.artifacts[variables["artifactID"]]
-        artifact["state"] = "COMMITTED"
-        return {"commitArtifact": {"artifact": {"id": artifact["id"], "digest": artifact["digest"]}}}
-
-    def do_RunOutputArtifacts(self, variables: dict[str, Any]) -> Any:
-        project = {"id": "p", "internalId": "1", "name": variables["project"], "entity": {"name": ENTITY}}
-        nodes = [
-            {
-                "id": artifact["id"], "artifactSequence": {"name": artifact["artifactCollectionName"], "project": project},
-                "versionIndex": 0, "artifactType": {"name": artifact["artifactTypeName"]}, "description": None, "metadata": None,
-                "ttlDurationSeconds": -1, "ttlIsInherited": True, "tags": [], "historyStep": None, "state": artifact["state"],
-                "size": 1, "digest": artifact["digest"], "commitHash": None, "fileCount": 1, "createdAt": TIME, "updatedAt": None,
-                "aliases": [],
-            }
-            for artifact in self.artifacts.values() if variables["run"] in artifact["users"]
-        ]  # fmt: skip
-        page = {"endCursor": None, "hasNextPage": False}
-        listing = {"totalCount": len(nodes), "pageInfo": page, "edges": [{"node": node} for node in nodes]}
-        return {"project": {"run": {"artifacts": listing}}}
-
-    def do_ArtifactType(self, _told: dict[str, Any]) -> Any:
-        return {"project": {"artifact": None}}
 
     def do_Viewer(self, _told: dict[str, Any]) -> Any:
         return {"viewer": {"id": "v", "entity": ENTITY, "username": ENTITY, "name": ENTITY, "flags": "{}", "email": "",
@@ -248,15 +178,6 @@ class Operations:
         fields = {k: view.get(k) for k in ("id", "name", "displayName", "description", "spec")}
         times = {"updatedAt": TIME, "createdAt": TIME}
         return {"view": fields | times | {"project": project}}
-
-    def _upload(self, path: str) -> dict[str, Any]:
-        return {
-            "id": "f",
-            "uploadUrl": f"{self.url}/artifacts/{path}",
-            "uploadHeaders": [],
-            "name": "n",
-            "displayName": "n",
-        }
 
 
 def _matches_filters(run: StoredRun, filters: dict[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """A local stand-in for the W&B server, as far as the project uses it: it stores what it receives and returns it.
 
-It stores runs with their config, history, summary and files; artifacts; and views (workspaces and reports). `Server.fault` makes it
-misbehave. It implements the protocol as seen from client 0.31 and knows nothing of the project; the real server was not examined.
+It stores runs with their config, history and summary, and views (workspaces and reports). `Server.fault` makes it misbehave. It
+implements the protocol as seen from client 0.31 and knows nothing of the project; the real server was not examined.
 """
 
 import base64
@@ -32,7 +32,6 @@ class Server(Operations, http.server.ThreadingHTTPServer):
     def __init__(self) -> None:
         http.server.ThreadingHTTPServer.__init__(self, ("127.0.0.1", 0), Handler)
         Operations.__init__(self)
-        self.uploads: dict[str, bytes] = {}
         self.operations: list[str] = []
         self.bodies: list[bytes] = []  # of all requests with a body
         self.unknown: list[str] = []
@@ -68,16 +67,6 @@ class Server(Operations, http.server.ThreadingHTTPServer):
         if body.get("complete"):
             run.state = "finished" if not body.get("exitcode") else "failed"
 
-    def store_file(self, path: str, content: bytes) -> None:
-        """Store an uploaded file of a run or of an artifact."""
-        _, kind, owner, name = path.split("/", 3)
-        if kind == "kept":
-            self.runs[owner].files[name] = content
-        elif kind == "artifacts" and owner != "manifest":
-            self.artifacts[owner]["files"][name] = content
-        else:
-            self.uploads[path] = content
-
 
 @contextlib.contextmanager
 def run_server(patch, folder: Path) -> Iterator[Server]:
@@ -102,20 +91,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
-    def do_GET(self) -> None:
-        owner, name = self.path.removeprefix("/kept/").split("/", 1)
-        run = self.server.runs.get(owner)
-        if run is None or name not in run.files:
-            return self._respond(404, b"{}")
-        return self._respond(200, run.files[name])
-
     def do_PUT(self) -> None:
-        content = self._body()
-        if self._apply_fault():
-            return
-        with self.server.lock:
-            self.server.store_file(self.path, content)
-        self._respond(200, b"{}")
+        self._body()  # of a file, which is not kept
+        if not self._apply_fault():
+            self._respond(200, b"{}")
 
     def do_POST(self) -> None:
         body = json.loads(self._body())

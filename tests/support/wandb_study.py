@@ -11,8 +11,8 @@ from scaling.analysis import findings
 from scaling.core import store
 from scaling.core.case import Case
 from scaling.core.record import Record
+from scaling.wandb.job import TrackedRun
 from scaling.wandb.runs import make_plots, study_runs
-from scaling.wandb.tracked_run import TrackedRun
 
 SECONDS = {1: 0.040, 2: 0.022, 4: 0.013}
 
@@ -34,7 +34,7 @@ def record(mode: str, devices: int, **fields) -> Record:
 
 
 def write_results(folder: Path, study: str = "made-up", scaling: tuple[str, ...] = ("strong",)) -> Path:
-    """Write a folder with two curves of three device counts, one failure with its reason, and a figure."""
+    """Write a folder with two curves of three device counts, and one failure with its reason."""
     folder.mkdir()
     store.write_json(folder / "study.json", {"study": study, "scaling": list(scaling)})
     writer = store.Writer(folder)
@@ -44,10 +44,6 @@ def write_results(folder: Path, study: str = "made-up", scaling: tuple[str, ...]
     writer.append(
         record("linearize", 2, status="failed", reason="wrong_answer", text="off by **0.3** <b>", seconds=[])
     )
-    (folder / "report").mkdir()
-    from PIL import Image
-
-    Image.new("RGB", (10, 7), "white").save(folder / "report" / "speedup.png")
     return folder
 
 
@@ -66,9 +62,8 @@ def write_weak_results(
 
 def runs_of(folder: Path) -> list[TrackedRun]:
     """Return the W&B runs of a folder, the run of the study last."""
-    loaded = store.load(folder)
-    study = findings.read(folder, loaded=loaded)
-    return study_runs(folder, study, make_plots(study), loaded.records)
+    study = findings.read(folder)
+    return study_runs(study, make_plots(study))
 
 
 def read_back(folder: Path, run: TrackedRun) -> list[dict]:
@@ -94,7 +89,7 @@ def is_published(server: Any, folder: Path) -> bool:
     return len(by_series) == len(expected) == len(current) and all(
         by_series[run.series].values == run.config
         and run.summary.items() <= by_series[run.series].summary.items()
-        and [row for row in by_series[run.series].rows if "_type" not in str(row)] == run.rows
+        and by_series[run.series].rows == run.rows
         and (by_series[run.series].metadata["displayName"], by_series[run.series].state)
         == (run.name, "finished")
         for run in expected

@@ -12,7 +12,7 @@ import pytest
 
 import scaling
 from scaling.core import store
-from scaling.wandb import process, publish
+from scaling.wandb import publish
 from scaling.wandb.publish import publish as published
 from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_study
@@ -69,19 +69,7 @@ def test_rows_and_config_of_offline_copies_are_readable_by_wandb(published_folde
         assert run.summary.items() <= summary.items()
         history = [line["history"]["item"] for line in lines if line["type"] == "history"]
         shown = [{k: v for k, v in row.items() if not k.startswith("_")} for row in history]
-        assert shown[: len(run.rows)] == run.rows and len(shown) == len(run.rows) + bool(run.tables)
-
-
-def test_offline_copy_of_the_study_has_its_tables_figures_and_records(published_folder):
-    folder, _ = published_folder
-    run = runs_of(folder)[-1]
-    for name, (_, rows) in run.tables.items():
-        (path,) = (folder / "wandb").glob(f"offline-run-*-{run.digest}-*/files/media/table/{name}_*.json")
-        assert store.read_json(path)["data"] == rows
-    (image,) = (folder / "wandb").glob(f"offline-run-*-{run.digest}-*/files/media/images/**/*.png")
-    assert image.read_bytes() == (folder / "report" / "speedup.png").read_bytes()
-    staged = [path.read_text() for path in (folder / "wandb" / "staging").rglob("*") if path.is_file()]
-    assert "".join(f"{line}\n" for line in run.lines) in staged
+        assert shown == run.rows
 
 
 def test_second_offline_publish_adds_no_run(copy):
@@ -112,7 +100,7 @@ def test_written_files_contain_no_local_path_or_key(published_folder):
     folder, _ = published_folder
     private = [str(folder), str(Path.cwd()), str(Path.home()), str(ROOT), sys.prefix, KEY]
     files = [path for path in folder.rglob("*") if path.is_file()]
-    assert any(path.suffix == ".wandb" for path in files) and (folder / "wandb.json") in files
+    assert any(path.suffix == ".wandb" for path in files)
     for path in files:
         assert [word for word in private if word.encode() in path.read_bytes()] == [], path
 
@@ -121,7 +109,7 @@ def test_wandb_mode_disabled_sends_and_writes_nothing(tmp_path, monkeypatch):
     folder = write_results(tmp_path / "made")
     monkeypatch.setenv("WANDB_MODE", "disabled")
     outcome = published(folder, TrackingSettings.from_config({"mode": "online"}))
-    assert not (folder / "wandb").exists() and not (folder / "wandb.json").exists() and outcome.succeeded
+    assert not (folder / "wandb").exists() and outcome.succeeded
     assert outcome.lines == ("W&B: nothing was sent, WANDB_MODE is disabled",)
 
 
@@ -130,7 +118,7 @@ MISSING = "raise ModuleNotFoundError(\"No module named 'wandb'\", name='wandb')"
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("import time\ntime.sleep(1000)", "fell silent"), ("import os\nos._exit(3)", "died"),
+    [("import time\ntime.sleep(1000)", "fell silent"), ("import os\nos._exit(3)", "status 3"),
      (MISSING, "No module named 'wandb'")],
 )  # fmt: skip
 def test_wandb_that_hangs_crashes_or_is_missing_gives_one_line_and_no_exception(
@@ -141,7 +129,7 @@ def test_wandb_that_hangs_crashes_or_is_missing_gives_one_line_and_no_exception(
     (package / "__init__.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(package.parent))
     for name in ("_START_SECONDS", "_GRACE_SECONDS"):
-        monkeypatch.setattr(process, name, 4.0)
+        monkeypatch.setattr(publish, name, 4.0)
     start = time.monotonic()
     outcome = published(folder, TrackingSettings(mode="offline", timeout=0.5))
     assert time.monotonic() - start < 60  # the hanging package sleeps for 1000 s

@@ -63,7 +63,7 @@ class FakeWorkers:
             yield event or default
 
 
-def run(tmp_path, items, baseline=None, settings=None, events=None, between=None):
+def run(tmp_path, items, baseline=None, settings=None, events=None):
     plan = Schedule((tuple(items),), (), 0, Machine("cpu", None, 4), {(None, ()): ENVIRONMENT})
     (tmp_path / "other").mkdir(exist_ok=True)
     other = (Variant("other"), tmp_path / "other") if baseline else None
@@ -74,8 +74,6 @@ def run(tmp_path, items, baseline=None, settings=None, events=None, between=None
         0,
         (events if events is not None else []).append,
         other,
-        None,
-        between,
     )
 
 
@@ -91,17 +89,6 @@ def test_cases_of_one_problem_are_interleaved_and_other_problems_are_not(monkeyp
     prepared = [i for i, (_, action, key) in enumerate(workers.log) if action == "prepare" and key in keys[6]]
     assert max(prepared) < min(i for i, (_, action, _) in enumerate(workers.log) if action == "turn")
     assert [workers.counts["this", "finish", item.case.key] for item in items] == [1] * 6
-
-
-def test_the_callback_between_problems_runs_after_all_begun_cases_have_ended(monkeypatch, tmp_path):
-    workers, counts = FakeWorkers(monkeypatch), []
-
-    def between():
-        actions = [action for _, action, _ in workers.log]
-        counts.append((actions.count("prepare"), actions.count("finish")))
-
-    run(tmp_path, make_items("jacfwd", "jacrev", points=(6, 12)), between=between)
-    assert counts == [(2, 2), (4, 4)]
 
 
 def test_the_order_of_turns_differs_between_rounds_and_depends_on_the_seed(monkeypatch, tmp_path):

@@ -6,15 +6,14 @@ prepare the derivative, to call it, and to sample its run time with BenchmarkToo
 PATH. `install()` creates the environment `environments/ad-scaling` in the Julia depot and installs the
 packages there. It does not write into this Python package.
 
-`measure.jl` was tested on Julia 1.5.3 with ForwardDiff 0.10.39, ReverseDiff 1.16.2 and Zygote 0.6.40: of 148
-cases in all workloads and most dtypes, 147 results were correct and one case was rejected as intended. It was
-not timed on a current version of Julia. Enzyme and DifferentiationInterface have not been run. If a case
-fails with one of these two, the cause may be an error in `measure.jl`. Every result is checked.
+`measure.jl` was not timed on a current version of Julia, and not run with Enzyme and DifferentiationInterface
+(docs/sources.md). If a case fails with one of these two, the cause may be an error in `measure.jl`. Every
+result is checked.
 
 `compile_seconds` is the time to prepare a case (configurations and tapes) plus the time of the first call,
-including compilation, but neither the start of Julia nor the loading of packages. The timing samples are
-taken by BenchmarkTools. BenchmarkTools warms up and repeats short calls. In contrast to the other engines,
-it stops only after a number of samples or a time, not at a width of the confidence interval.
+including compilation, but neither the start of Julia nor the loading of packages. BenchmarkTools takes the
+timing samples. In contrast to the other engines, it stops only after a number of samples or a time, not at a
+width of the confidence interval.
 
 `jit` affects only ReverseDiff, directly or through DifferentiationInterface: true compiles a tape for every
 point, and false records a tape at each call. `poisson` with batch=whole has additional formulations from a
@@ -24,13 +23,11 @@ threads.
 """
 
 import os
-import re
 import shutil
 import subprocess
 import tempfile
 import tomllib
 import weakref
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +35,7 @@ import numpy as np
 
 from scaling.core.case import Case
 from scaling.core.timing import Samples, Sampling
-from scaling.peers.formulas import KNOWN
+from scaling.peers.formulas import check_workload
 from scaling.peers.interface import Prepared, first_reason
 from scaling.workers.child_process import ChildProcess
 
@@ -62,8 +59,6 @@ INSTALL = (
 )
 
 _FOLDER = Path(__file__).parent
-_ENVIRONMENT = Path("environments", "ad-scaling")
-_NANOSECOND = 1e-9
 
 
 def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
@@ -71,7 +66,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     offered = (*MODES[system], "finite_difference", "value")
     has_tape = case.mode == "jacrev" and system in ("ReverseDiff", "DifferentiationInterface")
     return first_reason(
-        (case.workload not in KNOWN, f"julia implements the workloads {', '.join(KNOWN)}"),
+        check_workload(case),
         (case.mode not in offered, f"{case.engine} offers {', '.join(offered)}"),
         (case.dtype not in ("float32", "float64"), "julia offers float32 and float64 only"),
         (case.ad_mode.finite_step and case.dtype != "float64",
@@ -88,54 +83,35 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
 
 
 def versions(system: str) -> dict[str, str | None]:
-    """Return a dict with the version of Julia and of each package that a system loads, by name.
+    """Return the version of Julia, under "julia", and of each package of a system such as "ForwardDiff".
 
-    `system` is a name such as "ForwardDiff". The key for Julia is "julia". The version of a package that is
-    not installed is None.
+    The version of a package that is not installed is None.
     """
-    match = re.search(r"(\d+\.\d+\.\S+)", _command_output("julia", "--version"))
-    if not match:
+    if shutil.which("julia") is None:
         return {"julia": None}
-    installed = _installed_versions(match.group(1))
+    command = ["julia", "--version"]  # prints "julia version 1.11.2"
+    julia = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()[-1:]
+    installed = _installed_versions()
     # Packages of the standard library have no version in Project.toml.
     compatible = tomllib.loads((_FOLDER / "Project.toml").read_text())["compat"]
     others = {name for names in _PACKAGES.values() for name in names} - set(_PACKAGES[system])
     packages = [name for name in compatible if name != "julia" and name not in others]
-    return {"julia": match.group(1)} | {name: installed.get(name) for name in packages}
+    return {"julia": next(iter(julia), None)} | {name: installed.get(name) for name in packages}
 
 
-def _command_output(*command: str) -> str:
+def _installed_versions() -> dict[str, str | None]:
+    """Return a dict from the name to the version of each package in the environment of `install()`."""
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60).stdout
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-
-
-def _installed_versions(julia: str) -> dict[str, str | None]:
-    """Return a dict from the name to the version of each package that is installed for a version of Julia.
-
-    The versions are read from the manifest file that Julia uses: the manifest of its minor version, such as
-    Manifest-v1.11.toml, or else Manifest.toml. A file with the prefix "Julia" takes precedence.
-    """
-    minor = ".".join(julia.split(".")[:2])
-    names = (f"{prefix}Manifest{suffix}.toml" for suffix in (f"-v{minor}", "") for prefix in ("Julia", ""))
-    manifest = next((path for path in map(_environment_folder().joinpath, names) if path.is_file()), None)
-    try:
-        entries = tomllib.loads(manifest.read_text()) if manifest else {}
+        entries = tomllib.loads((_environment_folder() / "Manifest.toml").read_text())
     except (OSError, ValueError):
         return {}
-    # Before version 2.0 of the format, the packages are top-level entries.
-    entries = entries.get("deps", {}) if "manifest_format" in entries else entries
-    return {
-        name: versions[0].get("version")
-        for name, versions in entries.items()
-        if isinstance(versions, list) and versions
-    }
+    packages = entries.get("deps", entries)  # Julia 1.5 lists the packages as top-level entries
+    return {name: each[0].get("version") for name, each in packages.items() if isinstance(each, list)}
 
 
 def _environment_folder() -> Path:
     depot = os.environ.get("JULIA_DEPOT_PATH", "").split(os.pathsep)[0]
-    return Path(depot or "~/.julia").expanduser() / _ENVIRONMENT
+    return Path(depot or "~/.julia").expanduser() / "environments" / "ad-scaling"
 
 
 def install() -> None:
@@ -146,9 +122,7 @@ def install() -> None:
     subprocess.run(["julia", f"--project={_environment_folder()}", "-e", update], check=True)
 
 
-def prepare(
-    case: Case, workload: Any, sizes: Any, arrays: Mapping[str, np.ndarray], threads: int
-) -> Prepared:
+def prepare(case: Case, workload: Any, sizes: Any, arrays: dict[str, np.ndarray], threads: int) -> Prepared:
     """Start a Julia process, and return a `Prepared` object that computes the derivative in this process."""
     julia = _Julia(case.engine.partition("/")[2], threads)
     is_value = case.ad_mode.is_value
@@ -159,9 +133,8 @@ def prepare(
     is_whole = case.batch == "whole" or (threads == 1 and is_value and is_source)
     reply = julia.request(
         "prepare", workload=case.workload, variant=case.variant, formulation=case.formulation,
-        names=workload.names,
-        mode=case.mode, dtype=case.dtype, jit=case.jit, whole=is_whole, summed=is_summed,
-        outputs=sizes.outputs, shape=shape,
+        names=workload.names, mode=case.mode, dtype=case.dtype, jit=case.jit, whole=is_whole,
+        summed=is_summed, outputs=sizes.outputs, shape=shape,
         arrays=[julia.write_input(name, array) for name, array in arrays.items()],
     )  # fmt: skip
 
@@ -175,17 +148,14 @@ def prepare(
 
     def sample(sampling: Sampling) -> Samples:
         reply = julia.request("sample", seconds=sampling.seconds, least=sampling.least, most=sampling.most)
-        seconds = [_NANOSECOND * time for time in reply["times"]]
+        seconds = [1e-9 * nanoseconds for nanoseconds in reply["times"]]
         return Samples(seconds, reply["evaluations"], "most" if len(seconds) >= sampling.most else "seconds")
 
     return Prepared(call, collect, float(reply["seconds"]), sizes.passes or None, sample)
 
 
 class _Julia:
-    """A Julia process that runs `measure.jl` and replies to requests in JSON.
-
-    The process is ended when this object is deleted.
-    """
+    """A Julia process that runs `measure.jl`, and ends when this object is deleted."""
 
     def __init__(self, system: str, threads: int) -> None:
         folder = tempfile.TemporaryDirectory(prefix="scaling-julia-")
@@ -208,14 +178,12 @@ class _Julia:
         reply = self._process.receive()
         assert reply is not None
         if reply.get("event") == "exit":
-            raise RuntimeError(f"Julia exited with status {reply['status']}: {self._last_error()}")
+            lines = [line for line in self._process.stderr_lines() if line.strip()] or ["nothing"]
+            error = next((line for line in lines if line.startswith("ERROR")), lines[-1])
+            raise RuntimeError(f"Julia exited with status {reply['status']}: {error}")
         if "error" in reply:
             raise RuntimeError(f"Julia: {reply['error']}")
         return reply
-
-    def _last_error(self) -> str:
-        lines = [line for line in self._process.stderr_lines() if line.strip()]
-        return next((line for line in lines if line.startswith("ERROR")), lines[-1] if lines else "nothing")
 
 
 def _close(process: ChildProcess, folder: tempfile.TemporaryDirectory) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 
 import vl_convert
 
-from scaling.analysis.findings import Findings, read
+from scaling.analysis.findings import Findings
 from scaling.core.formatting import list_first
 from scaling.core.store import replace_file
-from scaling.report.figures import NAMES, make_figures
+from scaling.report.figures import NAMES
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
 from scaling.report.text import clean_text
@@ -158,17 +158,6 @@ def _renumber_clip_paths(svg: str) -> str:
     """Return an SVG whose clip paths are renumbered from 0, so that equal figures give equal files."""
     names: dict[str, int] = {}
     return _CLIP.sub(lambda match: f"{match[1]}clip{names.setdefault(match[2], len(names))}", svg)
-
-
-def draw_report_pictures(folder: Path) -> None:
-    """Write all figures of a results folder as PNG files to its subfolder `report`.
-
-    Do nothing if the subfolder does not exist or already contains a PNG file.
-    """
-    target = folder / "report"
-    if target.is_dir() and not any(target.glob("*.png")):
-        findings = read(folder)
-        write_figures(make_figures(findings), findings, target, ["png"])
 
 
 def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: Iterable[Path] = ()) -> None:

@@ -1,15 +1,18 @@
-"""Classes TrackedRun, Plot and Line: the data of W&B runs and plots that the wandb process receives.
+"""Classes PublishJob, TrackedRun, Plot and Line: what the process of wandb (remote.py) receives.
 
-The wandb process does not import SciPy or the analysis that computes the data.
+The module does not import SciPy or the analysis that computes the data.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scaling.analysis.cases import Method
 from scaling.analysis.estimate import Estimate
+from scaling.core.environment import scrub
+from scaling.wandb.settings import TrackingSettings
 
+UPLOADS = 3  # finishing a run uploads its files, which may take this many times `timeout`
 # From the prefix of a metric (before the slash) to the metric of its x-axis.
 STEP_METRICS = {"time": "devices", "speedup": "devices", "ideal": "devices", "time_by_size": "size"}
 Fields = dict[str, Any]
@@ -27,8 +30,7 @@ class Line(NamedTuple):
 class Plot:
     """The data of a W&B line plot.
 
-    The values are logged as `metric`, and the bounds of their 95 % confidence intervals as `metric`_low and
-    `metric`_high.
+    The values are logged as `metric`, and the ends of their 95 % intervals as `metric`_low and `metric`_high.
     """
 
     kind: str  # strong, weak or size
@@ -59,11 +61,24 @@ class TrackedRun:
     config: Fields
     rows: list[Fields]  # the history
     summary: Fields
-    tables: dict[str, tuple[list[str], list[list[Any]]]] = field(default_factory=dict)  # columns, rows
-    images: dict[str, str] = field(default_factory=dict)  # from name to path relative to the results folder
-    lines: tuple[str, ...] = ()  # lines of the artifact with the records
+
+
+@dataclass(frozen=True)
+class PublishJob:
+    """The settings, and the W&B runs, plots and sentences to publish."""
+
+    settings: TrackingSettings
+    runs: tuple[TrackedRun, ...]  # the run of the study last
+    plots: tuple[Plot, ...]  # the plots of the dashboard
+    sentences: tuple[str, ...]
 
 
 def ideal_metric(baseline: int) -> str:
     """Return the W&B metric name of the ideal speed-up over a device count, such as 'ideal/from_2'."""
     return f"ideal/from_{baseline}"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an exception's message as one line of up to 200 characters, without secrets or folder names."""
+    first = next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+    return scrub(first)[:200].rstrip(" .")
