@@ -15,7 +15,7 @@ from scaling.cli.run import StudyRun, plan_run
 from scaling.cluster import job_state, lost_cases, pack, sbatch, wait
 from scaling.cluster.cluster_settings import LOCAL, SLURM, SUBMISSIONS
 from scaling.core import store
-from scaling.core.formatting import count_of, format_number, format_wait
+from scaling.core.formatting import count_of, format_wait
 from scaling.workers import schedule, supervise
 from scaling.workers.schedule import PreflightResult
 
@@ -86,9 +86,10 @@ def _find_task_states(job: StudyRun, dry_run: bool = False) -> list[job_state.Ta
 
 
 def _pack_tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
-    budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
-    tasks = pack.pack(made, job.settings, loaded.records, budget, loaded.plans, job.nested)
-    return pack.pack_into_one(tasks) if job.cluster.name == LOCAL else tasks
+    if job.cluster.name == LOCAL:  # a single task
+        return pack.pack(made, job.settings, loaded.records, math.inf, nested=True)
+    budget = 60 * job.cluster.time * job.cluster.fill
+    return pack.pack(made, job.settings, loaded.records, budget, job.nested)
 
 
 def print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
@@ -114,12 +115,6 @@ def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, consol
         f"{count_of(len({task.shape for task in tasks}), 'shape')} as job {jobs}, each about "
         f"{format_wait(longest)} or less; `scaling status {escape(str(job.folder))}` shows their progress"
     ]
-    if seconds := pack.planned_seconds(loaded.plans, made.machine, job.settings):
-        planned = [item.case for task in tasks for item in task.items if item.case.key in seconds]
-        hours = sum(seconds[case.key] * case.devices for case in planned) / 3600
-        lines.append(
-            f"as planned: {format_number(hours)} device-hours for {count_of(len(planned), 'case')} of them"
-        )
     if longest > 60 * limit:
         words = f"one of them may take {format_wait(longest)}, longer than cluster.time={limit:g} minutes"
         lines.append(f"[yellow]{words}: cluster.time={math.ceil(1.5 * longest / 60)} is enough[/]")

@@ -12,7 +12,7 @@ SUBMISSIONS = "jobs"  # subfolder of the results folder that contains the submis
 REJECTED = "rejected.txt"  # file in the results folder with the reason of a rejected submission
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # options of sbatch that request GPUs
-LISTS = ("setup", "srun", "hosts", "shell")  # fields that are tuples of strings
+LISTS = ("setup", "srun", "hosts", "shell", "sbatch")  # fields that are tuples
 _MEMORY_UNITS = {"m": 1, "g": 1024, "t": 1024**2}  # unit -> MB
 _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
 

@@ -77,8 +77,8 @@ def submit(
 
 def _cancel_all(submission: Submission) -> None:
     end = time.monotonic() + _CANCEL_SECONDS
-    while (jobs := slurm.list_live_jobs(submission.name)) and time.monotonic() < end:
-        slurm.cancel(jobs)
+    while slurm.list_live_jobs(submission.name) and time.monotonic() < end:
+        slurm.cancel(submission.name)
         time.sleep(0.5)
 
 
@@ -191,7 +191,7 @@ def _sbatch_options(
         extra_options |= gpu_request(cluster.gpu_option, cluster.gres, shape)
     options: dict[str, Any] = {
         "job_name": submission.name, "nodes": shape.nodes, "ntasks_per_node": shape.processes // shape.nodes,
-        "time": math.ceil(entry.minutes), "partition": cluster.partition, "account": cluster.account,
+        "time": math.ceil(cluster.time), "partition": cluster.partition, "account": cluster.account,
         "qos": cluster.qos, "constraint": cluster.constraint, "exclude": cluster.exclude,
         "exclusive": cluster.exclusive or None, "setup": checked_setup(cluster.setup), "use_srun": False,
         "array_parallelism": cluster.at_once or _UNLIMITED,

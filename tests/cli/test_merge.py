@@ -173,11 +173,16 @@ def test_tasks_that_may_still_run_are_reported_and_not_copied(sources, tmp_path)
     jobs = tmp_path / "a" / "jobs" / "20261122T000000-abcd"
     jobs.mkdir(parents=True)
     shape = dict.fromkeys(ProcessShape.__annotations__, 1)
-    tasks = [
-        {"task": name, "job": "7", "shape": shape, "cases": 3, "seconds": 1.0} for name in ("0001", "0002")
-    ]
+    tasks = [{"task": name, "job": "7", "shape": shape, "cases": 3} for name in ("0001", "0002")]
     made_at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime())
-    manifest = {"kind": "slurm", "made_at": made_at, "host": "elsewhere", "minutes": 5, "tasks": tasks}
+    manifest = {
+        "kind": "slurm",
+        "made_at": made_at,
+        "host": "elsewhere",
+        "minutes": 5,
+        "pid": 1,
+        "tasks": tasks,
+    }
     (jobs / "submission.json").write_text(json.dumps(manifest))
     (jobs / "0001.run-1.jsonl").write_text('{"event": "started"}\n{"event": "ended"}\n')
     (jobs / "0002.run-1.jsonl").write_text('{"event": "started"}\n')

@@ -15,7 +15,7 @@ from tests.support.paths import PACKAGE, TOP
 
 MAY_IMPORT = {  # folder -> the other folders that its modules may import; each may import core
     "core": set(), "options": set(), "peers": {"workers"}, "workloads": set(), "workers": set(),
-    "study": {"cluster", "options", "peers", "workers"}, "cluster": {"plan", "study", "workers"},
+    "study": {"cluster", "options", "peers", "workers"}, "cluster": {"workers"},
     "advice": {"analysis", "options", "plan", "study", "workers"},
     "plan": {"analysis", "options", "study", "workers"}, "analysis": {"options"}, "wandb": {"analysis", "workers"},
     "report": {"analysis", "contrib", "options"}, "contrib": {"analysis", "report"},
