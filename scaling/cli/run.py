@@ -91,7 +91,8 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
     for each in (job.folder, *sorted(job.folder.glob("versus-*"))):
         store.check_schemas(each)
     key, reports = _ask_cells(job, console)
-    answers, submitted = preflight.judge_answers(job.cells, reports), False
+    judged, submitted = preflight.judge_answers(job.cells, reports), False
+    answers = [schedule.skip_peers_off_cpu(job.machine.platform, answer) for answer in judged]
     with contextlib.ExitStack() as stack:
         baseline = None
         if config["versus"] is not None:
@@ -265,8 +266,7 @@ def plan_run(
     for line in loaded[0].damaged:
         console.print(f"[yellow]damaged, ignored:[/] {escape(line)}", soft_wrap=True, highlight=False)
     made = _schedule_missing_cases(job, answers, loaded, queued)
-    results = [schedule.skip_peers_off_cpu(job.machine.platform, answer) for answer in answers]
-    recorded_once = {answer.case.key for answer in results if answer.inapplicable or answer.failure}
+    recorded_once = {answer.case.key for answer in answers if answer.inapplicable or answer.failure}
     scalings = [cell.scaling for cell in job.cells if cell.case.workload != CEILING]
     cases = [answer.case for answer in answers]
     manifest = schedule.study_manifest(job.name, job.title, scalings, cases, job.settings, recorded_once)

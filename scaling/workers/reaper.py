@@ -76,13 +76,10 @@ def _kill_descendants() -> None:
 
 
 def _find_children() -> list[int]:
-    own = os.getpid()
-    with contextlib.suppress(OSError):
-        return [int(word) for word in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
     children = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            if int(path.read_text().rpartition(")")[2].split()[1]) == own:
+            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
                 children.append(int(path.parent.name))
     return children
 

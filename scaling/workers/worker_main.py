@@ -29,7 +29,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from scaling.core import environment
@@ -70,7 +70,7 @@ def main() -> int:
     channel.send_event(event="here")
     with contextlib.ExitStack() as claims:
         try:
-            bound = claims.enter_context(_bind_to_cores(header, rank, channel.send_event))
+            bound = _bind_to_cores(header, rank, claims, channel.send_event)
             os.environ["XLA_FLAGS"] = environment.variables(header["platform"])["XLA_FLAGS"]
             os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
             from scaling.workers import jax_worker
@@ -95,34 +95,32 @@ def _die_with_launcher(pipe: int) -> None:
     os._exit(0)
 
 
-@contextlib.contextmanager
 def _bind_to_cores(
-    header: dict[str, Any], rank: int, send_event: Callable[..., None]
-) -> Iterator[list[int] | None]:
-    """Bind this process to its CPU cores, and yield their numbers. JAX must not have started threads yet.
+    header: dict[str, Any], rank: int, claims: contextlib.ExitStack, send_event: Callable[..., None]
+) -> list[int] | None:
+    """Bind this process to its CPU cores, and return their numbers. JAX must not have started threads yet.
 
-    Yield None without binding the process if the platform is not "cpu" or if the header disables binding.
+    The cores are claimed until `claims` is closed, unless the launcher has claimed them. Return None without
+    binding the process if the platform is not "cpu" or if the header disables binding.
     """
     if header["platform"] != "cpu" or not header["bind"]:
-        yield None
-        return
+        return None
     shape, claimed, node = header["shape"], header["cores"], environment.node_name()
     per_process, per_node = shape["devices"] // shape["processes"], shape["processes"] // shape["nodes"]
 
-    def report_wait(holders: list[int]) -> None:
-        print(cores.describe_wait(holders, node), file=sys.stderr, flush=True)
-        send_event(event="waiting", by=holders)
+    def report_wait(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+        send_event(event="waiting", text=text)
 
-    with contextlib.ExitStack() as claims:
-        if claimed is None:
-            # A timeout prevents a deadlock of two cases that wait for each other's nodes.
-            timeout = math.inf if shape["nodes"] == 1 else _CLAIM_SECONDS
-            claim = cores.claim_cores(per_process * per_node, header["owner"], report_wait, node, timeout)
-            claimed = claims.enter_context(claim)
-        first = rank % per_node * per_process
-        own_cores = claimed[first : first + per_process] or claimed
-        os.sched_setaffinity(0, own_cores)
-        yield own_cores
+    if claimed is None:
+        # A timeout prevents a deadlock of two cases that wait for each other's nodes.
+        timeout = math.inf if shape["nodes"] == 1 else _CLAIM_SECONDS
+        claim = cores.claim_cores(per_process * per_node, header["owner"], report_wait, node, timeout)
+        claimed = claims.enter_context(claim)
+    first = rank % per_node * per_process
+    own_cores = claimed[first : first + per_process] or claimed
+    os.sched_setaffinity(0, own_cores)
+    return own_cores
 
 
 def _find_free_address(nodes: int) -> str:
