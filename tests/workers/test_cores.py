@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from scaling.workers import cores, worker_main
+from scaling import worker
+from scaling.workers import cores
 
 CORES = cores.usable_cores()
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
@@ -165,7 +166,7 @@ def test_each_process_of_a_case_is_bound_to_its_own_cores(processes):
     }
     try:
         for rank in range(processes):
-            bound = worker_main._bind_to_cores(job, rank, contextlib.ExitStack(), lambda **_: None)
+            bound = worker._bind_to_cores(job, rank, contextlib.ExitStack(), lambda **_: None)
             expected = set(two if processes == 1 else two[rank : rank + 1])
             assert os.sched_getaffinity(0) == set(bound) == expected
             os.sched_setaffinity(0, before)
