@@ -148,21 +148,18 @@ def _find_unreported_state(task: TaskState, query_scheduler: bool) -> JobState:
 
 
 def _read_final_state(task: TaskState) -> JobState:
-    journal = task.journal
+    journal, stopped = task.journal, task.journal.last_event == "stopped"
     if not journal.runs:
         return JobState("LOST", reason="it never started, and the scheduler has no record of it")
     if journal.last_event == "ended":
         return JobState("COMPLETED", journal.node)
     if name := state_in_log(task):
         return JobState(name, journal.node)
-    if journal.last_event != "stopped":
-        return JobState("LOST", journal.node, reason="it ended without a message")
-    if journal.last_text:
+    if stopped and journal.last_text:
         return JobState("FAILED", journal.node, reason=journal.last_text)
-    if task.submission.kind == SLURM:
-        reason = "it was stopped, and neither Slurm nor its log gives a reason"
-        return JobState("LOST", journal.node, reason=reason)
-    return JobState("CANCELLED", journal.node)
+    if stopped and task.submission.kind != SLURM:
+        return JobState("CANCELLED", journal.node)
+    return JobState("LOST", journal.node, reason="it ended, and no scheduler and no log gives a reason")
 
 
 def state_in_log(task: TaskState) -> str | None:

@@ -178,15 +178,6 @@ def allocation_machine(cluster: ClusterSettings) -> Machine:
     return _remote_machine(cluster, per_node, len(nodes), "of this allocation")
 
 
-def max_array_tasks() -> int:
-    """Return the maximum number of tasks of a Slurm job array, or 1000 if scontrol does not report it."""
-    size = None
-    with contextlib.suppress(Refusal):
-        config = run_command("scontrol", "show", "config")
-        size = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
-    return max(1, int(size.group(1)) - 1) if size else 1000
-
-
 def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
     """Return a dict from job ID, such as "12_3", to job state. Jobs that Slurm does not know are omitted.
 

@@ -111,9 +111,10 @@ class ChildProcess:
         """Return a description of how the process ended.
 
         Args:
-            status: Exit status of the process, or -N if signal N ended it.
+            status: Exit status of the process. For signal N it is -N, or 128 + N from a shell, srun or reaper.py.
             lines: Lines of standard error. If None, the last lines that the process has written are used.
         """
+        status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last = last_line(self.stderr_lines() if lines is None else lines)
         oom_killed = status == -signal.SIGKILL and memory.count_oom_kills() > self._kills_before
         killed = f"was killed by signal {-status}{signal_name(-status)}"

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import queue
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -96,8 +95,6 @@ class WorkerGroup:
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
         process = self.processes[rank]
         lines = [line for line in process.stderr_lines() if not line.startswith(TRACEBACK_MARK)]
-        # srun exits with 128 plus the signal number; subprocess reports minus the signal number.
-        status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         process_exit = process.explain_exit(status, _filter_worker_lines(lines))
         if process_exit.reason != "out_of_memory":
             if self.transport and (cause := transport.explain_failure(lines)):

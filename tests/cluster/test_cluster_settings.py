@@ -150,9 +150,7 @@ def test_a_step_divides_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, c
     assert transport.cpus_per_gpu() == cpus_per_gpu
 
 
-def test_a_wckey_is_sent_only_if_configured(tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm, "max_array_tasks", lambda: 1000)
-
+def test_a_wckey_is_sent_only_if_configured(tmp_path):
     def script(**config):
         cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
         task = types.SimpleNamespace(shape=ProcessShape(1), items=[1], seconds=1.0)

@@ -155,7 +155,7 @@ def test_a_job_unknown_to_the_controller_is_not_running_even_if_accounting_says_
     }  # fmt: skip
 
 
-def test_job_arrays_do_not_exceed_the_limit_of_the_cluster():
+def test_job_arrays_do_not_exceed_a_limit():
     from scaling.cluster import sbatch
 
     shapes = [ProcessShape(1)] * 25 + [ProcessShape(2)] * 3
