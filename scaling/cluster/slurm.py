@@ -187,10 +187,10 @@ def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
         return {}
     ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
     ended = {job: state for job, state in _accounted_states(ids).items() if not state.live}
-    listed = _queue_states(ids)
-    live = {job: state for job, state in listed.items() if state.live}
-    # sacct may miss the end of a job, and a job that is requeued has ended before.
-    return listed | ended | live
+    # sacct may miss the end of a job, or report an earlier end of a job that was requeued. If the states are
+    # equal, it adds the exit code.
+    listed = _queue_states(ids).items()
+    return ended | {job: state for job, state in listed if job not in ended or ended[job].name != state.name}
 
 
 def _queue_states(ids: str) -> dict[str, JobState]:

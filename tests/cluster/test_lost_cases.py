@@ -155,6 +155,23 @@ def test_a_job_unknown_to_the_controller_is_not_running_even_if_accounting_says_
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("accounted", "listed", "state", "reason"),
+    [
+        ("PREEMPTED|n1|00:10|0:0", "COMPLETED|n1|0:02|None", "COMPLETED", ""),
+        ("PREEMPTED|n1|00:10|0:0", "PENDING||0:00|BeginTime", "PENDING", "BeginTime"),
+        ("FAILED|n1|00:10|3:0", "FAILED|n1|0:10|NonZeroExitCode", "FAILED", "exit code 3:0"),
+    ],
+)
+def test_the_controller_overrides_an_earlier_end_of_a_requeued_job(
+    monkeypatch, accounted, listed, state, reason
+):
+    output = {"sacct": f"12|{accounted}\n", "squeue": f"12|{listed}\n"}
+    monkeypatch.setattr(slurm, "run_command", lambda *arguments: output[arguments[0]])
+    states = slurm.query_states(["12"])
+    assert (states["12"].name, states["12"].reason) == (state, reason)
+
+
 def test_job_arrays_do_not_exceed_a_limit():
     from scaling.cluster import sbatch
 
