@@ -111,7 +111,7 @@ class ChildProcess:
         """Return a description of how the process ended.
 
         Args:
-            status: Exit status of the process. For signal N it is -N, or 128 + N from a shell, srun or reaper.py.
+            status: Exit status of the process. For signal N it is -N, or 128 + N from srun or reaper.py.
             lines: Lines of standard error. If None, the last lines that the process has written are used.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
