@@ -1,13 +1,136 @@
-"""Entry point `python -m scaling.worker` of a worker process: re-exports `main` of workers/worker_main.py.
+"""Program of a worker process: read the settings of the case, bind to CPU cores, and start JAX.
 
-This module must keep its name, because a launcher may start a worker of another revision of the package.
+`python -m scaling.worker` needs jax, numpy, and the standard library only. This module must keep its name,
+because a launcher may start a worker of another revision of the package. The launcher is the process that
+started the worker. The launcher writes JSON objects to the worker's standard input, one per line: first a
+header with settings, and then requests about benchmark cases, each identified by its key:
+
+    {"do": "prepare", "case": ..., ...}  build, compile, run once, and check; reply "ready", "end", or "later"
+    {"do": "turn", "key": ...}           take samples; reply "turn", "end", or "later"
+    {"do": "finish", "key": ...}         write the record of the case; reply "end"
+    {"do": "forget", "key": ...}         discard the case as if it had not begun; reply "forgotten"
+
+The reply "turn" states whether the case has enough samples. The reply "end" means that the case has ended.
+The reply "later" means that the case does not fit into memory together with the other cases. With these
+requests, the launcher can interleave the turns of cases that are to be compared.
+
+If several processes share the devices of a case, all of them receive the same requests, and rank 0 replies.
+Rank 0 chooses the address of the `jax.distributed` coordinator, and the launcher sends it to all processes.
+Rank 0 writes the records to a new file of the results folder.
 """
 
+import contextlib
+import gc
+import json
+import math
+import os
+import select
+import signal
+import socket
 import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
 
-from scaling.workers.worker_main import PROTOCOL, main
+from scaling.core import environment
+from scaling.core.case import Refusal
+from scaling.workers import cores, event_channel
+from scaling.workers.event_channel import PROTOCOL
 
-__all__ = ["PROTOCOL", "main"]
+_EXIT_SECONDS = 2.0  # time for the process to end by itself after the launcher closes the pipe
+_CLAIM_SECONDS = 600.0  # timeout for core claims if the case spans several nodes
+
+
+def main() -> int:
+    """Run this worker process: bind it to cores, start JAX, and execute requests until standard input ends.
+
+    Returns:
+        The exit status: 1 if the requested devices or cores are not available, and otherwise 0.
+    """
+    channel = event_channel.open_channel()
+    header = json.loads(channel.requests.readline())
+    # srun sends the same header to all workers. Slurm sets the rank of each worker in its environment.
+    rank = header.get("rank", int(os.environ.get("SLURM_PROCID", "0")))
+    if "parent" in header:
+        event_channel.die_with_parent(header["parent"])
+    else:
+        threading.Thread(target=_die_with_launcher, args=(channel.requests.fileno(),), daemon=True).start()
+    if header.get("lock") is not None:
+        os.set_inheritable(header["lock"], False)
+    # The launcher handles Ctrl-C and ends this process. Slurm may send SIGUSR2 before the time limit.
+    for signal_number in (signal.SIGINT, signal.SIGUSR2):
+        signal.signal(signal_number, signal.SIG_IGN)
+
+    def get_coordinator() -> str:
+        if rank == 0:
+            address = _find_free_address(header["shape"]["nodes"])
+            channel.send_event(event="meet", address=address)
+        return json.loads(channel.requests.readline())["coordinator"]
+
+    channel.send_event(event="here")
+    with contextlib.ExitStack() as claims:
+        try:
+            bound = _bind_to_cores(header, rank, claims, channel.send_event)
+            os.environ["XLA_FLAGS"] = environment.variables(header["platform"])["XLA_FLAGS"]
+            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+            from scaling.workers import jax_worker
+
+            group = jax_worker.start(header, rank, bound, get_coordinator)
+            context = jax_worker.check_process_group(header, group)
+        except (Refusal, TimeoutError) as error:
+            channel.send_event(event="refused", text=str(error))
+            return 1
+        gc.freeze()  # exclude the permanent objects of JAX from later garbage collections
+        loop = jax_worker.CaseLoop(header, channel, group, context)
+        loop.send_event(event="started", protocol=PROTOCOL)
+        loop.run()
+    return 0
+
+
+def _die_with_launcher(pipe: int) -> None:
+    closed = select.poll()
+    closed.register(pipe, 0)  # POLLHUP is always reported
+    closed.poll()
+    time.sleep(_EXIT_SECONDS)
+    os._exit(0)
+
+
+def _bind_to_cores(
+    header: dict[str, Any], rank: int, claims: contextlib.ExitStack, send_event: Callable[..., None]
+) -> list[int] | None:
+    """Bind this process to its CPU cores, and return their numbers. JAX must not have started threads yet.
+
+    The cores are claimed until `claims` is closed, unless the launcher has claimed them. Return None without
+    binding the process if the platform is not "cpu" or if the header disables binding.
+    """
+    if header["platform"] != "cpu" or not header["bind"]:
+        return None
+    shape, claimed, node = header["shape"], header["cores"], environment.node_name()
+    per_process, per_node = shape["devices"] // shape["processes"], shape["processes"] // shape["nodes"]
+
+    def report_wait(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+        send_event(event="waiting", text=text)
+
+    if claimed is None:
+        # A timeout prevents a deadlock of two cases that wait for each other's nodes.
+        timeout = math.inf if shape["nodes"] == 1 else _CLAIM_SECONDS
+        claim = cores.claim_cores(per_process * per_node, header["owner"], report_wait, node, timeout)
+        claimed = claims.enter_context(claim)
+    first = rank % per_node * per_process
+    own_cores = claimed[first : first + per_process] or claimed
+    os.sched_setaffinity(0, own_cores)
+    return own_cores
+
+
+def _find_free_address(nodes: int) -> str:
+    """Return an address of this host with a free port, as "host:port", for `jax.distributed`."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        host = "127.0.0.1" if nodes == 1 else os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+        return f"{host}:{probe.getsockname()[1]}"
+
 
 if __name__ == "__main__":
     sys.exit(main())

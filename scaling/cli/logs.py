@@ -206,10 +206,8 @@ def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
 
 
 def _list_scheduler_logs(task: TaskState) -> list[Path]:
-    jobs = dict.fromkeys([task.entry.job, *(attempt.job for attempt in task.journal.attempts)])
-    folder = task.entry.folder / "log"
-    paths = [path for job in jobs if job for path in sorted(folder.glob(f"{job}_*log.*"))]
-    return [path for path in paths if path.stat().st_size]
+    paths = [task.entry.log_path(kind) for kind in ("err", "out")]
+    return [path for path in paths if path.exists() and path.stat().st_size]
 
 
 def _read_last_lines(path: Path, every: bool) -> str:

@@ -64,9 +64,7 @@ def display(
 
     def listen(event: dict[str, Any]) -> None:
         if event["event"] == "waiting":
-            who = ", ".join(map(str, event["by"])) or "a process of another user"
-            text = f"for cores: another study on this host holds them (process {who})"
-            console.print(f"[yellow]waiting[/] {text}", highlight=False)
+            console.print(event["text"], style="yellow", markup=False, highlight=False)
             return
         name = names.get(event["key"], event["key"])
         if event["event"] == "end":

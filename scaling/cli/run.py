@@ -115,7 +115,8 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
     if (reports := preflight.load_answers(job.folder, key)) is None:
         with progress.examination(console) as note:
             reports = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
-    answers, submitted = preflight.judge_answers(job.cells, reports), False
+    judged, submitted = preflight.judge_answers(job.cells, reports), False
+    answers = [schedule.skip_peers_off_cpu(job.machine.platform, answer) for answer in judged]
     with contextlib.ExitStack() as stack:
         baseline = None
         if config["versus"] is not None:
@@ -262,8 +263,7 @@ def plan_run(
     made, loaded = _schedule_missing_cases(job, answers, folders, console, dry_run=False)
     for line in loaded.damaged:
         console.print(f"[yellow]damaged, ignored:[/] {escape(line)}", soft_wrap=True, highlight=False)
-    results = [schedule.skip_peers_off_cpu(job.machine.platform, answer) for answer in answers]
-    recorded_once = {answer.case.key for answer in results if answer.inapplicable or answer.failure}
+    recorded_once = {answer.case.key for answer in answers if answer.inapplicable or answer.failure}
     scalings = [cell.scaling for cell in job.cells if cell.case.workload != CEILING]
     cases = [answer.case for answer in answers]
     manifest = schedule.study_manifest(job.name, job.title, scalings, cases, job.settings, recorded_once)

@@ -75,9 +75,10 @@ def _find_task_states(job: StudyRun, dry_run: bool = False) -> list[job_state.Ta
 
 
 def _pack_tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
-    budget = 60 * job.cluster.time * (job.cluster.fill if job.cluster.name == SLURM else 1e6)
-    tasks = pack.pack(made, job.settings, loaded.records, budget, loaded.plans, job.nested)
-    return pack.pack_into_one(tasks) if job.cluster.name == LOCAL else tasks
+    if job.cluster.name == LOCAL:  # a single task
+        return pack.pack(made, job.settings, loaded.records, math.inf, nested=True)
+    budget = 60 * job.cluster.time * job.cluster.fill
+    return pack.pack(made, job.settings, loaded.records, budget, job.nested)
 
 
 def print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:

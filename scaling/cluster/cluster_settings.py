@@ -12,7 +12,7 @@ SUBMISSIONS = "jobs"  # subfolder of the results folder that contains the submis
 REJECTED = "rejected.txt"  # file in the results folder with the reason of a rejected submission
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # options of sbatch that request GPUs
-LISTS = ("setup", "srun", "hosts", "shell")  # fields that are tuples of strings
+LISTS = ("setup", "srun", "hosts", "shell", "sbatch")  # fields that are tuples
 _MEMORY_UNITS = {"m": 1, "g": 1024, "t": 1024**2}  # unit -> MB
 _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
 
@@ -80,9 +80,8 @@ def from_config(config: Any) -> ClusterSettings:
     if not isinstance(config, Mapping) or name not in NAMES:
         raise unknown_name("cluster", name, NAMES)
     field_names = [field.name for field in fields(ClusterSettings)]
-    for key in config:
-        if key not in field_names:
-            raise unknown_name(f"key of cluster={name}", key, field_names)
+    if unknown := [key for key in config if key not in field_names]:
+        raise unknown_name(f"key of cluster={name}", unknown[0], field_names)
     values = {key: _parse_field(key, value) for key, value in config.items()}
     cluster = ClusterSettings(**{key: value for key, value in values.items() if value is not None})
     if cluster.gpu_option != "gres" and cluster.gres.split(":")[0] != "gpu":
@@ -143,9 +142,8 @@ def _parse_flag(value: Any) -> bool | None:
 
 
 def _parse_fraction(value: Any) -> float | None:
-    return (
-        value if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 1 else None
-    )
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return value if is_number and 0 < value <= 1 else None
 
 
 def parse_minutes(value: Any) -> float | None:

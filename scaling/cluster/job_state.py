@@ -4,12 +4,10 @@ import contextlib
 import dataclasses
 import os
 import signal
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from scaling.cluster import slurm, submission_files
 from scaling.cluster.cluster_settings import SLURM
@@ -28,8 +26,7 @@ _STATE_OF_REASON = {  # reason of a record -> state of the job
     "timeout": "TIMEOUT", "preempted": "PREEMPTED", "node_failed": "NODE_FAIL",
     "out_of_memory": "OUT_OF_MEMORY",
 }  # fmt: skip
-_LOG_BYTES = 65536  # number of bytes read from the end of a log
-_STATES = "states.json"  # file in the folder of a submission
+_STATES = "states.json"  # file in the folder of a submission with the final states of its tasks
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,6 @@ class TaskState:
     submission: Submission
     entry: SubmittedTask  # the task, as listed in the submission
     state: JobState
-    settled: bool = False  # whether each case that the job left without a result has a record
 
     @cached_property
     def journal(self) -> TaskJournal:
@@ -101,80 +97,74 @@ def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
 
 
 def _find_submitted_tasks(submission: Submission, query_scheduler: bool, save: bool) -> list[TaskState]:
-    saved, on_slurm = _read_states(submission.folder), submission.kind == SLURM
-    tasks: dict[str, TaskState] = {}
-    for entry in submission.entries:
-        known = saved.get(entry.name, {"state": {"name": UNKNOWN}})
-        state = JobState(**known["state"])
-        tasks[entry.name] = TaskState(submission, entry, state, known.get("settled", False))
-    jobs = {name: t.entry.job or t.journal.job for name, t in tasks.items() if name not in saved}
-    if on_slurm and query_scheduler and None in jobs.values():
-        jobs |= _find_jobs_by_name(submission, jobs)
-    found = slurm.query_states(list(filter(None, jobs.values()))) if on_slurm and query_scheduler else {}
-    for name, job in jobs.items():
-        entry = tasks[name].entry
-        # The copy of the task reads its journal after the query.
-        task = dataclasses.replace(tasks[name], entry=dataclasses.replace(entry, job=job))
-        state = found.get(job or "") or _find_unreported_state(task, query_scheduler, bool(entry.job))
-        tasks[name] = dataclasses.replace(task, state=state)
+    saved, on_slurm = store.read_json(submission.folder / _STATES) or {}, submission.kind == SLURM
+    jobs = {entry.name: entry.job or read_journal(entry.path).job for entry in submission.entries}
+    found: dict[str, JobState] = {}
+    if on_slurm and query_scheduler:
+        if None in jobs.values():
+            jobs |= _find_jobs_by_name(submission, jobs)
+        found = slurm.query_states([job for name, job in jobs.items() if job and name not in saved])
+    tasks, final = [], {}
     not_final = (*slurm.LIVE, UNKNOWN, *(["LOST"] if on_slurm else []))  # sacct may report more later
-    if save:
-        save_states(tasks[name] for name in jobs if tasks[name].state.name not in not_final)
-    return list(tasks.values())
+    for entry in submission.entries:
+        job = jobs[entry.name]
+        known = JobState(**saved[entry.name]["state"]) if entry.name in saved else found.get(job or "")
+        task = TaskState(submission, dataclasses.replace(entry, job=job), known or JobState(UNKNOWN))
+        if known is None:
+            task = dataclasses.replace(task, state=_find_unreported_state(task, query_scheduler))
+        if entry.name not in saved and task.state.name not in not_final:
+            final[entry.name] = {"state": dataclasses.asdict(task.state)}
+        tasks.append(task)
+    if final and save:
+        with contextlib.suppress(OSError):  # the user may only have read permission
+            store.write_json(submission.folder / _STATES, saved | final)
+    return tasks
 
 
 def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -> dict[str, str]:
-    """Return a dict from task name to job ID for the job array whose IDs the launcher did not save.
+    """Return a dict from task name to job ID for the queued job array whose IDs the launcher did not save.
 
     There is at most one such array, because the launcher saves the IDs of each array before it submits the
-    next. The array is found by its job name. All jobs of a submission have the same name.
+    next. All jobs of a submission have the same name.
     """
     saved = {entry.job.partition("_")[0] for entry in submission.entries if entry.job}
     array = [entry for entry in submission.entries if not entry.job]
     array = [entry for entry in array if entry.shape == array[0].shape]
-    accounted = slurm.list_accounted_jobs(submission.name, submission.made_at)
-    job_ids: dict[str, str] = {}
-    for job in (*slurm.list_live_jobs(submission.name), *accounted):
+    job_ids = {}
+    for job in slurm.list_live_jobs(submission.name):
         array_job, _, index = job.partition("_")
-        task_index = int(index or 0)
-        if array_job not in saved and task_index < len(array) and not jobs.get(array[task_index].name):
-            job_ids.setdefault(array[task_index].name, job)
-    return job_ids
+        if array_job not in saved and int(index or 0) < len(array):
+            job_ids[array[int(index or 0)].name] = job
+    return {name: job for name, job in job_ids.items() if not jobs[name]}
 
 
-def _find_unreported_state(task: TaskState, query_scheduler: bool, job_is_saved: bool) -> JobState:
-    """Return the state of a task that Slurm does not report, from its process, journal and log.
-
-    `job_is_saved` is whether submission.json contains the job ID of the task.
-    """
-    submission, on_slurm = task.submission, task.submission.kind == SLURM
-    # The process of a local task is visible on the host of the launcher only.
-    is_observable = query_scheduler if on_slurm else submission.host == environment.node_name()
-    if is_observable and not on_slurm and _find_process(task):
-        return JobState("RUNNING" if task.journal.runs else "PENDING", task.journal.node)
-    may_be_submitted = not job_is_saved and (task.entry.job or submission.may_be_submitting)
-    if is_observable and on_slurm and may_be_submitted and not task.journal.runs:
-        return JobState("PENDING", reason="being submitted")
+def _find_unreported_state(task: TaskState, query_scheduler: bool) -> JobState:
+    """Return the state of a task that Slurm does not report, from its process, journal and log."""
+    if task.submission.kind == SLURM:
+        is_observable = query_scheduler
+        if is_observable and task.entry.job is None and task.submission.may_be_submitting:
+            return JobState("PENDING", reason="being submitted")
+    else:  # the process of a local task is visible on the host of the launcher only
+        is_observable = task.submission.host == environment.node_name()
+        if is_observable and _find_process(task):
+            return JobState("RUNNING" if task.journal.runs else "PENDING", task.journal.node)
     reported = _read_final_state(dataclasses.replace(task))  # a copy reads the journal again
     return reported if is_observable or reported.name == "COMPLETED" else JobState(UNKNOWN, reported.node)
 
 
 def _read_final_state(task: TaskState) -> JobState:
-    journal = task.journal
+    journal, stopped = task.journal, task.journal.last_event == "stopped"
     if not journal.runs:
         return JobState("LOST", reason="it never started, and the scheduler has no record of it")
     if journal.last_event == "ended":
         return JobState("COMPLETED", journal.node)
     if name := state_in_log(task):
         return JobState(name, journal.node)
-    if journal.last_event != "stopped":
-        return JobState("LOST", journal.node, reason="it ended without a message")
-    if journal.last_text:
+    if stopped and journal.last_text:
         return JobState("FAILED", journal.node, reason=journal.last_text)
-    if task.submission.kind == SLURM:
-        reason = "it was stopped, and neither Slurm nor its log gives a reason"
-        return JobState("LOST", journal.node, reason=reason)
-    return JobState("CANCELLED", journal.node)
+    if stopped and task.submission.kind != SLURM:
+        return JobState("CANCELLED", journal.node)
+    return JobState("LOST", journal.node, reason="it ended, and no scheduler and no log gives a reason")
 
 
 def state_in_log(task: TaskState) -> str | None:
@@ -188,14 +178,9 @@ def state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the last lines of standard error (kind "err") or standard output ("out") of a task."""
-    job = task.entry.job or task.journal.job
-    lines: list[str] = []
-    for path in sorted((task.entry.folder / "log").glob(f"{job}_*log.{kind}")) if job else ():
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LOG_BYTES))
-            lines += file.read().decode(errors="replace").splitlines()
-    return lines
+    """Return the lines of standard error (kind "err") or standard output ("out") of a task."""
+    path = task.entry.log_path(kind)
+    return path.read_text(errors="replace").splitlines() if path.exists() else []
 
 
 def _find_process(task: TaskState) -> int | None:
@@ -205,27 +190,6 @@ def _find_process(task: TaskState) -> int | None:
             if pid and folder in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return int(pid)
     return None
-
-
-def save_states(tasks: Iterable[TaskState], settled: bool = False) -> None:
-    """Save the states of ended tasks in the file states.json of their submission, with the flag `settled`."""
-    for folder, group in _group_by_submission(tasks).items():
-        states = {
-            task.entry.name: {"state": dataclasses.asdict(task.state), "settled": settled} for task in group
-        }
-        with contextlib.suppress(OSError):  # the user may only have read permission
-            store.write_json(folder / _STATES, _read_states(folder) | states)
-
-
-def _read_states(folder: Path) -> dict[str, dict[str, Any]]:
-    return store.read_json(folder / _STATES) or {}
-
-
-def _group_by_submission(tasks: Iterable[TaskState]) -> dict[Path, list[TaskState]]:
-    groups: dict[Path, list[TaskState]] = defaultdict(list)
-    for task in tasks:
-        groups[task.entry.folder].append(task)
-    return groups
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
@@ -239,16 +203,12 @@ def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
 
 
 def cancel(tasks: Iterable[TaskState]) -> int:
-    """Cancel all pending and running tasks among `tasks`. Return the number of canceled tasks."""
+    """Cancel the submissions of all pending and running tasks. Return the number of canceled tasks."""
     live = [task for task in tasks if task.state.live]
-    for group in _group_by_submission(live).values():
-        if group[0].submission.kind == SLURM:
-            jobs = [task.entry.job for task in group if task.entry.job]
-            if len(jobs) < len(group):
-                jobs += slurm.list_live_jobs(group[0].submission.name)
-            slurm.cancel(jobs)
-            continue
-        for process in filter(None, map(_find_process, group)):
+    for name in {task.submission.name for task in live if task.submission.kind == SLURM}:
+        slurm.cancel(name)
+    for task in live:
+        if task.submission.kind != SLURM and (process := _find_process(task)):
             with contextlib.suppress(OSError):
                 os.kill(process, signal.SIGTERM)
     return len(live)

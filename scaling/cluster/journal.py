@@ -20,7 +20,6 @@ class TaskAttempt:
     key: str
     replicate: int
     attempt: int  # starting with 1
-    job: str | None  # Slurm job ID, or None if unknown
     nodes: tuple[str, ...]
     workers: tuple[int, ...] = ()  # numbers of the workers that ran the case
     began_at: str | None = None  # in ISO 8601 format, or None if the case has not begun
@@ -77,8 +76,8 @@ def read_journal(task: Path) -> TaskJournal:
         if last["event"] == "started":
             start = last
         elif last["event"] in ("begin", "end"):
-            identity = (last["run"], str(last.get("key")), last.get("replicate", 0), last.get("attempt", 1))
-            new = TaskAttempt(*identity, start.get("job"), tuple(start.get("nodes", ())))
+            identity = (last["run"], last["key"], last.get("replicate", 0), last.get("attempt", 1))
+            new = TaskAttempt(*identity, tuple(start.get("nodes", ())))
             attempts[identity] = _add_event(attempts.get(identity, new), last)
     return TaskJournal(
         tuple(attempts.values()), last.get("run", 0), start.get("job"), start.get("node") or "",
@@ -86,11 +85,12 @@ def read_journal(task: Path) -> TaskJournal:
     )  # fmt: skip
 
 
+def _journal_paths(task: Path) -> Iterator[Path]:
+    return (task.with_suffix(f".run-{number}.jsonl") for number in itertools.count(1))
+
+
 def _read_events(task: Path) -> Iterator[dict[str, Any]]:
-    for number in itertools.count(1):
-        path = task.with_suffix(f".run-{number}.jsonl")
-        if not path.exists():
-            return
+    for number, path in enumerate(itertools.takewhile(Path.exists, _journal_paths(task)), 1):
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             with contextlib.suppress(ValueError):
                 event = json.loads(line)
@@ -116,10 +116,8 @@ class Journal:
     """
 
     def __init__(self, task: Path) -> None:
-        number = 1
-        while (path := task.with_suffix(f".run-{number}.jsonl")).exists():
-            number += 1
-        self.folder = task.with_suffix(f".run-{number}")  # for the worker-N.log files
+        path = next(path for path in _journal_paths(task) if not path.exists())
+        self.folder = path.with_suffix("")  # for the worker-N.log files
         self.folder.mkdir(exist_ok=True)
         self._file: TextIO = path.open("x", encoding="utf-8")
 
@@ -139,13 +137,11 @@ def current_job() -> str | None:
 
 
 def seconds_between(began_at: str | None, ended_at: str | None = None) -> float | None:
-    """Return the seconds from one ISO 8601 time to another, or None if a time is invalid.
+    """Return the seconds from one ISO 8601 time to another, or None if the first is None.
 
     If `ended_at` is not given, return the seconds until now. A negative difference is returned as 0.
     """
-    try:
-        began = datetime.datetime.fromisoformat(began_at or "")
-        ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
-        return max(0.0, (ended - began).total_seconds())
-    except (TypeError, ValueError):
+    if began_at is None:
         return None
+    ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
+    return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scaling.cluster import submission_files
-from scaling.cluster.job_state import TaskState, read_log, save_states, state_in_log
+from scaling.cluster.job_state import TaskState, read_log, state_in_log
 from scaling.cluster.journal import read_journal
 from scaling.core import environment, store
 from scaling.core.case import Refusal
@@ -39,14 +39,10 @@ _UNINFORMATIVE_PREFIXES = (
 def record_lost_cases(results: Path, tasks: Sequence[TaskState]) -> int:
     """Write a "failed" record for each case that an ended job left without one. Return the number of records.
 
-    Only jobs that have ended since the last call are examined.
+    The call can be repeated: an attempt that has a record gets no second one.
     """
-    new = [task for task in tasks if not task.open and not task.settled]
-    if not new:
-        return 0
-    lost = find_unrecorded(new, store.load(results).records)
+    lost = find_unrecorded(tasks, store.load(results).records) if tasks else []
     append_records(results, lost)
-    save_states(new, settled=True)  # last, so that an interrupted call can be repeated
     return len(lost)
 
 
@@ -54,9 +50,7 @@ def find_unrecorded(tasks: Sequence[TaskState], records: Sequence[Record]) -> li
     """Return a "failed" record for each case that an ended job left without one. Write no record."""
     lost: list[Record] = []
     for task in tasks:
-        if task.open or task.settled:
-            continue
-        if explanation := explain_end(task):
+        if not task.open and (explanation := explain_end(task)):
             with contextlib.suppress(Refusal):  # the task file was removed
                 definition = submission_files.read_task(task.entry.path)
                 lost += lost_records(records, task.entry.path, definition, *explanation)
@@ -65,7 +59,7 @@ def find_unrecorded(tasks: Sequence[TaskState], records: Sequence[Record]) -> li
 
 def lost_records(
     records: Iterable[Record],
-    task: Path,
+    path: Path,
     definition: submission_files.TaskDefinition,
     reason: str,
     text: str,
@@ -75,11 +69,13 @@ def lost_records(
 
     Args:
         records: All records of the results folder. Attempts that have a record are omitted.
+        path: Path of the task file.
+        definition: Content of the task file.
         reason: Reason code for the new records, such as "timeout".
         text: Explanation of the reason.
         all_cases: Whether to include the cases that never began.
     """
-    begun = {unfinished.replicate_key: unfinished.attempt for unfinished in read_journal(task).unfinished}
+    begun = {unfinished.replicate_key: unfinished.attempt for unfinished in read_journal(path).unfinished}
     history = schedule.build_history(records, definition.environments.values())
     lost = []
     for item in definition.items:
@@ -115,7 +111,7 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
         name = state_in_log(task) or name
     if begun and name in _REASONS:
         reason, text = _REASONS[name]
-        limit = task.entry.minutes
+        limit = task.submission.minutes
         return reason, text.format(minutes=limit, more=math.ceil(2 * limit)), False
     code = f", {task.state.reason}" if task.state.reason.startswith("exit code") else ""
     ended, cause = f"its job ended ({name.lower()}{code})", find_cause(task)
@@ -129,18 +125,12 @@ def find_cause(task: TaskState) -> str:
     """Return a message that explains why a task ended, from its journal or logs, or "" if there is none."""
     if task.journal.last_event == "stopped" and task.journal.last_text:
         return task.journal.last_text
-    errors, output = read_log(task, "err"), read_log(task, "out")
-    if text := _find_failed_setup(errors):
-        return text
-    lines = [line for line in [*output, *errors] if not line.startswith(_UNINFORMATIVE_PREFIXES)]
-    return environment.last_line("\n".join(lines), "")[:300]
-
-
-def _find_failed_setup(lines: Sequence[str]) -> str:
-    failures = [number for number, line in enumerate(lines) if line.startswith(submission_files.SETUP_FAILED)]
-    if not failures:
-        return ""
-    output_lines = lines[failures[-2] + 1 if len(failures) > 1 else 0 : failures[-1]]
-    output = " ".join(" ".join(output_lines).split())
-    message = f"; the log says: {output}" if output else ""
-    return environment.scrub(f"{lines[failures[-1]].removeprefix('scaling: ')}{message}")[:500]
+    errors = read_log(task, "err")
+    for number, line in enumerate(errors):
+        if line.startswith(submission_files.SETUP_FAILED):
+            output = " ".join(" ".join(errors[:number]).split())
+            message = f"; the log says: {output}" if output else ""
+            return environment.scrub(f"{line.removeprefix('scaling: ')}{message}")[:500]
+    lines = [*read_log(task, "out"), *errors]
+    informative = [line for line in lines if not line.startswith(_UNINFORMATIVE_PREFIXES)]
+    return environment.last_line("\n".join(informative), "")[:300]

@@ -2,13 +2,12 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from scaling.core.case import Case
 from scaling.core.record import STAGES, Record
-from scaling.plan import measurement_cost
-from scaling.workers.machine import Machine, ProcessShape
+from scaling.workers.machine import ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
 
@@ -23,7 +22,6 @@ class PackedTask:
     shape: ProcessShape
     sessions: tuple[tuple[ScheduledCase, ...], ...]  # sequences of cases that share a worker process
     seconds: float  # predicted duration in seconds
-    is_planned: bool = False  # whether a plan predicts all times, and each case runs for the first time
 
     @property
     def items(self) -> list[ScheduledCase]:
@@ -36,7 +34,6 @@ def pack(
     settings: RunSettings,
     records: Sequence[Record],
     budget: float,
-    planned: Sequence[Record] = (),
     nested: bool = False,
 ) -> list[PackedTask]:
     """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
@@ -48,20 +45,17 @@ def pack(
     Args:
         records: Records of the results folder. Their measured times predict the durations.
         budget: Maximum predicted duration of a task, in seconds.
-        planned: Records of `scaling plan`, which predict durations.
         nested: Whether each task contains whole scaling curves with all device counts and replicates. The
             process shape of every task is then large enough for all cases. Otherwise, all cases of a task
             have the process shape of the task.
     """
-    predicted = planned_seconds(planned, schedule.machine, settings)
-    predict = make_predictor(records, settings, predicted)
+    predict = make_predictor(records, settings)
     groups = _group_by_curve(schedule, settings) if nested else _group_by_shape(schedule, settings)
-    tasks = []
-    for shape in groups:
-        for items, seconds in _fill_tasks(groups[shape], predict, budget):
-            is_planned = all(item.case.key in predicted and item.attempt == 1 for item in items)
-            tasks.append(PackedTask(shape, _group_by_process(items), seconds, is_planned))
-    return tasks
+    return [
+        PackedTask(shape, _group_by_process(items), seconds)
+        for shape in groups
+        for items, seconds in _fill_tasks(groups[shape], predict, budget)
+    ]
 
 
 def _group_by_shape(
@@ -93,13 +87,6 @@ def _group_by_curve(
     return {ProcessShape(nodes * per_node, nodes, nodes): list(groups.values())}
 
 
-def pack_into_one(tasks: Sequence[PackedTask]) -> list[PackedTask]:
-    """Return a list of one task that contains the cases of all given tasks, to run on a single machine."""
-    largest = max((task.shape for task in tasks), key=lambda shape: shape.devices)
-    sessions = tuple(session for task in tasks for session in task.sessions)
-    return [PackedTask(largest, sessions, sum(task.seconds for task in tasks))]
-
-
 def _group_by_process(items: Iterable[ScheduledCase]) -> tuple[tuple[ScheduledCase, ...], ...]:
     sessions: dict[tuple, list[ScheduledCase]] = defaultdict(list)
     for item in sorted(items, key=lambda item: (item.replicate, item.order)):
@@ -127,35 +114,14 @@ def _fill_tasks(
     return [*tasks, (items, total)] if items else tasks
 
 
-def planned_seconds(planned: Iterable[Record], machine: Machine, settings: RunSettings) -> dict[str, float]:
-    """Return a dict from case key to the planned time of measuring the case on `machine`, in seconds.
-
-    If several plans contain a case, the longest time is used. If the device kind of the machine is unknown,
-    the plans for all device kinds of its platform are used.
-    """
-    longest: dict[str, float] = {}
-    for record in planned:
-        kinds = (machine.device_kind or record.environment["device_kind"], machine.platform)
-        if (record.environment["device_kind"], record.environment["platform"]) != kinds:
-            continue
-        seconds = measurement_cost.seconds(record, settings)
-        if seconds is not None:
-            longest[record.key] = max(seconds, longest.get(record.key, 0.0))
-    return longest
-
-
-def make_predictor(
-    records: Sequence[Record], settings: RunSettings, planned: Mapping[str, float]
-) -> Callable[[Case], float]:
+def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:
     """Return a function that predicts the run time of a case in seconds.
 
     The function returns the first of the following that is available: the median measured time of the case,
-    `case_seconds` if the case timed out, its planned time, the longest measured time of a similar case, or a
-    default.
+    `case_seconds` if the case timed out, the longest measured time of a similar case, or a default.
 
     Args:
         records: Records of the results folder.
-        planned: Planned times in seconds by case key, from `planned_seconds`.
     """
     measured: dict[str, list[float]] = defaultdict(list)
     similar: dict[tuple, float] = {}
@@ -174,7 +140,7 @@ def make_predictor(
             return statistics.median(measured[case.key])
         if case.key in timed_out:
             return settings.case_seconds
-        return planned.get(case.key, similar.get(_similarity_key(case), default))
+        return similar.get(_similarity_key(case), default)
 
     return predict
 

@@ -29,6 +29,7 @@ from scaling.workers.transport import gpu_request
 _PACKAGE = Path(__file__).parents[1]
 _CANCEL_SECONDS = 30.0  # timeout for canceled jobs to end
 _KILL_SECONDS = 60  # time between the time limit of a local task and SIGKILL
+_MAX_ARRAY_TASKS = 1000  # the default limit of Slurm
 _UNLIMITED = 10**6  # maximum number of running tasks of an array if `at_once` is not set
 # The copy of the package precedes the folders that setup lines add to PYTHONPATH on the node.
 _START_COMMAND = 'export PYTHONPATH="$PYTHONPATH_FIRST${PYTHONPATH:+:$PYTHONPATH}"; exec "$@"'
@@ -59,7 +60,7 @@ def submit(
         if cluster.name != SLURM:
             return submission_files.save_job_ids(submission, _start_process(submission, command, cluster))
         previous = None
-        for entries in _split_into_arrays(submission, slurm.max_array_tasks()):
+        for entries in _split_into_arrays(submission, _MAX_ARRAY_TASKS):
             options = _sbatch_options(submission, entries[0], cluster, schedule.machine, previous)
             jobs = _submit_array(submission, entries, command, options)
             submission = submission_files.save_job_ids(submission, jobs)
@@ -77,8 +78,8 @@ def submit(
 
 def _cancel_all(submission: Submission) -> None:
     end = time.monotonic() + _CANCEL_SECONDS
-    while (jobs := slurm.list_live_jobs(submission.name)) and time.monotonic() < end:
-        slurm.cancel(jobs)
+    while slurm.list_live_jobs(submission.name) and time.monotonic() < end:
+        slurm.cancel(submission.name)
         time.sleep(0.5)
 
 
@@ -156,7 +157,7 @@ def format_scripts(
     submission = submission_files.build_submission(results, "STAMP", cluster, tasks)
     folder, texts = (submission.folder / "log").resolve(), list[str]()
     command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(folder))}"
-    for entries in _split_into_arrays(submission, slurm.max_array_tasks()):
+    for entries in _split_into_arrays(submission, _MAX_ARRAY_TASKS):
         options = _sbatch_options(submission, entries[0], cluster, machine, "ARRAY" if texts else None)
         count = len(entries) if len(entries) > 1 else None
         texts.append(submitit_slurm._make_sbatch_string(command, folder, map_count=count, **options))
@@ -191,7 +192,7 @@ def _sbatch_options(
         extra_options |= gpu_request(cluster.gpu_option, cluster.gres, shape)
     options: dict[str, Any] = {
         "job_name": submission.name, "nodes": shape.nodes, "ntasks_per_node": shape.processes // shape.nodes,
-        "time": math.ceil(entry.minutes), "partition": cluster.partition, "account": cluster.account,
+        "time": math.ceil(cluster.time), "partition": cluster.partition, "account": cluster.account,
         "qos": cluster.qos, "constraint": cluster.constraint, "exclude": cluster.exclude,
         "exclusive": cluster.exclusive or None, "setup": checked_setup(cluster.setup), "use_srun": False,
         "array_parallelism": cluster.at_once or _UNLIMITED,

@@ -1,7 +1,6 @@
 """Slurm commands: query nodes with sinfo and jobs with squeue and sacct, and cancel jobs with scancel."""
 
 import contextlib
-import datetime
 import os
 import re
 import subprocess
@@ -82,19 +81,16 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     pools = _node_pools(cluster, all_nodes)
     with_devices = (pool for pool in pools if any(node.devices for node in pool))
     nodes = next(with_devices, next(filter(None, pools), []))
-    devices = {node.name: node.devices for node in nodes}
-    maximum = max(devices.values(), default=0)
-    name = f"of {_describe_partition(cluster, all_nodes)}"
+    maximum = max((node.devices for node in nodes), default=0)
+    per_node = min(cluster.per_node or maximum, maximum) or cluster.per_node
+    if not per_node:
+        raise _no_device_error(cluster, all_nodes)
+    suitable = [node for node in nodes if node.devices >= per_node or not maximum]
+    name = f"of partition {','.join(_partition_names(cluster, all_nodes))}"
     if cluster.partition is None and not all(node.default for node in nodes):
         name = "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
-    if not maximum:
-        if not cluster.per_node:
-            raise _no_device_error(cluster, all_nodes)
-        return _remote_machine(cluster, cluster.per_node, len(devices), name)
-    per_node = min(cluster.per_node or maximum, maximum)
-    cpus = min(node.cpus / node.devices for node in nodes if node.devices >= per_node)
-    count = sum(node_devices >= per_node for node_devices in devices.values())
-    return _remote_machine(cluster, per_node, count, name, cpus)
+    cpus = min(node.cpus / node.devices for node in suitable) if maximum else None
+    return _remote_machine(cluster, per_node, len({node.name for node in suitable}), name, cpus)
 
 
 def _remote_machine(
@@ -141,29 +137,28 @@ def _count_resource(requested: str, available: str) -> int:
 
 def _node_pools(cluster: ClusterSettings, all_nodes: list[SlurmNode]) -> list[list[SlurmNode]]:
     """Return the lists of nodes to search for devices, in order of preference. A list may be empty."""
-    if cluster.partition:
-        partitions = sorted({node.partition for node in all_nodes})
-        names = cluster.partition.split(",")
-        if unknown := [name for name in names if name not in partitions]:
-            raise unknown_name("cluster.partition", unknown[0], partitions)
-        pools = [[node for node in all_nodes if node.partition in names]]
-    else:
-        pools = [[node for node in all_nodes if node.default]]
-        if cluster.constraint or cluster.qos or cluster.per_node:
-            pools.append(all_nodes)
+    partitions = sorted({node.partition for node in all_nodes})
+    names = _partition_names(cluster, all_nodes)
+    if unknown := [name for name in names if name not in partitions]:
+        raise unknown_name("cluster.partition", unknown[0], partitions)
+    pools = [[node for node in all_nodes if node.partition in names]]
+    if not cluster.partition and (cluster.constraint or cluster.qos or cluster.per_node):
+        pools.append(all_nodes)
     return [*([node for node in pool if node.is_constrained] for pool in pools), *pools]
 
 
-def _describe_partition(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> str:
-    default = next((node.partition for node in all_nodes if node.default), "")
-    return f"partition {cluster.partition or default}"
+def _partition_names(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> list[str]:
+    if cluster.partition:
+        return cluster.partition.split(",")
+    return list(dict.fromkeys(node.partition for node in all_nodes if node.default))
 
 
 def _no_device_error(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> Refusal:
     advice = "set cluster.gres to its name in `sinfo -o %G`, or cluster.per_node to the number per node"
     if partitions := ", ".join(sorted({node.partition for node in all_nodes if node.devices})):
         advice = f"set cluster.partition to one that has: {partitions}; or cluster.constraint or cluster.qos"
-    return Refusal(f"no node of {_describe_partition(cluster, all_nodes)} has a {cluster.gres}: {advice}")
+    searched = ",".join(_partition_names(cluster, all_nodes))
+    return Refusal(f"no node of partition {searched} has a {cluster.gres}: {advice}")
 
 
 def allocation_machine(cluster: ClusterSettings) -> Machine:
@@ -183,21 +178,22 @@ def allocation_machine(cluster: ClusterSettings) -> Machine:
     return _remote_machine(cluster, per_node, len(nodes), "of this allocation")
 
 
-def max_array_tasks() -> int:
-    """Return the maximum number of tasks of a Slurm job array, or 1000 if scontrol does not report it."""
-    size = None
-    with contextlib.suppress(Refusal):
-        config = run_command("scontrol", "show", "config")
-        size = re.search(r"^MaxArraySize\s*=\s*(\d+)", config, re.MULTILINE)
-    return max(1, int(size.group(1)) - 1) if size else 1000
-
-
 def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
-    """Return a dict from job ID, such as "12_3", to job state. Jobs that Slurm does not know are omitted."""
+    """Return a dict from job ID, such as "12_3", to job state. Jobs that Slurm does not know are omitted.
+
+    The dict also contains the other tasks of the job arrays.
+    """
     if not jobs:
         return {}
     ids = ",".join(sorted({job.partition("_")[0] for job in jobs}))
-    job_states = _accounted_states(ids)
+    ended = {job: state for job, state in _accounted_states(ids).items() if not state.live}
+    # sacct may miss the end of a job, or report an earlier end of a job that was requeued. If the states are
+    # equal, it adds the exit code.
+    listed = _queue_states(ids).items()
+    return ended | {job: state for job, state in listed if job not in ended or ended[job].name != state.name}
+
+
+def _queue_states(ids: str) -> dict[str, JobState]:
     try:
         lines = run_command(
             "squeue", "--noheader", "--array", "--states=all", f"--jobs={ids}", "--format=%i|%T|%N|%M|%r"
@@ -205,48 +201,24 @@ def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
     except Refusal as refusal:
         if _JOBS_ENDED_MESSAGE not in str(refusal):
             raise
-        lines = ""
-    listed = set[str]()
+        return {}
+    states = {}
     for line in lines.splitlines():
         job, name, node, elapsed, reason = line.strip().split("|", 4)
-        listed.add(job)
-        if name in LIVE or job not in job_states or job_states[job].live:
-            job_states[job] = JobState(name, node, elapsed, "" if reason == "None" else reason)
-    # sacct may miss the end of a job. A job that runs according to sacct, but not to squeue, has ended.
-    return {
-        job: job_states[job]
-        for job in jobs
-        if job in job_states and (job in listed or not job_states[job].live)
-    }
+        states[job] = JobState(name, node, elapsed, "" if reason == "None" else reason)
+    return states
 
 
 def _accounted_states(ids: str) -> dict[str, JobState]:
-    job_states: dict[str, JobState] = {}
-    for line in _run_sacct(f"--jobs={ids}", "--format=JobID,State,NodeList,Elapsed,ExitCode"):
-        job, name, node, elapsed, code = line.split("|")
-        reason = "" if code == "0:0" else f"exit code {code}"
-        state = JobState(name.split(" ")[0], "" if node == "None assigned" else node, elapsed, reason)
-        job_states |= dict.fromkeys(_expand_array(job), state)
-    return job_states
-
-
-def list_accounted_jobs(name: str, since: str) -> list[str]:
-    """Return the IDs of all jobs with this name that sacct reports, including jobs that have ended.
-
-    Args:
-        name: Job name.
-        since: Submission time of the first job, as an ISO 8601 string.
-    """
-    start = datetime.datetime.fromisoformat(since).astimezone() - datetime.timedelta(minutes=5)
-    lines = _run_sacct(f"--name={name}", f"--starttime={start:%Y-%m-%dT%H:%M:%S}", "--format=JobID")
-    return [job for line in lines for job in _expand_array(line.strip())]
-
-
-def _run_sacct(*arguments: str) -> list[str]:
-    try:
-        return run_command("sacct", "--noheader", "--parsable2", "--allocations", *arguments).splitlines()
-    except Refusal:
-        return []
+    options = ("--noheader", "--parsable2", "--allocations", "--format=JobID,State,NodeList,Elapsed,ExitCode")
+    states: dict[str, JobState] = {}
+    with contextlib.suppress(Refusal):  # a cluster without accounting
+        for line in run_command("sacct", *options, f"--jobs={ids}").splitlines():
+            job, name, node, elapsed, code = line.split("|")
+            reason = "" if code == "0:0" else f"exit code {code}"
+            state = JobState(name.split(" ")[0], "" if node == "None assigned" else node, elapsed, reason)
+            states |= dict.fromkeys(_expand_array(job), state)
+    return states
 
 
 def _expand_array(job: str) -> list[str]:
@@ -258,10 +230,9 @@ def _expand_array(job: str) -> list[str]:
     return [f"{array}_{n}" for span in spans for n in range(int(span[0]), int(span[-1]) + 1)]
 
 
-def cancel(jobs: Sequence[str]) -> None:
-    """Cancel running and pending Slurm jobs. Jobs that have already ended are ignored."""
-    for start in range(0, len(jobs), 500):
-        run_command("scancel", "--quiet", *jobs[start : start + 500])
+def cancel(name: str) -> None:
+    """Cancel the running and pending Slurm jobs with the given name."""
+    run_command("scancel", "--quiet", f"--name={name}")
 
 
 def list_live_jobs(name: str) -> list[str]:

@@ -13,7 +13,6 @@ sbatch.py submits the tasks, and job_state.py determines their states.
 import contextlib
 import dataclasses
 import datetime
-import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,10 +31,8 @@ from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase
 
 SETUP_FAILED = "scaling: setup line failed with exit status"  # prefix of the line that a job writes
 _FILE = "submission.json"
-_FIELDS = ("kind", "made_at", "host", "minutes")
+_FIELDS = ("kind", "made_at", "host", "pid", "minutes")
 _SUBMIT_SECONDS = 300.0  # maximum time to submit all tasks
-_TIME_LIMIT_FACTOR = 2.0  # ratio of the time limit to the planned run time
-_EXTRA_MINUTES = 10  # added to the time limit; with less, submitit mistakes a preemption for a timeout
 
 
 @dataclass(frozen=True)
@@ -47,13 +44,15 @@ class SubmittedTask:
     job: str | None  # job ID, or None if the task is not submitted yet
     shape: ProcessShape
     cases: int  # number of cases
-    seconds: float  # predicted run time in seconds
-    minutes: float  # time limit in minutes
 
     @property
     def path(self) -> Path:
         """Return the path of the JSON file that contains the cases of the task."""
         return self.folder / f"{self.name}.json"
+
+    def log_path(self, kind: str) -> Path:
+        """Return the path of the log of the job: standard output (kind "out") or standard error ("err")."""
+        return self.folder / "log" / f"{self.job}_0_log.{kind}"  # the name that submitit chooses
 
 
 @dataclass(frozen=True)
@@ -64,9 +63,9 @@ class Submission:
     kind: str  # name of the cluster settings, such as slurm or local
     made_at: str  # submission time in UTC, in ISO 8601 format
     host: str  # host name of the launcher, the process that submitted the tasks
-    minutes: float  # default time limit of a task in minutes
+    pid: int  # process ID of the launcher
+    minutes: float  # time limit of each task
     entries: tuple[SubmittedTask, ...]
-    pid: int | None = None  # process ID of the launcher on `host`, or None if unknown
 
     @property
     def may_be_submitting(self) -> bool:
@@ -75,7 +74,7 @@ class Submission:
         Return False if the submission is more than 300 seconds old, or if the process of the launcher is
         known to have ended. The process can only be observed on its host.
         """
-        if self.pid and self.host == node_name() and not Path(f"/proc/{self.pid}").exists():
+        if self.host == node_name() and not Path(f"/proc/{self.pid}").exists():
             return False
         age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(self.made_at)
         return age.total_seconds() < _SUBMIT_SECONDS
@@ -111,35 +110,26 @@ def read_submissions(results: Path) -> list[Submission]:
         with contextlib.suppress(KeyError, TypeError):
             entries = tuple(
                 SubmittedTask(
-                    path.parent, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"],
-                    task["seconds"], task.get("minutes", content["minutes"]),
+                    path.parent, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"]
                 )
                 for task in content["tasks"]
-            )  # fmt: skip
+            )
             fields = {name: content[name] for name in _FIELDS}
-            submissions.append(Submission(path.parent, entries=entries, pid=content.get("pid"), **fields))
+            submissions.append(Submission(path.parent, entries=entries, **fields))
     return submissions
 
 
 def build_submission(
     results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask]
 ) -> Submission:
-    """Return a submission of the given tasks, without job IDs. No file is written.
-
-    Tasks of the same process shape have the same time limit, because they are submitted as one job array.
-    """
+    """Return a submission of the given tasks, without job IDs. No file is written."""
     folder = results / SUBMISSIONS / stamp
-    limits = dict[ProcessShape, float]()  # all tasks of an array have the same shape and time limit
-    for task in tasks:
-        limits[task.shape] = max(time_limit(task, cluster), limits.get(task.shape, 0.0))
     entries = tuple(
-        SubmittedTask(
-            folder, f"{number:04}", None, task.shape, len(task.items), task.seconds, limits[task.shape]
-        )
+        SubmittedTask(folder, f"{number:04}", None, task.shape, len(task.items))
         for number, task in enumerate(tasks, 1)
     )
     made_at = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Submission(folder, cluster.name, made_at, node_name(), cluster.time, entries, os.getpid())
+    return Submission(folder, cluster.name, made_at, node_name(), os.getpid(), cluster.time, entries)
 
 
 def create_submission(
@@ -166,27 +156,18 @@ def create_submission(
     return submission
 
 
-def time_limit(task: PackedTask, cluster: ClusterSettings) -> float:
-    """Return the time limit of a task in minutes.
-
-    If a plan predicts the run time, the limit is twice the predicted time plus 10 minutes, but at most
-    `cluster.time`. Otherwise, the limit is `cluster.time`.
-    """
-    if not task.is_planned:
-        return cluster.time
-    return min(cluster.time, math.ceil(_TIME_LIMIT_FACTOR * task.seconds / 60) + _EXTRA_MINUTES)
-
-
 def write_submission(submission: Submission) -> None:
     """Write submission.json, including all job IDs that are known so far."""
-    content = {name: getattr(submission, name) for name in (*_FIELDS, "pid")}
-    content["tasks"] = [
+    tasks = [
         {
-            "task": task.name, "job": task.job, "shape": dataclasses.asdict(task.shape), "cases": task.cases,
-            "seconds": round(task.seconds, 1), "minutes": task.minutes,
+            "task": task.name,
+            "job": task.job,
+            "shape": dataclasses.asdict(task.shape),
+            "cases": task.cases,
         }
         for task in submission.entries
-    ]  # fmt: skip
+    ]
+    content = {name: getattr(submission, name) for name in _FIELDS} | {"tasks": tasks}
     store.write_json(submission.folder / _FILE, content)
 
 
@@ -202,7 +183,7 @@ def _task_to_json(definition: TaskDefinition) -> dict[str, Any]:
     return {
         "settings": dataclasses.asdict(definition.settings),
         "machine": dataclasses.asdict(definition.machine),
-        "cluster": dataclasses.asdict(definition.cluster) | {"sbatch": dict(definition.cluster.sbatch)},
+        "cluster": dataclasses.asdict(definition.cluster),
         "nested": definition.nested,
         "environments": list(definition.environments.items()),
         "jobs": [
@@ -228,7 +209,7 @@ def read_task(task: Path) -> TaskDefinition:
             tuple(tuple(map(_item_from_json, session)) for session in content["jobs"]),
             RunSettings(**settings | {"sampling": Sampling(**settings["sampling"])}),
             Machine(**machine | {"untold": tuple(machine["untold"])}),
-            ClusterSettings(**cluster | {name: tuple(cluster[name]) for name in LISTS} | {"sbatch": ()}),
+            ClusterSettings(**cluster | {name: tuple(cluster[name]) for name in LISTS}),
             content["nested"],
             {
                 (digest, tuple(map(tuple, engine))): environment

@@ -20,7 +20,7 @@ from scaling.cluster.journal import Journal, current_job
 from scaling.core import environment, store
 from scaling.core.case import Refusal
 from scaling.core.record import Record
-from scaling.workers import cores, schedule, supervise
+from scaling.workers import schedule, supervise
 from scaling.workers.machine import AllocationLost
 from scaling.workers.schedule import Schedule, ScheduledCase
 from scaling.workers.transport import SrunSteps, SshShells, Transport, allocated_nodes, cpus_per_gpu
@@ -97,8 +97,6 @@ def _run_missing_cases(
     missing = Schedule(remaining_sessions(definition, [*records, *lost]), (), 0, definition.machine, planned)
 
     def listen(event: dict[str, Any]) -> None:
-        if event["event"] == "waiting":
-            event = event | {"text": cores.describe_wait(event["by"])}
         fields = {name: event[name] for name in _EVENT_FIELDS if name in event}
         journal.write(event["event"], **fields)
 

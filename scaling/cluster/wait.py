@@ -15,7 +15,6 @@ _POLL_SECONDS = 2.0  # initial time between two polls
 _MAX_POLL_SECONDS = 10.0  # maximum time between two polls
 _RETRY_SECONDS = 300.0  # time without an answer of the scheduler after which polling fails
 _ENDING_SECONDS = 10.0  # timeout for canceled tasks to end
-_MAX_LOAD = 0.2  # maximum fraction of the waiting time that queries take
 
 
 def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
@@ -37,9 +36,7 @@ def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
         except Refusal:
             if answered_at is None or polled_at - answered_at > _RETRY_SECONDS:
                 raise
-        now = time.monotonic()
-        pause = min(_MAX_POLL_SECONDS, _POLL_SECONDS + (now - began) / 60)
-        time.sleep(max(pause, (now - polled_at) / _MAX_LOAD))
+        time.sleep(min(_MAX_POLL_SECONDS, _POLL_SECONDS + (polled_at - began) / 60))
 
 
 def wait_until_done(results: Path, console: Console) -> bool:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from scaling.core.case import Refusal
 from scaling.core.environment import git, last_line
+from scaling.workers.event_channel import PROTOCOL
 from scaling.workers.worker_group import Variant
-from scaling.workers.worker_main import PROTOCOL
 
 FORMS = ("self", "commit:REV", "jax:VERSION", "python:PATH", "xla:FLAGS")
 _PACKAGE = Path(__file__).parents[1]

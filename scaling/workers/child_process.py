@@ -111,9 +111,10 @@ class ChildProcess:
         """Return a description of how the process ended.
 
         Args:
-            status: Exit status of the process, or -N if signal N ended it.
+            status: Exit status of the process. For signal N it is -N, or 128 + N from srun or reaper.py.
             lines: Lines of standard error. If None, the last lines that the process has written are used.
         """
+        status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last = last_line(self.stderr_lines() if lines is None else lines)
         oom_killed = status == -signal.SIGKILL and memory.count_oom_kills() > self._kills_before
         killed = f"was killed by signal {-status}{signal_name(-status)}"
@@ -131,9 +132,8 @@ class ChildProcess:
             end_seconds: Maximum seconds between SIGTERM and SIGKILL.
         """
         process = self._process
-        if exit_seconds and process.stdin is not None:
-            with contextlib.suppress(OSError):
-                process.stdin.close()
+        if exit_seconds:
+            self._close_stdin()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(exit_seconds)
         process.terminate()
@@ -144,32 +144,34 @@ class ChildProcess:
         process.wait()
         for reader in self._readers:
             reader.join(_END_SECONDS)
-        reading = any(reader.is_alive() for reader in self._readers)
-        outputs = [] if reading else [process.stdout, process.stderr]
-        for stream in filter(None, [process.stdin, *outputs]):
+        self._close_stdin()
+
+    def _close_stdin(self) -> None:
+        if self._process.stdin is not None:
             with contextlib.suppress(OSError):
-                stream.close()
+                self._process.stdin.close()
 
     def _read_events(self, deliver: Callable[[Event], None], tagged: bool) -> None:
         assert self._process.stdout is not None
-        while line := self._process.stdout.readline(_EVENT_CHARACTERS):
-            with contextlib.suppress(ValueError, RecursionError):
-                if isinstance(event := json.loads(line), dict) and ("event" in event or not tagged):
-                    deliver(event)
+        with self._process.stdout as lines:
+            while line := lines.readline(_EVENT_CHARACTERS):
+                with contextlib.suppress(ValueError, RecursionError):
+                    if isinstance(event := json.loads(line), dict) and ("event" in event or not tagged):
+                        deliver(event)
         deliver({"event": "exit", "status": self._process.wait()})
 
     def _read_stderr(self, log: Path | None) -> None:
         """Keep the last lines of standard error in memory. Append all lines to the log, without secrets."""
         assert self._process.stderr is not None
         remaining = _LOG_CHARACTERS if log else 0
-        with open(log or os.devnull, "a", encoding="utf-8", errors="replace") as file:
-            while line := self._process.stderr.readline(_LINE_CHARACTERS):
+        with self._process.stderr as lines, open(log or os.devnull, "a", errors="replace") as file:
+            while line := lines.readline(_LINE_CHARACTERS):
                 self._stderr.append(line.rstrip("\n"))
                 if remaining > 0:
                     remaining -= len(line)
+                    end = "" if remaining > 0 else "\n[log truncated]\n"
                     with contextlib.suppress(OSError):  # a full disk must not stop the run
-                        file.write(environment.hide_secrets(line))
-                        file.write("" if remaining > 0 else "\n[log truncated]\n")
+                        file.write(environment.hide_secrets(line) + end)
                         file.flush()
 
 

@@ -12,7 +12,7 @@ import random
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from scaling.core.environment import contents
 
@@ -40,7 +40,7 @@ def _quota_cores() -> int:
 
 @contextlib.contextmanager
 def claim_cores(
-    count: int, owner: str, report_wait: Callable[[list[int]], None] = lambda _: None, node: str = "",
+    count: int, owner: str, report_wait: Callable[[str], None] = lambda _: None, node: str = "",
     timeout: float = math.inf,
 ) -> Iterator[list[int]]:  # fmt: skip
     """Claim CPU cores exclusively and yield their sorted numbers. The claim ends when the context exits.
@@ -55,8 +55,8 @@ def claim_cores(
     Args:
         count: Number of cores. If the host has fewer, all usable cores are claimed.
         owner: Identifier of the run that claims the cores.
-        report_wait: Function that is called once, with the process IDs of the current holders, if the cores
-            are not free immediately.
+        report_wait: Function that is called once, with a message that names the processes that hold the
+            cores, if the cores are not free immediately.
         node: Name of the node that this process represents.
         timeout: Maximum waiting time in seconds.
     Raises:
@@ -73,41 +73,28 @@ def claim_cores(
                 if may_claim and (cores := _try_claim(usable, count, owner, node, claims)) is not None:
                     break
                 if not reported:
-                    report_wait(_find_holders(usable))
+                    report_wait(_describe_wait(usable, node))
                     reported = True
                 if time.monotonic() > deadline:
-                    raise TimeoutError(
-                        f"{count} cores are not free after {timeout:g} s; "
-                        f"processes {_find_holders(usable)} hold some of them"
-                    )
+                    raise TimeoutError(f"{_describe_wait(usable, node)}: timed out after {timeout:g} s")
                 time.sleep(_POLL_SECONDS * random.uniform(0.5, 1.5))
         yield sorted(cores)
 
 
-def describe_wait(holders: Sequence[int], node: str = "") -> str:
-    """Return the message that a case waits for cores. The message names the processes that hold the cores.
-
-    Args:
-        holders: IDs of the processes that hold the cores. Processes in other PID namespaces may be missing.
-        node: Name of the node, or "" for this host.
-    """
-    pids = ", ".join(map(str, holders))
-    names = f"process {pids}" if pids else "a process that cannot be seen from here"
-    return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({names})"
-
-
-def _find_holders(cores: list[int]) -> list[int]:
-    """Return the sorted IDs of the processes that hold any of the given cores.
+def _describe_wait(cores: list[int], node: str) -> str:
+    """Return the message that a case waits, with the IDs of the processes that hold any of the cores.
 
     Processes that are not visible in the PID namespace of this process are omitted.
     """
-    pids = set()
+    holders = set()
     for core in cores:
         with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
             client.connect(f"\0{_NAME}{core}")
             credentials = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 4)
-            pids.add(int.from_bytes(credentials, sys.byteorder))
-    return sorted(pids - {0})
+            holders.add(int.from_bytes(credentials, sys.byteorder))
+    pids = ", ".join(map(str, sorted(holders - {0})))
+    names = f"process {pids}" if pids else "a process that cannot be seen from here"
+    return f"waits for cores{f' of {node}' if node else ''}: another study on this host holds them ({names})"
 
 
 def _try_claim(

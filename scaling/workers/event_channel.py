@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+PROTOCOL = 3  # version of the requests and events of workers, checked by launchers of other revisions
 _PR_SET_PDEATHSIG = 1
 
 

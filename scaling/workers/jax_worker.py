@@ -1,6 +1,6 @@
 """JAX part of a worker process: start and check the devices, and run cases on request (class `CaseLoop`).
 
-worker_main.py imports this module after the process is bound to its cores, because JAX starts threads that
+worker.py imports this module after the process is bound to its cores, because JAX starts threads that
 inherit the binding.
 """
 

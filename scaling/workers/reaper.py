@@ -5,8 +5,8 @@ the ID of the process that starts the reaper.
 
 The reaper is the child subreaper of the command (see prctl(2)). Therefore, a process that detaches itself,
 even into a new session, remains a descendant of the reaper. The reaper kills all its descendants when the
-command ends, when the process PARENT dies, and on SIGTERM. Then it ends with the same exit status or signal
-as the command.
+command ends, when the process PARENT dies, and on SIGTERM. Then it exits with the exit status of the command,
+or with 128 plus the number of the signal that ended the command.
 
 The reaper imports only the standard library, because every worker waits for it to start.
 """
@@ -14,7 +14,6 @@ The reaper imports only the standard library, because every worker waits for it 
 import contextlib
 import ctypes
 import os
-import resource
 import signal
 import sys
 import time
@@ -26,7 +25,7 @@ _POLL_SECONDS = 0.005
 
 
 def main() -> None:
-    """Run the command in `sys.argv`, kill its descendants, and exit with its exit status or signal."""
+    """Run the command in `sys.argv`, kill its descendants, and exit with its exit status."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, _kill_descendants_and_exit)
@@ -41,7 +40,8 @@ def main() -> None:
     while process != child:  # orphans are reaped too
         process, status = os.waitpid(-1, 0)
     _kill_descendants()
-    _exit_with_status(status)
+    code = os.waitstatus_to_exitcode(status)
+    os._exit(code if code >= 0 else 128 - code)
 
 
 def _execute(command: list[str]) -> None:
@@ -76,24 +76,12 @@ def _kill_descendants() -> None:
 
 
 def _find_children() -> list[int]:
-    own = os.getpid()
-    with contextlib.suppress(OSError):
-        return [int(word) for word in Path(f"/proc/{own}/task/{own}/children").read_text().split()]
     children = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            if int(path.read_text().rpartition(")")[2].split()[1]) == own:
+            if int(path.read_text().rpartition(")")[2].split()[1]) == os.getpid():
                 children.append(int(path.parent.name))
     return children
-
-
-def _exit_with_status(status: int) -> None:
-    if os.WIFSIGNALED(status):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        with contextlib.suppress(OSError):  # SIGKILL has no handler
-            signal.signal(os.WTERMSIG(status), signal.SIG_DFL)
-        os.kill(os.getpid(), os.WTERMSIG(status))
-    os._exit(os.waitstatus_to_exitcode(status))
 
 
 if __name__ == "__main__":

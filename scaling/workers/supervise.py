@@ -17,12 +17,7 @@ from scaling.core.case import AUTO, Case, non_default_fields, user_modules
 from scaling.core.record import Record, to_line
 from scaling.workers import cores, worker_group
 from scaling.workers.run_settings import RunSettings
-from scaling.workers.schedule import (
-    Schedule,
-    ScheduledCase,
-    group_by_problem,
-    process_shape,
-)
+from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
 from scaling.workers.transport import Transport
 from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
@@ -111,22 +106,21 @@ class _Run:
     def supervise(self, session: Sequence[ScheduledCase]) -> None:
         """Measure the cases of a session with each compared program. Replace workers that die."""
         first, waiting = session[0].case, self._group_comparable(session)
-        failed: set[int] = set()  # indices of variants whose workers failed to start once
+        variant, failed = 0, set[int]()  # indices of variants whose workers failed to start once
         while waiting:
             with contextlib.ExitStack() as stack:
                 workers: dict[int, WorkerGroup] = {}
                 claimed = stack.enter_context(self._claim_cores(first.devices))
-                for variant in {work.variant for group in waiting for work in group}:
-                    try:
+                try:
+                    for variant in {work.variant for group in waiting for work in group}:
                         group = self._open_worker_group(first, variant, claimed)
                         workers[variant] = stack.enter_context(group)
-                    except WorkerDied as death:
-                        if variant in failed or death.reason == "not_as_asked":  # a retry would fail too
-                            waiting = self._fail_variant(waiting, variant, death)
-                        failed.add(variant)
-                        break
-                else:
-                    self._measure_groups(waiting, workers)
+                except WorkerDied as death:
+                    if variant in failed or death.reason == "not_as_asked":  # a retry would fail too
+                        waiting = self._fail_variant(waiting, variant, death)
+                    failed.add(variant)
+                    continue
+                self._measure_groups(waiting, workers)
 
     def _group_comparable(self, session: Sequence[ScheduledCase]) -> Groups:
         """Divide the cases of a session into groups. The cases of one group are sampled in alternation.
@@ -145,10 +139,14 @@ class _Run:
 
         The unfinished cases of a group are added to `waiting` again.
         """
-        usable = True
-        while waiting and usable:
+        died = False
+        while waiting and not died:
             group = _InterleavedCases(self, workers, waiting.pop(0))
-            usable = group.measure()
+            try:
+                group.measure()
+            except WorkerDied as death:
+                group.handle_death(death)
+                died = True
             waiting[:0] = group.remaining()
 
     def _fail_variant(self, waiting: Groups, variant: int, death: WorkerDied) -> Groups:
@@ -162,8 +160,8 @@ class _Run:
             return contextlib.nullcontext()  # workers on other nodes claim cores there
         return cores.claim_cores(devices, self.owner, self._report_wait)
 
-    def _report_wait(self, holders: list[int]) -> None:
-        self.listener({"event": "waiting", "by": holders})
+    def _report_wait(self, text: str) -> None:
+        self.listener({"event": "waiting", "text": text})
 
     def _open_worker_group(
         self, first: Case, variant: int, claimed: list[int] | None
@@ -231,18 +229,6 @@ class _InterleavedCases:
     def has_single_case(self) -> bool:
         return len({work.item for work in self.items}) == 1
 
-    def measure(self) -> bool:
-        """Measure the cases until each of them has ended or is postponed.
-
-        Return False if a worker died and must be replaced, otherwise True.
-        """
-        try:
-            self._take_turns()
-            return True
-        except WorkerDied as death:
-            self._handle_death(death)
-            return False
-
     def remaining(self) -> Groups:
         """Return the unfinished cases as groups. Each postponed case is in a separate group."""
         groups: dict[ScheduledCase | None, list[WorkItem]] = {None: []}
@@ -251,10 +237,11 @@ class _InterleavedCases:
                 groups.setdefault(work.item if work.item in self.postponed else None, []).append(work)
         return [group for group in groups.values() if group]
 
-    def _take_turns(self) -> None:
-        """Prepare all cases, and then sample them in turns until all have enough samples.
+    def measure(self) -> None:
+        """Prepare all cases, and sample them in turns until each of them has ended or is postponed.
 
-        In each round, every case has one turn, and the order of the cases is random.
+        In each round, every case has one turn, and the order of the cases is random. Raise `WorkerDied` if a
+        worker dies and must be replaced.
         """
         first = self.items[0].item
         rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
@@ -279,7 +266,7 @@ class _InterleavedCases:
                 self._request(work, "forget")
         return [work for work in self.items if work not in self.ended and work.item not in self.postponed]
 
-    def _handle_death(self, death: WorkerDied) -> None:
+    def handle_death(self, death: WorkerDied) -> None:
         """Record the case of the last request as failed, unless its worker recorded the case before it died.
 
         If memory ran out and the group has other cases, the case is postponed instead, because it may fit
@@ -342,7 +329,6 @@ class _InterleavedCases:
 
 
 def _is_no_larger(first: Case, second: Case) -> bool:
-    if dataclasses.replace(first, points=1, sizes={}) != dataclasses.replace(second, points=1, sizes={}):
-        return False
+    is_comparable = dataclasses.replace(first, points=second.points, sizes=second.sizes) == second
     no_larger_sizes = all(size <= second.sizes.get(name, 0) for name, size in first.sizes.items())
-    return first.points <= second.points and no_larger_sizes
+    return is_comparable and first.points <= second.points and no_larger_sizes

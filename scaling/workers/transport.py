@@ -41,25 +41,6 @@ def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
     return next(causes, ("node_failed", text) if no_heartbeat else None)
 
 
-@dataclass(frozen=True)
-class Transport:
-    """Base class of the ways to start worker processes on other nodes."""
-
-    nodes: tuple[str, ...]  # names of the nodes
-
-    def commands(
-        self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
-    ) -> list[list[str]]:
-        """Return the commands that start the workers of a case: one per worker, or one for all workers.
-
-        Args:
-            shape: Numbers of devices, nodes, and processes of the case.
-            worker: Command of a single worker.
-            variables: Environment variables of the launcher.
-        """
-        raise NotImplementedError
-
-
 def without_job_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment variables without those that would pass options of the job to a job step."""
     return {name: value for name, value in variables.items() if not name.startswith(_JOB_VARIABLES)}
@@ -81,9 +62,10 @@ def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class SrunSteps(Transport):
+class SrunSteps:
     """A transport that runs workers as job steps on the nodes of a Slurm allocation."""
 
+    nodes: tuple[str, ...]  # names of the nodes
     platform: str
     gres: str = "gpu"  # name of the accelerator resource in Slurm, with or without its type
     cores: float | None = None  # CPUs per accelerator, or None for the default of Slurm
@@ -94,7 +76,13 @@ class SrunSteps(Transport):
     def commands(
         self, shape: ProcessShape, worker: Sequence[str], variables: Mapping[str, str]
     ) -> list[list[str]]:
-        """Return a list with one srun command that starts all workers and sends its input to each."""
+        """Return a list with one srun command that starts all workers and sends its input to each.
+
+        Args:
+            shape: Numbers of devices, nodes, and processes of the case.
+            worker: Command of a single worker.
+            variables: Environment variables of the launcher, which srun passes on.
+        """
         per_process = shape.devices // shape.processes
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
             resources = [f"--cpus-per-task={per_process}", "--hint=nomultithread"]
@@ -115,12 +103,13 @@ class SrunSteps(Transport):
 
 
 @dataclass(frozen=True)
-class SshShells(Transport):
+class SshShells:
     """A transport that starts each worker by a separate remote shell command, by default ssh.
 
     The current folder of the launcher must exist under the same path on each host.
     """
 
+    nodes: tuple[str, ...]  # names of the hosts
     shell: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")  # followed by the host name and the command
 
     def commands(
@@ -134,6 +123,9 @@ class SshShells(Transport):
             words = [*self.shell, host, f"cd {shlex.quote(os.getcwd())} && exec {remote_command}"]
             commands += [words] * (shape.processes // shape.nodes)
         return commands
+
+
+Transport = SrunSteps | SshShells  # how worker processes are started on other nodes
 
 
 def allocated_nodes() -> tuple[str, ...]:

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import os
 import queue
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -96,8 +95,6 @@ class WorkerGroup:
     def _explain_death(self, rank: int, status: int) -> WorkerDied:
         process = self.processes[rank]
         lines = [line for line in process.stderr_lines() if not line.startswith(TRACEBACK_MARK)]
-        # srun exits with 128 plus the signal number; subprocess reports minus the signal number.
-        status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         process_exit = process.explain_exit(status, _filter_worker_lines(lines))
         if process_exit.reason != "out_of_memory":
             if self.transport and (cause := transport.explain_failure(lines)):
@@ -114,7 +111,7 @@ class WorkerGroup:
 def open_worker_group(
     header: Mapping[str, Any], variant: Variant, shape: ProcessShape, lock: int | None,
     remote: Transport | None = None, log: Path | None = None,
-    report_wait: Callable[[list[int]], None] = lambda _: None,
+    report_wait: Callable[[str], None] = lambda _: None,
 ) -> Iterator[WorkerGroup]:  # fmt: skip
     """Start the workers of a case and yield a `WorkerGroup`. The workers end when the context exits.
 
@@ -125,7 +122,7 @@ def open_worker_group(
         lock: File descriptor of the lock of the results folder, which local workers inherit, or None.
         remote: How to start workers on other nodes, or None for this host.
         log: File to which the standard error of the workers is appended, or None.
-        report_wait: Function that is called with the process IDs of the holders if a worker waits for cores.
+        report_wait: Function that is called with a message if a worker waits for cores.
     Raises:
         WorkerDied: If a worker ends before it is ready.
         AllocationLost: If a worker on other nodes ends before any worker has responded.
@@ -158,7 +155,7 @@ def open_worker_group(
         yield group
 
 
-def _wait_for_start(group: WorkerGroup, report_wait: Callable[[list[int]], None]) -> None:
+def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> None:
     """Wait until the workers are ready. Send the coordinator address that rank 0 chooses to all workers."""
     responded = False
     try:
@@ -167,7 +164,7 @@ def _wait_for_start(group: WorkerGroup, report_wait: Callable[[list[int]], None]
             if event["event"] == "meet":
                 group.send({"coordinator": event["address"]})
             if event["event"] == "waiting":
-                report_wait(event["by"])
+                report_wait(event["text"])
     except WorkerDied as death:
         if group.transport and death.reason != "timeout" and not responded:
             raise AllocationLost(str(death)) from None

@@ -101,7 +101,7 @@ def make_study(tmp_path):
         def save_states(self, *states):
             """Save states of the tasks, so that the scheduler is not queried."""
             saved = {
-                entry.name: {"state": dataclasses.asdict(state), "settled": False}
+                entry.name: {"state": dataclasses.asdict(state)}
                 for entry, state in zip(self.submission.entries, states, strict=False)
             }
             store.write_json(self.submission.folder / "states.json", saved)

@@ -17,7 +17,7 @@ NODES = Machine("gpu", None, 4, 2, "of partition main", remote=True, cpus_each=1
 def request(shape=None, machine=NODES, **config):
     """Return the options of sbatch under submitit's names."""
     cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
-    entry = types.SimpleNamespace(shape=shape or ProcessShape(8, 2, 4), minutes=cluster.time)
+    entry = types.SimpleNamespace(shape=shape or ProcessShape(8, 2, 4))
     options = sbatch._sbatch_options(types.SimpleNamespace(name="scaling-x"), entry, cluster, machine, None)
     return options | options.pop("additional_parameters")
 
@@ -150,12 +150,10 @@ def test_a_step_divides_the_cpus_of_its_job_evenly_among_the_gpus(monkeypatch, c
     assert transport.cpus_per_gpu() == cpus_per_gpu
 
 
-def test_a_wckey_is_sent_only_if_configured(tmp_path, monkeypatch):
-    monkeypatch.setattr(slurm, "max_array_tasks", lambda: 1000)
-
+def test_a_wckey_is_sent_only_if_configured(tmp_path):
     def script(**config):
         cluster = from_config({"name": "slurm", "platform": "gpu"} | config)
-        task = types.SimpleNamespace(shape=ProcessShape(1), items=[1], seconds=1.0, is_planned=False)
+        task = types.SimpleNamespace(shape=ProcessShape(1), items=[1], seconds=1.0)
         (text,) = sbatch.format_scripts(tmp_path, cluster, [task], NODES)
         return text
 

@@ -57,7 +57,7 @@ def test_a_task_without_a_job_is_lost_only_after_some_time(
     submission, tmp_path, monkeypatch, age, named, state
 ):
     backdate(submission, age)
-    fake_slurm(monkeypatch, {}, named)
+    fake_slurm(monkeypatch, dict.fromkeys(named, JobState("PENDING")), named)
     (task_state,) = job_state.find_tasks(tmp_path)
     assert task_state.state.name == state
     assert (
@@ -155,7 +155,24 @@ def test_a_job_unknown_to_the_controller_is_not_running_even_if_accounting_says_
     }  # fmt: skip
 
 
-def test_job_arrays_do_not_exceed_the_limit_of_the_cluster():
+@pytest.mark.parametrize(
+    ("accounted", "listed", "state", "reason"),
+    [
+        ("PREEMPTED|n1|00:10|0:0", "COMPLETED|n1|0:02|None", "COMPLETED", ""),
+        ("PREEMPTED|n1|00:10|0:0", "PENDING||0:00|BeginTime", "PENDING", "BeginTime"),
+        ("FAILED|n1|00:10|3:0", "FAILED|n1|0:10|NonZeroExitCode", "FAILED", "exit code 3:0"),
+    ],
+)
+def test_the_controller_overrides_an_earlier_end_of_a_requeued_job(
+    monkeypatch, accounted, listed, state, reason
+):
+    output = {"sacct": f"12|{accounted}\n", "squeue": f"12|{listed}\n"}
+    monkeypatch.setattr(slurm, "run_command", lambda *arguments: output[arguments[0]])
+    states = slurm.query_states(["12"])
+    assert (states["12"].name, states["12"].reason) == (state, reason)
+
+
+def test_job_arrays_do_not_exceed_a_limit():
     from scaling.cluster import sbatch
 
     shapes = [ProcessShape(1)] * 25 + [ProcessShape(2)] * 3
@@ -222,9 +239,10 @@ def test_a_lost_task_gets_its_real_state_once_accounting_answers(submission, tmp
 
 
 def test_a_timeout_is_recorded_with_a_longer_limit_as_suggestion(submission):
-    entry = dataclasses.replace(submission.entries[0], minutes=60.0)
+    submission = dataclasses.replace(submission, minutes=60.0)
     begin_first_case(submission)
-    reason, text, _ = lost_cases.explain_end(job_state.TaskState(submission, entry, JobState("TIMEOUT")))
+    task_state = job_state.TaskState(submission, submission.entries[0], JobState("TIMEOUT"))
+    reason, text, _ = lost_cases.explain_end(task_state)
     assert reason == "timeout" and "(60 min, cluster.time)" in text and "cluster.time=120" in text
 
 
@@ -304,9 +322,9 @@ def test_tasks_that_a_dead_launcher_did_not_submit_are_not_queued(orphaned, tmp_
 def test_cancel_ends_jobs_whose_ids_were_never_saved(orphaned, tmp_path, monkeypatch):
     fake_slurm(monkeypatch, {"12_0": JobState("RUNNING", "n1")}, ["12_0"])
     cancelled = []
-    monkeypatch.setattr(slurm, "cancel", lambda jobs: cancelled.extend(jobs))
+    monkeypatch.setattr(slurm, "cancel", cancelled.append)
     assert job_state.cancel(job_state.find_tasks(tmp_path)) == 1
-    assert cancelled == ["12_0"]
+    assert cancelled == [orphaned.name]
 
 
 def test_a_final_failure_runs_once_more_with_retry(submission, tmp_path, make_record):

@@ -6,10 +6,9 @@ from collections import Counter
 
 import pytest
 
-from scaling.cluster import pack, submission_files
-from scaling.cluster.cluster_settings import ClusterSettings
+from scaling.cluster import pack
 from scaling.core.case import Case, Refusal, problem
-from scaling.core.record import STAGES, Record
+from scaling.core.record import STAGES
 from scaling.core.timing import Sampling
 from scaling.workers import schedule
 from scaling.workers.machine import ONE_PER_DEVICE, Machine, ProcessShape
@@ -113,7 +112,7 @@ def test_a_prediction_is_the_recorded_or_scaled_time_or_an_estimate(make_record)
     records = [
         make_record(points=n, seconds=(1e-3,) * 3, **dict.fromkeys(STAGES, n / 6)) for n in (6, 12, 60)
     ]
-    predict = pack.make_predictor(records, RunSettings(Sampling(seconds=3.0)), {})
+    predict = pack.make_predictor(records, RunSettings(Sampling(seconds=3.0)))
     assert predict(records[1].case) == pytest.approx(12)
     assert predict(dataclasses.replace(records[1].case, points=24)) == pytest.approx(60)
     assert predict(dataclasses.replace(records[1].case, mode="jacrev")) > 3.0
@@ -175,65 +174,10 @@ def test_a_nested_task_has_enough_nodes_for_each_step(counts, shape):
     assert task.shape == shape
 
 
-def planned_record(case, seconds, kind=None, platform="cpu"):
-    """Make a record that predicts the seconds of a case."""
-    environment = {"digest": "plan", "platform": platform, "device_kind": kind, "hardware": {"name": "other"}}
-    return Record(
-        case,
-        "planned",
-        environment,
-        compile_seconds=1.0,
-        predicted={"seconds": seconds, "low": seconds, "high": seconds},
-    )
-
-
-def test_a_predicted_task_gets_a_shorter_time_limit_within_that_of_the_cluster(make_plan):
-    plan, settings = make_plan()
-    cases = [item.case for job in plan.sessions for item in job]
-    records = [planned_record(case, 0.001) for case in cases if case.workload == "rbf"]
-    tasks = pack.pack(plan, settings, [], 1e9, records)
-    rbf_alone = pack.pack(plan, settings, [], 0.0, records)
-    assert not any(
-        task.is_planned for task in tasks if {item.case.workload for item in task.items} != {"rbf"}
-    )
-    rbf_tasks = [task for task in rbf_alone if task.items[0].case.workload == "rbf"]
-    assert rbf_tasks and all(task.is_planned for task in rbf_tasks)
-    cluster = ClusterSettings(name="slurm", time=60.0)
-    for task in rbf_tasks:
-        assert (
-            10 < submission_files.time_limit(task, cluster) < 60
-            and 60 * submission_files.time_limit(task, cluster) > task.seconds
-        )
-        assert submission_files.time_limit(task, dataclasses.replace(cluster, time=5.0)) == 5.0
-    retried = dataclasses.replace(
-        rbf_tasks[0],
-        sessions=tuple(
-            tuple(dataclasses.replace(i, attempt=2) for i in job) for job in rbf_tasks[0].sessions
-        ),
-    )
-    assert submission_files.time_limit(dataclasses.replace(retried, is_planned=False), cluster) == 60.0
-
-
-def test_a_plan_predicts_only_unmeasured_cases_on_devices_of_its_kind(make_plan):
-    plan, settings = make_plan()
-    case = plan.sessions[0][0].case
-    slow, fast = planned_record(case, 100.0), planned_record(case, 0.001)
-    assert pack.planned_seconds([fast, slow], NODES, settings)[case.key] > 700, "the longest is used"
-    kind = dataclasses.replace(NODES, device_kind="this CPU")
-    assert (
-        pack.planned_seconds([slow], kind, settings)
-        == {}
-        == pack.planned_seconds([planned_record(case, 1.0, platform="tpu")], NODES, settings)
-    )
-    assert case.key in pack.planned_seconds([planned_record(case, 1.0, "this CPU")], kind, settings)
-    predict = pack.make_predictor([], settings, pack.planned_seconds([slow], NODES, settings))
-    assert predict(case) > 700 > predict(dataclasses.replace(case, data_seed=9))
-
-
 def test_a_prediction_covers_the_number_of_samples_requested_now(make_record):
     record = make_record(points=6, seconds=(2.0,) * 7, calls_per_sample=1, **dict.fromkeys(STAGES, 14.0))
-    assert pack.make_predictor([record], RunSettings(Sampling(least=7)), {})(record.case) == pytest.approx(84)
-    assert pack.make_predictor([record], RunSettings(Sampling(least=100)), {})(record.case) == pytest.approx(
+    assert pack.make_predictor([record], RunSettings(Sampling(least=7)))(record.case) == pytest.approx(84)
+    assert pack.make_predictor([record], RunSettings(Sampling(least=100)))(record.case) == pytest.approx(
         70 + 200
     )
 
@@ -241,5 +185,5 @@ def test_a_prediction_covers_the_number_of_samples_requested_now(make_record):
 def test_a_case_that_timed_out_is_predicted_to_take_the_full_time_limit(make_record):
     failed = make_record("failed", points=6, reason="timeout", text="its job came to its time limit")
     settings = RunSettings(case_seconds=900.0)
-    assert pack.make_predictor([failed], settings, {})(failed.case) == 900.0
-    assert pack.make_predictor([failed], settings, {})(dataclasses.replace(failed.case, points=12)) < 900.0
+    assert pack.make_predictor([failed], settings)(failed.case) == 900.0
+    assert pack.make_predictor([failed], settings)(dataclasses.replace(failed.case, points=12)) < 900.0

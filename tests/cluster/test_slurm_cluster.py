@@ -4,7 +4,15 @@ import os
 
 import pytest
 
-from tests.support.slurm import CLUSTER, run_command, slurm, submit, wait_for, wait_until
+from tests.support.slurm import (
+    CLUSTER,
+    run_command,
+    slurm,
+    start_requeued_job,
+    submit,
+    wait_for,
+    wait_until,
+)
 
 pytestmark = pytest.mark.slurm
 
@@ -131,6 +139,8 @@ def test_the_partition_high_preempts_a_job(partition, expected, tmp_path):
     )
     wait_until((tmp_path / f"job-{job}").exists, "the job's start")
     wait_for(submit(tmp_path, "true", "-p", "high", *all_of_n1), "COMPLETED")
+    if "COMPLETED" in expected:
+        start_requeued_job(job)
     wait_for(job, *expected)
     assert not run_command("squeue", "-h", "-t", "PD,R", "-j", job).stdout  # and it will not start again
     starts = [line for line in (tmp_path / f"job-{job}").read_text().splitlines() if line.startswith("began")]

@@ -74,3 +74,9 @@ def wait_until(condition, description):
 def wait_for(job, *expected):
     """Wait until accounting has these states of a job."""
     return wait_until(lambda: job_states(job) == list(expected), f"job {job} being {', '.join(expected)}")
+
+
+def start_requeued_job(job):
+    """Start a requeued job now. Otherwise, Slurm waits until its credential has expired, for 16 s."""
+    wait_until(lambda: "PENDING" in slurm("squeue", "-h", "-j", job, "-o", "%T"), f"job {job} being requeued")
+    slurm("scontrol", "update", f"JobId={job}", "StartTime=now")

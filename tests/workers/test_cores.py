@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from scaling.workers import cores, worker_main
+from scaling import worker
+from scaling.workers import cores
 
 CORES = cores.usable_cores()
 needs_two_cores = pytest.mark.skipif(len(CORES) < 2, reason="needs two cores")
@@ -67,7 +68,7 @@ def test_a_claim_waits_for_free_cores_and_reports_it_once():
         time.sleep(3 * cores._POLL_SECONDS)
         assert not results
     thread.join(timeout=30)
-    assert results == [sorted(CORES)] and waits == [[os.getpid()]]
+    assert results == [sorted(CORES)] and len(waits) == 1 and f"(process {os.getpid()})" in waits[0]
 
 
 def test_claims_of_one_owner_share_cores_if_none_are_free():
@@ -165,12 +166,9 @@ def test_each_process_of_a_case_is_bound_to_its_own_cores(processes):
     }
     try:
         for rank in range(processes):
-            with worker_main._bind_to_cores(job, rank, lambda *_, **__: None) as bound:
-                assert (
-                    os.sched_getaffinity(0)
-                    == set(bound)
-                    == set(two if processes == 1 else two[rank : rank + 1])
-                )
+            bound = worker._bind_to_cores(job, rank, contextlib.ExitStack(), lambda **_: None)
+            expected = set(two if processes == 1 else two[rank : rank + 1])
+            assert os.sched_getaffinity(0) == set(bound) == expected
             os.sched_setaffinity(0, before)
     finally:
         os.sched_setaffinity(0, before)
