@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaling.core import inputs, option_modules
+from scaling.core import inputs, load_option
 from scaling.core.case import Case, Refusal
 from scaling.core.reference import (
     Arrays,
@@ -137,7 +137,7 @@ class CheckProgress:
             share = f"{self.undecided_entries} of {self.entries} entries of the result"
             reason, text = "no_digits", f"rounding in {spec.case.dtype} decides {share}"
         elif spec.sampled:
-            checked = option_modules.load("sampled_reference").compared_shares(spec, decided)
+            checked = load_option("sampled_reference").compared_shares(spec, decided)
         else:
             checked = {"entries": decided, "points": 1.0 if decided == 1 else 0.0}
         return Verdict(self.largest_error, self.allowed, reason, text, checked)
@@ -166,12 +166,12 @@ def verdict(
         return Verdict(None, spec.tolerance, *reason)
     progress, session = CheckProgress(spec, spec.tolerance), contextlib.nullcontext()
     if spec.computed is not None:
-        session = option_modules.load("computed_reference").session(spec.computed)
+        session = load_option("computed_reference").session(spec.computed)
     with session:
         for points in _compare_ranges(spec, result):
             progress.add(points)
     if progress.suspects:
-        option_modules.load("reevaluate").reevaluate_failures(progress)
+        load_option("reevaluate").reevaluate_failures(progress)
     return progress.verdict()
 
 
@@ -216,7 +216,7 @@ def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsC
     if spec.reduction.sums_points:
         yield _compare_sum(spec, result)
     elif spec.sampled:
-        yield from option_modules.load("sampled_reference").compare_samples(spec, result)
+        yield from load_option("sampled_reference").compare_samples(spec, result)
     else:
         for start, stop in point_ranges(spec):
             yield compare_points(spec, result[start:stop], start, stop)
@@ -240,7 +240,7 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
         expected = np.where(has, expected[..., index], 0.0)
     step_error = np.zeros(len(result))
     if spec.case.ad_mode.finite_step:  # one error bound holds for all entries, so they have the same scale
-        bounds = option_modules.load("finite_step").result_bounds(spec, start, stop)
+        bounds = load_option("finite_step").result_bounds(spec, start, stop)
         scale, step_error = largest[:, None, None], relative_error(bounds, largest)
     named = inputs.exact_inputs(spec.case, spec.workload, start, stop)
     return PointsComparison(
@@ -258,7 +258,7 @@ def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
         terms, term_scales = _terms_of_sum(spec, start, stop)
         expected, scale = expected + terms.sum(axis=0), scale + term_scales.sum(axis=0)
         if spec.case.ad_mode.finite_step:
-            input_bounds = option_modules.load("finite_step").input_bounds
+            input_bounds = load_option("finite_step").input_bounds
             bound = bound + input_bounds(spec, start, stop, spec.rounding.longest_sum).sum(axis=0)
     result = result[:, 0].astype(np.float64)
     comparison = EntryComparison(
@@ -277,7 +277,7 @@ def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarra
         scale = at_least(np.abs(value), floor)
         return value.sum(axis=1, keepdims=True), scale.sum(axis=1, keepdims=True)
     if spec.sampled:
-        terms, scales = option_modules.load("sampled_reference").sum_over_outputs(spec, start, stop)
+        terms, scales = load_option("sampled_reference").sum_over_outputs(spec, start, stop)
         return terms, scales
     J, floor = reference_jacobians(spec, start, stop)
     value, scale = reduce_jacobians(spec.reduction, J, spec.rounding, floor)

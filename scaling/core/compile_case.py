@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from scaling.core import layout, memory, option_modules, timing
+from scaling.core import layout, load_option, memory, timing
 from scaling.core.case import AUTO, Case
 from scaling.core.formatting import format_bytes
 from scaling.core.shape import (
@@ -140,7 +140,7 @@ def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShor
     require_room(lower_bound(case, workload, sizes), describe_shortage)
     if not case.ad_mode.has_seeds:
         return sizes
-    return derivative_shape(case, workload, option_modules.load("sparse").detect_coloring(case, workload))
+    return derivative_shape(case, workload, load_option("sparse").detect_coloring(case, workload))
 
 
 def compile_case(
@@ -157,7 +157,7 @@ def compile_case(
         return compile_blocks(case, workload, sizes, devices, settings.compile_program)
 
     if case.chunk == AUTO:
-        largest: CompiledCase = option_modules.load("autochunk").compile_largest(
+        largest: CompiledCase = load_option("autochunk").compile_largest(
             case, workload, sizes, compile_, settings
         )
         return largest
@@ -208,7 +208,7 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
     """Return an uncompiled case with the bytes of its inputs and its result on each device as `needs`."""
     plan = None
     if case.storage == "host" and sizes.parts:
-        plan = option_modules.load("host_offload").plan_offload(case, workload, sizes)
+        plan = load_option("host_offload").plan_offload(case, workload, sizes)
     step, step_sizes = (plan.case, plan.sizes) if plan else (case, sizes)
     points, shared = input_structs(step, workload)
     point_bytes = count_bytes(points) // step.points
@@ -276,7 +276,7 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
     """
     assert compiled.program is not None
     if compiled.plan is not None:
-        run: Callable[[], Any] = option_modules.load("host_offload").make_offload_runner(compiled)
+        run: Callable[[], Any] = load_option("host_offload").make_offload_runner(compiled)
         return run, lambda result: result
     arguments = layout.place_inputs(compiled.case, compiled.workload, compiled.program)
     return functools.partial(compiled.stages.call, *arguments), compiled.program.collect

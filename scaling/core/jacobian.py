@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from scaling.core import option_modules
+from scaling.core import load_option
 from scaling.core.case import LAPLACIAN, Case
 from scaling.core.modes import MODES
 from scaling.core.reductions import TRACE, WHOLE, Reduction
@@ -102,7 +102,7 @@ def local_derivative(
             if case.mode in workload.whole_modes:
                 return _workload_derivative(case, workload, sizes, {**points, **shared}, position)
             if workload.reduction.sums_points:
-                sum_derivative = option_modules.load("data_parallel").sum_derivative
+                sum_derivative = load_option("data_parallel").sum_derivative
                 return sum_derivative(case, workload, sizes, points, shared, position)
             if case.batch == "whole":
                 assert workload.whole is not None
@@ -134,7 +134,7 @@ def _value_or_slices(
         colors, positions = colorings[number] if colorings else (None, None)
         slices = apply_linear_map(case, part, function, inputs, position, colors)
         if colorings:
-            entries.append(option_modules.load("sparse").read_entries(slices, colors, positions))
+            entries.append(load_option("sparse").read_entries(slices, colors, positions))
         else:
             entries.append(reduce_slices(slices, workload.reduction, sizes.outputs, sizes.inputs, batch))
     return tuple(entries)

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from scaling.core import option_modules
+from scaling.core import load_option
 from scaling.core.case import Case, Refusal
 from scaling.core.inputs import point_rows, shared_input
 from scaling.core.jacobian import DevicePosition, PartColoring, local_derivative
@@ -77,7 +77,7 @@ def lay_out(
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
     sizes = sizes or derivative_shape(case, workload)
     given: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if has_start else {}
-    sparse = option_modules.load("sparse") if sizes.coloring is not None else None
+    sparse = load_option("sparse") if sizes.coloring is not None else None
     if sparse is not None:
         indices = sparse.gather_indices(sizes, case.axes[1])
         given = indices.arguments | given

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core import inputs, option_modules
+from scaling.core import inputs, load_option
 from scaling.core.case import SECOND, VIEWS, Case, Refusal, defaults
 from scaling.core.process_cache import cached, fingerprint
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
@@ -136,7 +136,7 @@ def reference_spec(
     computed = None
     has_values = case.ad_mode.is_value and closed_form(case, workload) is not None
     if nonzeros_pattern is None and workload.reference is None and not has_values:
-        option = option_modules.load("computed_reference")
+        option = load_option("computed_reference")
         mode = {"mode": "value" if case.ad_mode.is_value else "jacfwd", "reduce": None}
         plain = dataclasses.replace(case, **_RESET | mode)
         key = (plain, workload_key)

@@ -40,8 +40,8 @@ from scaling.core import (
     environment,
     inputs,
     layout,
+    load_option,
     memory,
-    option_modules,
     shape,
     timing,
     workload,
@@ -88,8 +88,7 @@ class PlacedProgram(NamedTuple):
     collect: Callable[[Any], Any]  # the function that converts a result to an array on the host
     # The function of a peer (another AD system) that takes all timing samples, otherwise None.
     sample: Callable[[Sampling], Samples] | None = None
-    # The function that blocks until the result of a call is ready, or None if `call` itself blocks.
-    wait: Callable[[Any], Any] | None = None
+    wait: Callable[[Any], Any] = timing.no_wait  # the function that blocks until a result is ready
 
 
 @dataclass
@@ -241,7 +240,7 @@ def _compile_and_check(attempt: Attempt, known_blocks: Mapping[str, Any] | None 
     with _raise_in_all_processes(group):
         _require_one_process(case, group)
         if case.mode == AUTO:
-            case = option_modules.load("advisor").choose_case(case, group)
+            case = load_option("advisor").choose_case(case, group)
             attempt.note(chosen={name: getattr(case, name) for name in CHOSEN_FIELDS})
         built = workload.build(case)
         if case.engine == JAX:
@@ -275,7 +274,7 @@ def _compile_jax_program(
     if compiled.blocks is not None:
         note(blocks=compiled.blocks, passes=shape.count_passes(compiled.case, built, sizes))
     note(**{name: getattr(compiled.stages, name) for name in COMPILING_STAGES}, **compiled.needs)
-    work, unexpected_collectives = option_modules.load("program_stats").measure_work(compiled, group.devices)
+    work, unexpected_collectives = load_option("program_stats").measure_work(compiled, group.devices)
     note(compulsory_bytes=compiled.compulsory_bytes, **vars(work))
     if unexpected_collectives:
         raise CaseEnded("failed", "collective", unexpected_collectives)
@@ -304,7 +303,7 @@ def _compile_stages(
     compile_once = functools.partial(timing.compile_stages, program.function, arguments)
     if case.cache is None:
         return compile_once()
-    option = option_modules.load("compilation_cache")
+    option = load_option("compilation_cache")
     try:
         with option.persistent_cache(case.cache, compile_once):
             return compile_once()
@@ -332,7 +331,7 @@ def coloring_fields(coloring: Coloring) -> dict[str, Any]:
 
 
 def _prepare_peer(attempt: Attempt, case: Case, built: Workload) -> PlacedProgram:
-    group, peers = attempt.group, option_modules.load("peers")
+    group, peers = attempt.group, load_option("peers")
     sizes = shape.derivative_shape(case, built)
     one_device = dataclasses.replace(case, devices=1)  # the threads of a peer share all arrays
     describe_shortage = functools.partial(
@@ -389,7 +388,7 @@ def make_waiter(example: Any) -> Callable[[Any], Any]:
 
 
 def _sample_one_turn(attempt: Attempt) -> bool:
-    case, group, monitor = attempt.record.case, attempt.group, option_modules.load("host_monitor")
+    case, group, monitor = attempt.record.case, attempt.group, load_option("host_monitor")
     if attempt.record.before is None:
         attempt.note(before=monitor.read_host(group.platform, group.cores))
     if attempt.turns is None:
@@ -422,7 +421,7 @@ def _compile_again(attempt: Attempt) -> None:
 
 
 def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
-    program, group, monitor = attempt.program, attempt.group, option_modules.load("host_monitor")
+    program, group, monitor = attempt.program, attempt.group, load_option("host_monitor")
     assert program is not None
     if program.sample:
         return itertools.repeat(program.sample(attempt.sampling))

@@ -129,15 +129,14 @@ def require_addressable(jaxpr: Any) -> None:
             require_addressable(inner)
 
 
-def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: int) -> float:
-    if wait is None:
-        began = time.perf_counter()
-        for _ in itertools.repeat(None, count):
-            call()
-    else:
-        began = time.perf_counter()
-        for _ in itertools.repeat(None, count):
-            wait(call())
+def no_wait(result: Any) -> None:
+    """Return at once. This is the `wait` function for a call that itself blocks until its result is ready."""
+
+
+def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any], count: int) -> float:
+    began = time.perf_counter()
+    for _ in itertools.repeat(None, count):
+        wait(call())
     return time.perf_counter() - began
 
 
@@ -156,7 +155,7 @@ def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int =
 def sample_turns(
     call: Callable[[], Any],
     sampling: Sampling,
-    wait: Callable[[Any], Any] | None = None,
+    wait: Callable[[Any], Any] = no_wait,
     floor_seconds: float | None = None,
     gather: Gather = single_process,
     start_turn: Callable[[], Callable[[], list[str]]] = lambda: list,
@@ -167,7 +166,7 @@ def sample_turns(
     turns. A sample is the time of one call, or of several short calls, after a barrier between the processes.
 
     Args:
-        wait: a function that blocks until the result of a call is ready, or None if `call` itself blocks.
+        wait: a function that blocks until the result of a call is ready.
         floor_seconds: the time of a call of an empty program, in seconds, or None if unknown. It determines
             how many short calls make up a sample.
         start_turn: a function that is called at the start of each turn. Its result is a function that is

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaling.core import option_modules
+from scaling.core import load_option
 from scaling.core.case import JAX, LAPLACIAN, SECOND, Case, Refusal, built_in, unknown_name
 from scaling.core.inputs import InputSpec, normal, poisson, uniform
 from scaling.core.reductions import REDUCTIONS, TRACE, WHOLE, Reduction
@@ -173,7 +173,7 @@ def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workl
 
     Each leaf of a pytree of inputs becomes a separate input, and each function returns one array.
     """
-    of_peer = case.engine != JAX and case.formulation in option_modules.load("peers").formulations(case)
+    of_peer = case.engine != JAX and case.formulation in load_option("peers").formulations(case)
     workload = make_workload(dataclasses.replace(case, formulation=None) if of_peer else case)
     workload = _flatten_pytrees(case, workload)
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
@@ -195,7 +195,7 @@ def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workl
 def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
     name = case.workload
     if not (_is_flat(workload.points) and _is_flat(workload.shared)):
-        workload = option_modules.load("pytrees").with_flat_inputs(name, workload)
+        workload = load_option("pytrees").with_flat_inputs(name, workload)
     if both := set(_top_level_names(workload.points)) & set(_top_level_names(workload.shared)):
         raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(both))}")
     if not workload.points:
@@ -220,7 +220,7 @@ def _call_and_join(function: Callable[..., Any], how: tuple[Any, ...], /, *input
     result = function(*inputs, **named)
     if hasattr(result, "shape"):
         return result
-    return getattr(option_modules.load("pytrees"), how[0])(result, *how[1:])
+    return getattr(load_option("pytrees"), how[0])(result, *how[1:])
 
 
 def _is_flat(inputs: Any) -> bool:
