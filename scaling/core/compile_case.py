@@ -36,7 +36,7 @@ from scaling.core.workload import Workload
 
 _MAX_ARRAY_BYTES = 2**63 - 1  # XLA aborts the process for a larger array
 _MAX_INT32_SEEDS = 2**31 - 1  # JAX numbers the seeds with int32 unless the dtype is float64
-# If the seeds of a program without a tracing stage have more elements, its array sizes are checked.
+# If the slices of a program without a tracing stage have more elements, its array sizes are checked.
 _MAX_UNCHECKED_ELEMENTS = 2**31
 
 
@@ -157,10 +157,8 @@ def compile_case(
         return compile_blocks(case, workload, sizes, devices, settings.compile_program)
 
     if case.chunk == AUTO:
-        largest: CompiledCase = load_option("autochunk").compile_largest(
-            case, workload, sizes, compile_, settings
-        )
-        return largest
+        compile_largest = load_option("autochunk").compile_largest
+        return compile_largest(case, workload, sizes, compile_, settings)  # type: ignore[no-any-return]
     if not case.jit:  # without compilation there is no memory analysis
         require_room(lower_bound(case, workload, sizes), settings.describe_shortage)
     compiled = compile_(case)
@@ -181,7 +179,7 @@ def compile_blocks(
         return bound
     try:
         program = _lay_out(bound, devices)
-        if not hasattr(program.function, "trace") and _seed_elements(case, sizes) > _MAX_UNCHECKED_ELEMENTS:
+        if not hasattr(program.function, "trace") and _slice_elements(case, sizes) > _MAX_UNCHECKED_ELEMENTS:
             timing.require_addressable(trace_program(bound, devices))
         stages = compile_program(program)
     except OverflowError as error:
@@ -217,11 +215,9 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
     if case.seeds != "colored" or sizes.coloring is not None:  # otherwise the nonzeros are not counted yet
         output = math.prod(result_shape(step, workload, step_sizes)) * itemsize // case.devices
     needs: dict[str, int | None] = {"argument_bytes": arguments, "temp_bytes": 0, "output_bytes": output}
-    largest = max(arguments, output, _seed_elements(step, step_sizes) * itemsize)
-    return CompiledCase(
-        case, workload, sizes, None, timing.Stages(_no_program, None), needs, plan,
-        overflow=_describe_overflow(case, sizes, largest),
-    )  # fmt: skip
+    largest = max(arguments, output, _slice_elements(step, step_sizes) * itemsize)
+    overflow = _describe_overflow(case, sizes, largest)
+    return CompiledCase(case, workload, sizes, None, timing.Stages(None, None), needs, plan, overflow)
 
 
 def _describe_overflow(case: Case, sizes: DerivativeShape, array_bytes: int) -> str | None:
@@ -236,24 +232,15 @@ def _describe_overflow(case: Case, sizes: DerivativeShape, array_bytes: int) -> 
     return None
 
 
-def _no_program(*_: Any) -> Any:
-    raise AssertionError("a case without a program is not run")
-
-
-def _seed_elements(case: Case, sizes: DerivativeShape) -> int:
-    """Return the number of array elements of the seeds that a device stores at a time."""
+def _slice_elements(case: Case, sizes: DerivativeShape) -> int:
+    """Return the number of array elements of the seeds and slices that a device computes at a time."""
     point_devices, seed_devices = case.axes
     points = 1
     if case.batch != "whole":
         points = min(ceil_div(case.points, point_devices), case.block or case.points)
-    chunk = case.chunk if isinstance(case.chunk, int) else sizes.seeds
-    largest = 0
-    for part in sizes.parts:
-        length = part.seeds
-        if sizes.coloring is not None:
-            length = sizes.inputs if part.computes_columns else sizes.outputs
-        largest = max(largest, points * min(ceil_div(part.seeds, seed_devices), chunk) * length)
-    return largest
+    seeds = max((part.seeds for part in sizes.parts), default=0)
+    chunk = case.chunk if isinstance(case.chunk, int) else seeds
+    return points * min(ceil_div(seeds, seed_devices), chunk) * max(seeds, sizes.inputs, sizes.outputs)
 
 
 def require_room(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:

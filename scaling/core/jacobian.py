@@ -146,7 +146,7 @@ def _workload_derivative(
     result = workload.whole_modes[case.mode](**inputs)
     if workload.reduction.sums_points:
         return position.sum_over_devices(result)
-    if not workload.reduces_whole_modes:
+    if workload.default_reduce or workload.reduction in (WHOLE, TRACE):
         return result
     points = next(inputs[name].shape[0] for name in workload.points)
     batched = [inputs[name] if name in workload.points else inputs[name][None] for name in workload.names]

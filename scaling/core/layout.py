@@ -309,57 +309,24 @@ def _gather_part(
         return _gather_point_sums(case, workload, part, arrays)
     if part.along_point or is_summed_on_host(workload, part):
         return _gather_sums(case, workload, part, arrays)
-    if sizes.summed:
-        return _gather_gradient(case, workload, part, arrays)
-    if not part.computes_columns and case.batch == "whole":
-        return [_join_batch_rows(case, sizes, part, x) for x in arrays]
+    if sizes.summed:  # the gradient of a scalar function of the batch
+        if part.computes_columns:  # the seeds are sorted by input, then by point
+            arrays = _split_inputs(workload, part, arrays[0].reshape(-1)[: part.seeds], case.points)
+        else:  # the first device has the only seed
+            arrays = [x[:, 0] for x in arrays]
+        return [x.reshape(case.points, 1, -1) for x in arrays]
+    seeds = case.axes[1] * ceil_div(part.seeds, case.axes[1])  # with padding
+    if not part.computes_columns and case.batch == "whole":  # one seed for each output of each point
+        rows = [x.reshape(seeds, -1)[: part.seeds] for x in arrays]
+        return [x.reshape(case.points, sizes.outputs, -1) for x in rows]
     if not part.computes_columns or reduction.columns.products:
-        return [_join_rows(case, part, x) for x in arrays]
-    columns = _join_columns(case, part, arrays[0])
+        rows = [_join_points(case, np.moveaxis(x, 1, 2)) for x in arrays]
+        return [x.reshape(case.points, seeds, -1)[:, : part.seeds] for x in rows]
+    x = arrays[0].reshape(*arrays[0].shape[:3], -1, seeds // case.axes[1])
+    columns = _join_points(case, np.moveaxis(x, 1, 3)).reshape(case.points, -1, seeds)[:, :, : part.seeds]
     if reduction.linear_in_inputs and part.names != workload.names:
         return _split_inputs(workload, part, columns)
     return [columns]
-
-
-def _gather_gradient(
-    case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
-) -> list[np.ndarray]:
-    """Return the gradient of a scalar function of the batch, as arrays of shape (points, 1, elements)."""
-    if part.computes_columns:  # the seeds are sorted by input, then by point
-        arrays = _split_inputs(workload, part, arrays[0].reshape(-1)[: part.seeds], case.points)
-    else:  # the first device has the only seed
-        arrays = [x[:, 0] for x in arrays]
-    return [x.reshape(case.points, 1, -1) for x in arrays]
-
-
-def _join_batch_rows(case: Case, sizes: DerivativeShape, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Return the rows of all devices as one array of shape (points, outputs, inputs).
-
-    The differentiated function returns the outputs of the whole batch, so that there are points * outputs
-    seeds.
-    """
-    seed_devices = case.axes[1]
-    seeds = ceil_div(part.seeds, seed_devices)
-    x = x.reshape(seed_devices * seeds, -1)[: part.seeds]  # (points x outputs, inputs)
-    return x.reshape(case.points, sizes.outputs, -1)
-
-
-def _join_rows(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Return the reduced rows of all devices as one array of shape (points, seeds, elements of a row)."""
-    point_devices, seed_devices = case.axes
-    seeds = ceil_div(part.seeds, seed_devices)
-    x = np.moveaxis(x.reshape(point_devices, seed_devices, x.shape[2], seeds, -1), 1, 2)
-    x = _join_points(case, x)  # (points, seed devices, seeds, inputs)
-    return x.reshape(case.points, seed_devices * seeds, -1)[:, : part.seeds]
-
-
-def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Return the reduced columns of all devices as an array of shape (points, column elements, seeds)."""
-    point_devices, seed_devices = case.axes
-    seeds = ceil_div(part.seeds, seed_devices)
-    x = np.moveaxis(x.reshape(point_devices, seed_devices, x.shape[2], -1, seeds), 1, 3)
-    x = _join_points(case, x)  # (points, outputs, seed devices, seeds)
-    return x.reshape(case.points, -1, seed_devices * seeds)[:, :, : part.seeds]
 
 
 def _gather_sums(
@@ -375,7 +342,7 @@ def _gather_sums(
     else:
         arrays = [x.astype(np.float64).sum(axis=1) for x in arrays]
     arrays = [_join_points(case, x) for x in arrays]
-    if part.along_point or part.computes_columns or not workload.reduction.linear_in_inputs:
+    if part.computes_columns or not workload.reduction.linear_in_inputs:
         return [arrays[0].reshape(case.points, -1, 1)]
     return [x.reshape(case.points, 1, -1) for x in arrays]
 

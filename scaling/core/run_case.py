@@ -354,7 +354,7 @@ def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None
     with _raise_in_all_processes(group):
         array = program.collect(result)
         del result
-        digest = _digest_array(array)
+        digest = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data).digest()
         if digest in attempt.correct_digests:
             return
         pattern = coloring.pattern if coloring else None
@@ -369,12 +369,6 @@ def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None
             suffix = ", in a later call" if attempt.correct_digests else ""
             raise CaseEnded(status, verdict.reason, f"{verdict.text or ''}{suffix}")
         attempt.correct_digests.append(digest)
-
-
-def _digest_array(array: np.ndarray) -> bytes:
-    array = np.ascontiguousarray(array)
-    content = repr(array).encode() if array.dtype.hasobject else array.view(np.uint8).data
-    return hashlib.blake2b(content).digest()
 
 
 def make_waiter(example: Any) -> Callable[[Any], Any]:

@@ -105,12 +105,17 @@ class DerivativeShape:
     outputs: int  # the number of outputs per point (batch element)
     # The number of differentiated inputs per point, or 1 for the product of a Hessian and a vector.
     inputs: int
-    seeds: int  # the total number of seeds, or 0 for a mode without seeds or before a coloring is known
-    passes: int  # the total number of JVPs and VJPs that these seeds need
     summed: bool  # whether the function of the batch returns a scalar, the sum over the points
     values: int  # the number of values that the function returns per point
-    parts: tuple[LinearMapPart, ...] = ()  # the linear maps that compute the derivative
+    # The linear maps that compute the derivative. Empty for a mode without seeds, or before a coloring is known.
+    parts: tuple[LinearMapPart, ...] = ()
     coloring: Coloring | None = None  # the coloring of the Jacobian with seeds=colored, otherwise None
+    passes: int = 0  # the total number of JVPs and VJPs that the linear maps need
+
+    @property
+    def seeds(self) -> int:
+        """Return the total number of seeds of the linear maps."""
+        return sum(part.seeds for part in self.parts)
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
@@ -151,12 +156,11 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
     summed, outputs = case.batch == "whole" and result.shape == (), value.size
     if case.target in SECOND:
         outputs, inputs = inputs, 1 if case.target == "hvp" else inputs
-    sizes = DerivativeShape(outputs, inputs, 0, 0, summed, value.size, (), coloring)
-    if not case.ad_mode.has_seeds or (case.seeds == "colored" and coloring is None):
-        return sizes
-    input_sizes = {name: arguments[name].size for name in workload.names}
-    parts = _linear_maps(case, workload, coloring, input_sizes, result.size)
-    sizes = dataclasses.replace(sizes, parts=parts, seeds=sum(part.seeds for part in parts))
+    parts: tuple[LinearMapPart, ...] = ()
+    if case.ad_mode.has_seeds and (case.seeds != "colored" or coloring is not None):
+        input_sizes = {name: arguments[name].size for name in workload.names}
+        parts = _linear_maps(case, workload, coloring, input_sizes, result.size)
+    sizes = DerivativeShape(outputs, inputs, summed, value.size, parts, coloring)
     return dataclasses.replace(sizes, passes=count_passes(case, workload, sizes))
 
 
@@ -222,7 +226,7 @@ def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
     seed_devices = case.axes[1]
     seeds_per_device = ceil_div(sizes.seeds, seed_devices)
     chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device
-    multiplies_columns = workload.reduction.columns.products and sizes.parts[0].computes_columns
+    multiplies_columns = workload.reduction.columns.products and any(p.computes_columns for p in sizes.parts)
     if not multiplies_columns or (seed_devices == 1 and chunk >= seeds_per_device):
         return sizes.seeds
     return sizes.seeds * (1 + seed_devices * ceil_div(seeds_per_device, chunk))

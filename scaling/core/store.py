@@ -78,13 +78,12 @@ def _sync_folder(folder: Path) -> None:
 def load(folder: Path) -> Loaded:
     """Return all records and all damaged lines of a results folder.
 
-    Raise `Refusal` if a newer version of this package wrote the study or a record.
+    Raise `Refusal` if a newer version of this package wrote a record.
     """
     from scaling.core.record_reading import from_line  # a worker does not need it
 
     records: list[Record] = []
     damaged: list[str] = []
-    _check_manifests(folder)
     for path in sorted(folder.glob("*.jsonl")):
         try:
             lines = read_file(path).split(b"\n")
@@ -184,7 +183,8 @@ def check_schemas(folder: Path) -> None:
     """Raise `Refusal` if a newer version of this package wrote a record or the study in a folder."""
     from scaling.core.record_reading import require_known_schema
 
-    _check_manifests(folder)
+    for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
+        require_known_schema(read_json(path), path)
     # In this exact form a record contains its schema. Inside a string, the quotes would be escaped.
     our_schema = f'"schema": {SCHEMA},'.encode()
     for path in sorted(folder.glob("*.jsonl")):
@@ -192,13 +192,6 @@ def check_schemas(folder: Path) -> None:
             for line in read_file(path).split(b"\n"):
                 if b"schema" in line and our_schema not in line:
                     require_known_schema(_parse_json(line), path)
-
-
-def _check_manifests(folder: Path) -> None:
-    from scaling.core.record_reading import require_known_schema
-
-    for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
-        require_known_schema(read_json(path), path)
 
 
 def stamp() -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Samples:
 class Stages:
     """A compiled program and the time of each compilation stage, in seconds."""
 
-    call: Callable[..., Any]  # the function that runs the program
+    call: Any  # the function that runs the program, or None if it was not compiled
     compiled: Any  # the compiled program of JAX, or None if there is no compilation
     jaxpr: Any = None  # the traced program, or None if it is not available
     # trace_seconds, lower_seconds, compile_seconds: the times, or None for a stage that does not exist

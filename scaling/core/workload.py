@@ -89,7 +89,6 @@ class Workload:
             shape (points, 1, nonzeros), for a Jacobian that is too large to be stored.
         default_reduce: the reduction that the workload module sets. `build` stores it here, because `build`
             replaces `reduce` by the reduction of the case.
-        reduces_whole_modes: whether the results of `whole_modes` must still be reduced. `build` sets this.
     """
 
     function: Callable[..., Any]
@@ -105,7 +104,6 @@ class Workload:
     pattern: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
     nonzeros: Callable[[Inputs], Reference] | None = None
     default_reduce: str | None = None
-    reduces_whole_modes: bool = False
 
     @property
     def inputs(self) -> dict[str, InputSpec]:
@@ -185,10 +183,9 @@ def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workl
     default = workload.reduce
     reduce = {None: default, "whole": None}.get(case.reduce, case.reduce)
     workload = dataclasses.replace(workload, reduce=reduce, default_reduce=default)
-    if reduce == default or case.ad_mode.is_value:
+    is_reducible = default is None and reduce != "points"  # a whole Jacobian can be reduced later
+    if reduce == default or case.ad_mode.is_value or is_reducible:
         return workload
-    if default is None and reduce != "points":  # a whole Jacobian can be reduced later
-        return dataclasses.replace(workload, reduces_whole_modes=True)
     return dataclasses.replace(workload, whole_modes={})
 
 

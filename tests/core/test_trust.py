@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from scaling.core import check, layout, run_case, workload
@@ -83,7 +84,7 @@ def test_only_a_timer_that_waits_measures_the_time_of_the_device(monkeypatch, wa
         run_case,
         "_compile_jax_program",
         lambda *_: run_case.PlacedProgram(
-            None, None, SimpleNamespace(coloring=None), call, lambda result: None
+            None, None, SimpleNamespace(coloring=None), call, lambda result: np.zeros(1)
         ),
     )
     monkeypatch.setattr(check, "verdict", lambda *_, **__: check.Verdict(0.0, 1.0, None))

@@ -13,7 +13,7 @@ from scaling.options.autochunk import BlockSizes, MemoryNeed, compile_largest, f
 
 CASE = Case("mine", points=12, mode="jacfwd", chunk="auto", api="jit")
 WORKLOAD = Workload(lambda x: x, {"x": uniform(40)}, wrt="x")
-SIZES = DerivativeShape(3, 40, 40, 40, False, 3, (LinearMapPart("jacfwd", ("x",), 40),))
+SIZES = DerivativeShape(3, 40, False, 3, (LinearMapPart("jacfwd", ("x",), 40),))
 
 
 class Found(NamedTuple):
