@@ -23,8 +23,7 @@ from scaling.cluster.journal import read_journal
 from scaling.core import store
 from scaling.core.case import Refusal
 from scaling.core.formatting import count_of
-from scaling.core.record import Record, to_line
-from scaling.core.record_reading import from_line
+from scaling.core.record import Record, from_line, to_line
 
 DAMAGED = "damaged"  # subfolder of the output folder for damaged lines
 _STUDY = "study.json"

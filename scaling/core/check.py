@@ -25,15 +25,12 @@ from scaling.core.reference import (
     ReferenceSpec,
     expected_result,
     point_ranges,
-    reference_jacobians,
     reference_spec,
-    reference_values,
 )
 from scaling.core.shape import DerivativeShape, Pattern, result_shape, to_dense
-from scaling.core.tolerances import at_least, least_scale, reduce_jacobians, relative_error
+from scaling.core.tolerances import least_scale, relative_error
 from scaling.core.workload import Workload
 
-_REEVALUATED_POINTS = 64  # number of points of a sum that are evaluated again
 _REEVALUATED_NUMBERS = 2**24  # limit on the number of array elements in all suspects
 _MAX_UNDECIDED = 0.01  # largest fraction of entries that may be undecidable because of rounding
 
@@ -211,7 +208,7 @@ def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
 
 def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
     if spec.reduction.sums_points:
-        yield _compare_sum(spec, result)
+        yield load_option("summed_reference").compare_sum(spec, result)
     elif spec.sampled:
         yield from load_option("sampled_reference").compare_samples(spec, result)
     else:
@@ -243,39 +240,3 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
     return PointsComparison(
         start, named, [EntryComparison(result, expected, scale), *lacking], step_error, note
     )
-
-
-def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Return the comparison of each copy of a sum over the points and outputs with the expected sum.
-
-    `result` has the shape (copies, 1, inputs).
-    """
-    expected = scale = bound = np.zeros(())
-    for start, stop in point_ranges(spec):
-        terms, term_scales = _terms_of_sum(spec, start, stop)
-        expected, scale = expected + terms.sum(axis=0), scale + term_scales.sum(axis=0)
-        if spec.case.ad_mode.finite_step:
-            input_bounds = load_option("finite_step").input_bounds
-            bound = bound + input_bounds(spec, start, stop, spec.rounding.longest_sum).sum(axis=0)
-    result = result[:, 0].astype(np.float64)
-    comparison = EntryComparison(
-        result, np.broadcast_to(expected, result.shape), np.full(result.shape, scale.max())
-    )
-    points = min(_REEVALUATED_POINTS, spec.case.points)
-    named = inputs.exact_inputs(spec.case, spec.workload, 0, points) if spec.repeatable else None
-    step_error = np.full(len(result), relative_error(bound.max(), scale.max()))
-    return PointsComparison(0, named, [comparison], step_error)
-
-
-def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the terms of a sum over points, and their scales, as arrays of shape (points, inputs)."""
-    if spec.case.ad_mode.is_value:
-        value, floor = reference_values(spec, start, stop)
-        scale = at_least(np.abs(value), floor)
-        return value.sum(axis=1, keepdims=True), scale.sum(axis=1, keepdims=True)
-    if spec.sampled:
-        terms, scales = load_option("sampled_reference").sum_over_outputs(spec, start, stop)
-        return terms, scales
-    J, floor = reference_jacobians(spec, start, stop)
-    value, scale = reduce_jacobians(spec.reduction, J, spec.rounding, floor)
-    return value[:, 0], scale[:, 0]

@@ -32,9 +32,7 @@ from scaling.core.shape import (
     CommonEntries,
     DerivativeShape,
     Pattern,
-    common_entries,
     to_dense,
-    validated_pattern,
 )
 from scaling.core.tolerances import (
     ROUNDOFF,
@@ -129,10 +127,10 @@ def reference_spec(
     `detected` is the sparsity pattern that was detected for seeds=colored, otherwise None.
     """
     reduction, workload_key = _result_reduction(case, workload, sizes), _workload_key(workload)
-    own_pattern = _own_pattern(case, workload, sizes)
-    pattern = _result_pattern(case, sizes, detected or own_pattern)
-    nonzeros_pattern = own_pattern if _uses_nonzeros(workload, sizes, reduction, pattern) else None
-    common = common_entries(pattern, nonzeros_pattern) if pattern and nonzeros_pattern else None
+    own_pattern = pattern = nonzeros_pattern = common = None
+    if not case.ad_mode.is_value and (case.seeds == "colored" or workload.pattern is not None):
+        patterns = load_option("patterns").match_patterns(case, workload, sizes, reduction, detected)
+        own_pattern, pattern, nonzeros_pattern, common = patterns
     computed = None
     has_values = case.ad_mode.is_value and closed_form(case, workload) is not None
     if nonzeros_pattern is None and workload.reference is None and not has_values:
@@ -160,29 +158,6 @@ def _result_reduction(case: Case, workload: Workload, sizes: DerivativeShape) ->
     if case.ad_mode.is_value:
         return REDUCTIONS["points"] if workload.reduce == "points" or sizes.summed else WHOLE
     return REDUCTIONS["outputs"] if sizes.summed and not workload.reduce else workload.reduction
-
-
-def _own_pattern(case: Case, workload: Workload, sizes: DerivativeShape) -> Pattern | None:
-    if workload.pattern is None or case.ad_mode.is_value or case.target in SECOND:
-        return None
-    return validated_pattern(*workload.pattern(), sizes.outputs, sizes.inputs)
-
-
-def _result_pattern(case: Case, sizes: DerivativeShape, pattern: Pattern | None) -> Pattern | None:
-    if case.seeds != "colored" or case.ad_mode.is_value:
-        return None
-    if pattern is None:
-        raise Refusal(f"{case.workload} has no pattern, so that the positions of the entries are not known")
-    return validated_pattern(pattern.rows, pattern.cols, sizes.outputs, sizes.inputs)
-
-
-def _uses_nonzeros(
-    workload: Workload, sizes: DerivativeShape, reduction: Reduction, pattern: Pattern | None
-) -> bool:
-    if workload.nonzeros is None or sizes.summed:
-        return False
-    needs_dense = reduction is WHOLE or reduction.products
-    return pattern is not None or workload.reference is None or not needs_dense
 
 
 def _workload_key(workload: Workload) -> Hashable:

@@ -5,7 +5,6 @@ arrays, before anything is compiled. No devices are needed.
 """
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -277,18 +276,14 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of the result of a function.
 
-    Raise `Refusal` if the function fails or does not return real numbers, and `TooLarge` if an array is
-    larger than the memory of the host.
+    Raise `Refusal` if the function fails or does not return real numbers, and `TooLarge` if it allocates an
+    array that is too large.
     """
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))
     except Refusal:
         raise
     except (MemoryError, OverflowError) as error:
-        array_bytes = getattr(error, "_total_size", 0)  # an attribute of NumPy's MemoryError
-        host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if isinstance(error, MemoryError) and array_bytes < host_bytes:
-            raise  # the host has this memory, but it is in use
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise TooLarge(f"the function of {case.workload} cannot be evaluated: {text}") from None
     except Exception as error:
@@ -308,36 +303,8 @@ def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> 
     return out
 
 
-def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return a `Pattern`. Raise `Refusal` unless its entries are distinct, sorted and inside the Jacobian."""
-    rows, cols = np.asarray(rows), np.asarray(cols)
-    if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
-        raise Refusal(
-            "a pattern is the rows and the columns of its entries, "
-            f"not arrays of {rows.shape} and {cols.shape}"
-        )
-    if rows.min() < 0 or cols.min() < 0 or rows.max() >= outputs or cols.max() >= inputs:
-        raise Refusal(f"a pattern has entries beyond the {outputs} x {inputs} of the Jacobian")
-    pattern = Pattern(rows, cols, outputs, inputs)
-    if not np.all(np.diff(_flat_indices(pattern)) > 0):
-        raise Refusal("a pattern must name each of its entries once, row by row")
-    return pattern
-
-
-def common_entries(ours: Pattern, theirs: Pattern) -> CommonEntries:
-    """Return the entries that two sparsity patterns of Jacobians of the same shape have in common."""
-    our_indices, their_indices = _flat_indices(ours), _flat_indices(theirs)
-    at = np.minimum(np.searchsorted(their_indices, our_indices), len(their_indices) - 1)
-    has = their_indices[at] == our_indices
-    return CommonEntries(at, has, np.setdiff1d(np.arange(len(their_indices)), at[has], assume_unique=True))
-
-
 def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
     """Return dense Jacobians of shape (points, outputs, inputs) from nonzeros of shape (points, nonzeros)."""
     dense: np.ndarray = np.zeros((len(entries), pattern.outputs, pattern.inputs))
     dense[:, pattern.rows, pattern.cols] = entries
     return dense
-
-
-def _flat_indices(pattern: Pattern) -> np.ndarray:
-    return np.asarray(pattern.rows.astype(np.int64) * pattern.inputs + pattern.cols)

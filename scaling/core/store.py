@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import scaling
 from scaling.core.case import Refusal
-from scaling.core.record import SCHEMA, Record, to_line
+from scaling.core.record import SCHEMA, Record, from_line, require_known_schema, to_line
 
 # Of several records of a measurement, the last record with the highest rank is used.
 _RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
@@ -80,8 +80,6 @@ def load(folder: Path) -> Loaded:
 
     Raise `Refusal` if a newer version of this package wrote a record.
     """
-    from scaling.core.record_reading import from_line  # a worker does not need it
-
     records: list[Record] = []
     damaged: list[str] = []
     for path in sorted(folder.glob("*.jsonl")):
@@ -181,8 +179,6 @@ def folder_of(path: str) -> Path:
 
 def check_schemas(folder: Path) -> None:
     """Raise `Refusal` if a newer version of this package wrote a record or the study in a folder."""
-    from scaling.core.record_reading import require_known_schema
-
     for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
         require_known_schema(read_json(path), path)
     # In this exact form a record contains its schema. Inside a string, the quotes would be escaped.
