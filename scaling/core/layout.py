@@ -264,7 +264,7 @@ def _gather_unseeded(
     case: Case, workload: Workload, x: np.ndarray, shape: tuple[int, int, int]
 ) -> np.ndarray:
     if workload.reduction.sums_points:
-        x = _sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
+        x = load_option("data_parallel").sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
     elif case.ad_mode.is_value and shape == (1, 1, 1):
         x = x.reshape(-1)[:1]
     else:
@@ -272,28 +272,6 @@ def _gather_unseeded(
     if x.size != math.prod(shape):
         raise Refusal(f"{case.mode} of {case.workload} returns {x.shape}, where {shape} is expected")
     return x.reshape(shape)
-
-
-def _sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of an array over the devices along the points, as an array of shape (1, ...).
-
-    `x` has the shape (point devices, seed devices, ...). With split=data, an all-reduce has already computed
-    the sum, and the copies of all devices are returned.
-    """
-    x = x[:, 0]
-    return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
-
-
-def _gather_point_sums(
-    case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
-) -> list[np.ndarray]:
-    """Return the derivative of a sum over points as one array of shape (copies, 1, elements) per input."""
-    if part.computes_columns:
-        (x,) = arrays  # (point devices, seed devices, seeds)
-        x = x.reshape(x.shape[0], 1, -1)[:, :, : part.seeds]
-        return _split_inputs(workload, part, _sum_over_point_devices(case, x)[:, None])
-    sums = [_sum_over_point_devices(case, x) for x in arrays]
-    return [x.reshape(len(x), 1, -1) for x in sums]
 
 
 def _gather_part(
@@ -306,12 +284,12 @@ def _gather_part(
     """
     reduction = workload.reduction
     if reduction.sums_points:
-        return _gather_point_sums(case, workload, part, arrays)
+        return load_option("data_parallel").gather_sums(case, workload, part, arrays)  # type: ignore[no-any-return]
     if part.along_point or is_summed_on_host(workload, part):
         return _gather_sums(case, workload, part, arrays)
     if sizes.summed:  # the gradient of a scalar function of the batch
         if part.computes_columns:  # the seeds are sorted by input, then by point
-            arrays = _split_inputs(workload, part, arrays[0].reshape(-1)[: part.seeds], case.points)
+            arrays = split_inputs(workload, part, arrays[0].reshape(-1)[: part.seeds], case.points)
         else:  # the first device has the only seed
             arrays = [x[:, 0] for x in arrays]
         return [x.reshape(case.points, 1, -1) for x in arrays]
@@ -325,7 +303,7 @@ def _gather_part(
     x = arrays[0].reshape(*arrays[0].shape[:3], -1, seeds // case.axes[1])
     columns = _join_points(case, np.moveaxis(x, 1, 3)).reshape(case.points, -1, seeds)[:, :, : part.seeds]
     if reduction.linear_in_inputs and part.names != workload.names:
-        return _split_inputs(workload, part, columns)
+        return split_inputs(workload, part, columns)
     return [columns]
 
 
@@ -358,7 +336,7 @@ def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 
-def _split_inputs(
+def split_inputs(
     workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1
 ) -> list[np.ndarray]:
     """Split columns into one array per input. Each element of an input has `points` adjacent columns."""

@@ -1,8 +1,8 @@
 """Compute a loss and its gradient, summed over a batch that is distributed over devices (data parallelism).
 
 Each device sums over its part of the points (batch elements). With `split=data`, an all-reduce adds the sums
-of all devices, so that every device holds the total. The loss is differentiated with respect to inputs that
-all points share, such as weights.
+of all devices, so that every device holds the total. Without it, the host adds them. The loss is
+differentiated with respect to inputs that all points share, such as weights.
 """
 
 import dataclasses
@@ -13,9 +13,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from scaling.core.case import Case
 from scaling.core.jacobian import DevicePosition, SeedRange, apply_linear_map, reduce_slices, sum_over_seeds
+from scaling.core.layout import split_inputs
 from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
 from scaling.core.workload import Workload
 
@@ -122,3 +124,25 @@ def _derivative_in_pieces(
         join_pieces(shared[name].size, functools.partial(by_elements, name)).reshape(shared[name].shape)
         for name in part.names
     ]
+
+
+def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
+    """Return the sum of an array over the devices along the points, as an array of shape (1, ...).
+
+    `x` has the shape (point devices, seed devices, ...). With split=data, an all-reduce has already computed
+    the sum, and the copies of all devices are returned.
+    """
+    x = x[:, 0]
+    return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
+
+
+def gather_sums(
+    case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the derivative of a sum over points as one array of shape (copies, 1, elements) per input."""
+    if part.computes_columns:
+        (x,) = arrays  # (point devices, seed devices, seeds)
+        x = x.reshape(x.shape[0], 1, -1)[:, :, : part.seeds]
+        return split_inputs(workload, part, sum_over_point_devices(case, x)[:, None])
+    sums = [sum_over_point_devices(case, x) for x in arrays]
+    return [x.reshape(len(x), 1, -1) for x in sums]
