@@ -5,7 +5,7 @@ The runner, the planner and the advisor call these functions with their own devi
     settle_shape                  computes the shape of the derivative; detects the coloring of seeds=colored
     compile_case                  finds the largest chunk for chunk=auto; raises TooLarge if nothing fits
       compile_blocks              compiles the program for one choice of block and chunk
-        settings.compile_program  traces, lowers and compiles it: timing.compile_stages
+        compile_program           traces, lowers and compiles it: timing.compile_stages
     make_runner                   places the inputs of the compiled program on the devices
 
 A device computes `block` points (batch elements) and `chunk` seeds (tangents or cotangents) at a time.
@@ -115,19 +115,6 @@ def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
     return timing.compile_stages(program.function, list(program.arguments.values()))
 
 
-@dataclass(frozen=True)
-class CompileSettings:
-    """The functions that compile a program and decide whether it fits into memory."""
-
-    # The function that traces, lowers and compiles a program.
-    compile_program: CompileProgram = _compile_with_abstract_arguments
-    # The function that returns an error message with the needed and the available bytes if a case does not
-    # fit into memory, and None if the case fits.
-    describe_shortage: DescribeShortage = lambda compiled: None
-    # The field `blocks` of the record of an earlier run, whose values are tried first, or None.
-    known_blocks: Mapping[str, Any] | None = None
-
-
 def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> DerivativeShape:
     """Return the shape of the derivative of a case. With seeds=colored, detect and include a coloring.
 
@@ -147,22 +134,32 @@ def compile_case(
     case: Case,
     workload: Workload,
     devices: Sequence[Any],
-    settings: CompileSettings,
     sizes: DerivativeShape | None = None,
+    compile_program: CompileProgram = _compile_with_abstract_arguments,
+    describe_shortage: DescribeShortage = lambda compiled: None,
+    known_blocks: Mapping[str, Any] | None = None,
 ) -> CompiledCase:
-    """Compile a case, with chunk=auto for the largest chunk that fits. Raise `TooLarge` if nothing fits."""
-    sizes = sizes or settle_shape(case, workload, settings.describe_shortage)
+    """Compile a case, with chunk=auto for the largest chunk that fits. Raise `TooLarge` if nothing fits.
+
+    Args:
+        sizes: the result of `settle_shape`, or None to compute it.
+        compile_program: a function that traces, lowers and compiles a program.
+        describe_shortage: a function that returns an error message with the needed and the available bytes if
+            a case does not fit into memory, and None if the case fits.
+        known_blocks: the field `blocks` of the record of an earlier run, whose values are tried first.
+    """
+    sizes = sizes or settle_shape(case, workload, describe_shortage)
 
     def compile_(case: Case) -> CompiledCase:
-        return compile_blocks(case, workload, sizes, devices, settings.compile_program)
+        return compile_blocks(case, workload, sizes, devices, compile_program)
 
     if case.chunk == AUTO:
-        compile_largest = load_option("autochunk").compile_largest
-        return compile_largest(case, workload, sizes, compile_, settings)  # type: ignore[no-any-return]
+        find = load_option("autochunk").compile_largest
+        return find(case, workload, sizes, compile_, describe_shortage, known_blocks)  # type: ignore[no-any-return]
     if not case.jit:  # without compilation there is no memory analysis
-        require_room(lower_bound(case, workload, sizes), settings.describe_shortage)
+        require_room(lower_bound(case, workload, sizes), describe_shortage)
     compiled = compile_(case)
-    require_room(compiled, settings.describe_shortage)
+    require_room(compiled, describe_shortage)
     return compiled
 
 

@@ -47,7 +47,7 @@ from scaling.core import (
     workload,
 )
 from scaling.core.case import AUTO, CEILING, CHOSEN_FIELDS, JAX, Case, Refusal
-from scaling.core.compile_case import CompiledCase, CompileSettings
+from scaling.core.compile_case import CompiledCase
 from scaling.core.formatting import TRACEBACK_MARK, format_traceback, innermost_location
 from scaling.core.record import COMPILING_STAGES, Record
 from scaling.core.shape import Coloring, DerivativeShape, TooLarge
@@ -266,11 +266,12 @@ def _compile_jax_program(
     if sizes.coloring is not None:
         note(**coloring_fields(sizes.coloring))
     compile_stages = functools.partial(_compile_stages, case, built, group)
-    settings = CompileSettings(compile_stages, describe_shortage, known_blocks)
     # chunk=auto may offload to the host, which several processes cannot do.
     on_device = group.processes > 1 and case.chunk == AUTO
     to_compile = dataclasses.replace(case, storage="device") if on_device else case
-    compiled = compile_case.compile_case(to_compile, built, group.devices, settings, sizes)
+    compiled = compile_case.compile_case(
+        to_compile, built, group.devices, sizes, compile_stages, describe_shortage, known_blocks
+    )
     if compiled.blocks is not None:
         note(blocks=compiled.blocks, passes=shape.count_passes(compiled.case, built, sizes))
     note(**{name: getattr(compiled.stages, name) for name in COMPILING_STAGES}, **compiled.needs)
