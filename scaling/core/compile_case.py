@@ -41,21 +41,6 @@ _MAX_UNCHECKED_ELEMENTS = 2**31
 
 
 @dataclass(frozen=True)
-class StepPlan:
-    """The steps of a case with storage=host, whose inputs and result are on the host."""
-
-    # case, sizes: the case and the shape of the derivative of one step. All steps run the same program.
-    case: Case
-    sizes: DerivativeShape
-    seeds: int | None  # the number of seeds per step, or None if each step takes all seeds
-    count: int  # the number of steps
-    host_bytes: int  # the bytes of all per-point inputs and of the result on the host
-    # The bytes of per-point inputs and results that each device copies from and to the host, without the
-    # inputs of one step.
-    moved_bytes: int
-
-
-@dataclass(frozen=True)
 class CompiledCase:
     """A case with its compiled program and the memory that the program needs."""
 
@@ -67,7 +52,7 @@ class CompiledCase:
     # A dict from a record field, such as "temp_bytes", to the bytes of the program on each device. Without a
     # program, the bytes are a lower bound: those of the inputs and the result.
     needs: Mapping[str, int | None]
-    plan: StepPlan | None = None  # the steps with storage=host, otherwise None
+    plan: Any = None  # the `StepPlan` of options/host_offload.py with storage=host, otherwise None
     overflow: str | None = None  # an error message if the case exceeds a limit of XLA or JAX, otherwise None
     # With chunk=auto, the `block` and `chunk` that fit and all values that were tried, in the form of the
     # record field `blocks`. Otherwise None.
@@ -103,7 +88,7 @@ class CompiledCase:
         """Return the bytes per device to read all inputs and write all results once, or None if unknown."""
         arguments = self.needs.get("argument_bytes")
         if self.plan is not None and arguments is not None:
-            return arguments + self.plan.moved_bytes
+            return arguments + int(self.plan.moved_bytes)
         return memory.bytes_while_running({**self.needs, "temp_bytes": 0})
 
 
