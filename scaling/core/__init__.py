@@ -16,6 +16,7 @@ _OPTIONS = {
     "computed_reference": "scaling.options.reference.computed_reference",  # a function without a closed form
     "data_parallel": "scaling.options.data_parallel",  # reduce=points
     "finite_step": "scaling.options.reference.finite_step_bound",  # mode=finite_difference
+    "gram": "scaling.options.gram",  # reduce=gram
     "host_monitor": "scaling.options.host_monitor",
     "host_offload": "scaling.options.host_offload",  # storage=host
     "laplacian": "scaling.options.laplacian",  # the modes jet and forward_laplacian

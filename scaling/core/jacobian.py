@@ -266,7 +266,7 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
     if slices.part.along_point:
         return column(0)
     if step.products:
-        return _multiply_columns(column, seeds, inputs)
+        return load_option("gram").multiply_columns(column, seeds, inputs)
     function = step.function
     reduced = slices.compute if function is None else lambda number: function(column(number))
     if seeds.count == 1:  # jax.vmap over one seed takes up to four times as long
@@ -276,28 +276,10 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
     return map_seeds(reduced, seeds, axis=-1)
 
 
-def _multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
-    """Return the inner products of the device's columns with all columns, an array of shape (seeds, inputs).
-
-    All columns are computed again for each chunk of the device's columns, unless one chunk contains all.
-    """
-    if seeds.is_one_chunk and seeds.count >= inputs:
-        C = jax.vmap(column)(seeds.numbers)
-        return C @ C.T
-    length = min(seeds.chunk or seeds.count, seeds.count)
-
-    def multiply_chunk(chunk: Any) -> Any:
-        C = jax.vmap(column)(seeds.first + chunk * length + jnp.arange(length))
-        return map_seeds(lambda k: C @ column(k), SeedRange(0, inputs, seeds.chunk), axis=-1)
-
-    chunks = ceil_div(seeds.count, length)
-    return jax.lax.map(multiply_chunk, jnp.arange(chunks)).reshape(chunks * length, -1)[: seeds.count]
-
-
 def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int | None) -> Any:
     step, seeds = reduction.rows, slices.seeds
     if step.products:
-        return sum_over_seeds(lambda numbers: _multiply_rows(jax.vmap(slices.compute)(numbers)), seeds)
+        return load_option("gram").multiply_rows(slices.compute, seeds)
     function = step.function
     reduced = (
         slices.compute if function is None else lambda number: function(slices.compute(number), slices.x)
@@ -326,9 +308,3 @@ def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, output
         return [zeros(a).at[numbers // outputs].add(a, mode="drop") for a in jax.vmap(rows)(numbers)]
 
     return sum_over_seeds(sum_of, seeds)
-
-
-def _multiply_rows(rows: Any) -> Any:
-    """Return R^T R, of shape (inputs, inputs). `rows` is R as one array of shape (seeds, ...) per input."""
-    R = jnp.concatenate([a.reshape(a.shape[0], -1) for a in rows], axis=1)
-    return R.T @ R
