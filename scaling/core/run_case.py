@@ -388,7 +388,13 @@ def _sample_one_turn(attempt: Attempt) -> bool:
         attempt.note(before=monitor.read_host(group.platform, group.cores))
     if attempt.turns is None:
         attempt.turns = _start_sampling(attempt)
+    reading = monitor.start_meter(group.platform, group.cores)
     samples = next(attempt.turns)
+    local_marks = monitor.find_disturbances(reading) if samples.turns else []  # a peer may take no turns
+    by_rank = group.gather([float(mark in local_marks) for mark in monitor.MARKS])
+    for mark, *flags in zip(monitor.MARKS, *by_rank, strict=True):
+        if any(flags):
+            samples.marked.setdefault(mark, []).append(len(samples.turns) - 1)
     attempt.note(**_sample_fields([*attempt.earlier_samples, samples]))
     if attempt.record.compilations:
         *previous, latest = attempt.record.compilations
@@ -416,25 +422,11 @@ def _compile_again(attempt: Attempt) -> None:
 
 
 def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
-    program, group, monitor = attempt.program, attempt.group, load_option("host_monitor")
+    program, latency = attempt.program, attempt.record.floor_seconds
     assert program is not None
     if program.sample:
         return itertools.repeat(program.sample(attempt.sampling))
-
-    def start_turn() -> Callable[[], list[str]]:
-        reading = monitor.start_meter(group.platform, group.cores)
-
-        def find_marks() -> list[str]:
-            local_marks = monitor.find_disturbances(reading)
-            by_rank = group.gather([float(mark in local_marks) for mark in monitor.MARKS])
-            return [mark for mark, *flags in zip(monitor.MARKS, *by_rank, strict=True) if any(flags)]
-
-        return find_marks
-
-    latency = attempt.record.floor_seconds
-    return timing.sample_turns(
-        program.call, attempt.sampling, program.wait, latency, group.gather, start_turn
-    )
+    return timing.sample_turns(program.call, attempt.sampling, program.wait, latency, attempt.group.gather)
 
 
 def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Tests that a misleading time is rejected: no wait for the result, folded inputs, missing outputs, wrong derivatives."""
 
 import dataclasses
+import itertools
 import time
 from types import SimpleNamespace
 
@@ -195,3 +196,12 @@ def test_an_error_in_a_later_turn_discards_all_times(monkeypatch):
     assert run_case.take_turn(running) and running.ended
     record = running.record
     assert (record.status, record.reason, record.seconds) == ("failed", "error", [])
+
+
+def test_a_disturbed_turn_is_marked_and_its_samples_are_kept(monkeypatch):
+    turn = itertools.count()
+    disturb = lambda reading: ["foreign_load"] if next(turn) == 1 else []  # noqa: E731
+    monkeypatch.setattr(host_monitor, "find_disturbances", disturb)
+    record = run(case_of("poisson"))
+    assert record.marked == {"foreign_load": [1]}
+    assert len(record.seconds) == sum(record.turns)
