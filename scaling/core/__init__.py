@@ -23,6 +23,7 @@ _OPTIONS = {
     "patterns": "scaling.options.sparse.patterns",  # a workload with a pattern, or seeds=colored
     "peers": "scaling.peers.interface",  # engine
     "planned_record": "scaling.options.planned_record",  # reading a record of `scaling plan`
+    "pmap": "scaling.options.pmap",  # api=pmap
     "program_stats": "scaling.options.program.program_stats",
     "pytrees": "scaling.options.pytrees",  # inputs and outputs that are pytrees
     "sampled_reference": "scaling.options.reference.sampled_reference",  # a slow reference

@@ -32,7 +32,7 @@ from scaling.core.shape import (
 )
 from scaling.core.workload import Workload
 
-# The axes of the mesh. pmap has the single axis POINTS, along which the index over seeds varies fastest.
+# The axes of the mesh. pmap has the single axis POINTS.
 POINTS, SEEDS = "points", "seeds"
 # Names of arguments that are not inputs: the colors and the positions of each linear map, see
 # `jacobian.PartColoring`, and the number of the first seed. They begin with "+", which no input contains.
@@ -56,8 +56,10 @@ class Program:
     given: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-class _Argument(NamedTuple):
-    shape: tuple[int, ...]
+class Argument(NamedTuple):
+    """An argument of the function that a device runs, and the mesh axis along which it is partitioned."""
+
+    shape: tuple[int, ...]  # the shape on one device
     dtype: Any
     spec: P = P()
 
@@ -83,7 +85,7 @@ def lay_out(
         given = indices.arguments | given
     arguments = _program_arguments(case, workload, given)
     on_device = _device_function(case, workload, sizes, list(arguments))
-    wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map, "pmap": _wrap_pmap}[case.api]
+    wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map}.get(case.api) or load_option("pmap").wrap
     function, structs = wrap(case, on_device, arguments, devices)
     mesh_axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # leading axes of a result
     shape = result_shape(case, workload, sizes)
@@ -101,15 +103,15 @@ def lay_out(
     return Program(function, structs, collect, pieces, sizes, given)
 
 
-def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str, _Argument]:
+def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str, Argument]:
     points, shared = input_structs(case, workload)
     count = ceil_div(case.points, case.axes[0])
-    arguments = {name: _Argument((count, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()}
-    arguments |= {name: _Argument(x.shape, x.dtype) for name, x in shared.items()}
+    arguments = {name: Argument((count, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()}
+    arguments |= {name: Argument(x.shape, x.dtype) for name, x in shared.items()}
     for name, x in given.items():
-        arguments[name] = _Argument(x.shape, x.dtype)
+        arguments[name] = Argument(x.shape, x.dtype)
         if name.startswith(POSITIONS):
-            arguments[name] = _Argument((1, *x.shape[1:]), x.dtype, P(SEEDS))
+            arguments[name] = Argument((1, *x.shape[1:]), x.dtype, P(SEEDS))
     return arguments
 
 
@@ -133,7 +135,7 @@ def _device_function(
 
 
 def _wrap_jit(
-    case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
+    case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
     sharding = SingleDeviceSharding(devices[0])
     structs = {
@@ -144,13 +146,13 @@ def _wrap_jit(
 
 
 def _wrap_shard_map(
-    case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
+    case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
         position = DevicePosition(
-            jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS), 0, _sum_over_devices(case)
+            jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS), 0, sum_over_devices(case)
         )
         return jax.tree.map(lambda x: x[None, None], on_device(position, arrays))
 
@@ -166,23 +168,8 @@ def _wrap_shard_map(
     return jax.jit(mapped), structs
 
 
-def _wrap_pmap(
-    case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
-) -> tuple[Callable[..., Any], Named]:
-    def on_axis(*arrays: Any) -> Any:
-        device, seed_devices = jax.lax.axis_index(POINTS), case.axes[1]
-        position = DevicePosition(device // seed_devices, device % seed_devices, 0, _sum_over_devices(case))
-        return on_device(position, arrays)
-
-    sharding = NamedSharding(Mesh(np.array(devices), (POINTS,)), P(POINTS))
-    structs = {
-        name: jax.ShapeDtypeStruct((case.devices, *x.shape), x.dtype, sharding=sharding)
-        for name, x in arguments.items()
-    }
-    return jax.pmap(on_axis, POINTS, devices=list(devices)), structs
-
-
-def _sum_over_devices(case: Case) -> Callable[[Any], Any]:
+def sum_over_devices(case: Case) -> Callable[[Any], Any]:
+    """Return a function that sums a pytree over all devices with split=data, or returns it unchanged."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -210,9 +197,7 @@ def place_inputs(
 def _place_argument(
     case: Case, workload: Workload, program: Program, name: str, host: Mapping[str, np.ndarray] | None
 ) -> Any:
-    struct, seed_devices = program.arguments[name], case.axes[1]
-    points_per_device = ceil_div(case.points, case.axes[0])
-    is_per_point = name in workload.points
+    struct, is_per_point = program.arguments[name], name in workload.points
 
     def rows(start: int, stop: int) -> np.ndarray:
         first, last = min(start, case.points - 1), min(stop, case.points)
@@ -223,18 +208,12 @@ def _place_argument(
     def global_array() -> np.ndarray:
         return shared_input(case, workload, name) if name in workload.shared else program.given[name]
 
-    def pmap_row(device: int) -> np.ndarray:
-        if is_per_point:
-            start = device // seed_devices * points_per_device
-            return rows(start, start + points_per_device)
-        return global_array()[device % seed_devices, None] if name.startswith(POSITIONS) else global_array()
-
     def shard(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(struct.shape[0]) if index else (0, 1, 1)
-        if case.api == "pmap":  # the first axis is the axis of the devices
-            return np.stack([pmap_row(device) for device in range(start, stop)])
         return rows(start, stop) if is_per_point else np.asarray(global_array()[index])
 
+    if case.api == "pmap":
+        return load_option("pmap").place(case, struct, name, rows if is_per_point else None, global_array)
     if case.api == "jit":
         return jax.device_put(shard((slice(None),) * len(struct.shape)), struct.sharding)
     return jax.make_array_from_callback(struct.shape, struct.sharding, shard)

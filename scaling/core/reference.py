@@ -126,7 +126,11 @@ def reference_spec(
 
     `detected` is the sparsity pattern that was detected for seeds=colored, otherwise None.
     """
-    reduction, workload_key = _result_reduction(case, workload, sizes), _workload_key(workload)
+    reduction = _result_reduction(case, workload, sizes)
+    specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
+    workload_key = fingerprint(
+        (workload.function, workload.reference, workload.nonzeros, workload.wrt, specs)
+    )
     own_pattern = pattern = nonzeros_pattern = common = None
     if not case.ad_mode.is_value and (case.seeds == "colored" or workload.pattern is not None):
         patterns = load_option("patterns").match_patterns(case, workload, sizes, reduction, detected)
@@ -158,12 +162,6 @@ def _result_reduction(case: Case, workload: Workload, sizes: DerivativeShape) ->
     if case.ad_mode.is_value:
         return REDUCTIONS["points"] if workload.reduce == "points" or sizes.summed else WHOLE
     return REDUCTIONS["outputs"] if sizes.summed and not workload.reduce else workload.reduction
-
-
-def _workload_key(workload: Workload) -> Hashable:
-    functions = (workload.function, workload.reference, workload.nonzeros, workload.wrt)
-    specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
-    return fingerprint((*functions, specs))
 
 
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:

@@ -45,13 +45,12 @@ class Writer:
         self._folder = folder
         self._file: int | None = None
 
-    def append(self, record: Record) -> None:
-        """Write one record as a line and sync the file. On failure, restore the file and raise OSError."""
-        self.append_line(to_line(record))
+    def append(self, record: Record | str) -> None:
+        """Write one record, or its line of JSON, and sync the file.
 
-    def append_line(self, text: str) -> None:
-        """Write one record that is given as a line of JSON, like `append`."""
-        line = f"{text}\n".encode()
+        On failure, restore the file and raise OSError.
+        """
+        line = f"{record if isinstance(record, str) else to_line(record)}\n".encode()
         if self._file is None or not os.fstat(self._file).st_nlink:  # not open yet, or deleted since
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
