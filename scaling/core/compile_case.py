@@ -140,7 +140,8 @@ def compile_case(
 
     if case.chunk == AUTO:
         find = load_option("autochunk").compile_largest
-        return find(case, workload, sizes, compile_, describe_shortage, known_blocks)  # type: ignore[no-any-return]
+        largest: CompiledCase = find(case, workload, sizes, compile_, describe_shortage, known_blocks)
+        return largest
     if not case.jit:  # without compilation there is no memory analysis
         require_room(lower_bound(case, workload, sizes), describe_shortage)
     compiled = compile_(case)

@@ -263,7 +263,7 @@ def _gather_part(
     """
     reduction = workload.reduction
     if reduction.sums_points:
-        return load_option("data_parallel").gather_sums(case, workload, part, arrays)  # type: ignore[no-any-return]
+        return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))
     if part.along_point or is_summed_on_host(workload, part):
         return _gather_sums(case, workload, part, arrays)
     if sizes.summed:  # the gradient of a scalar function of the batch

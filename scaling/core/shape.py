@@ -106,7 +106,7 @@ class DerivativeShape:
     inputs: int
     summed: bool  # whether the function of the batch returns a scalar, the sum over the points
     values: int  # the number of values that the function returns per point
-    # The linear maps that compute the derivative. Empty for a mode without seeds, or before a coloring is known.
+    # The linear maps that compute the derivative; empty for a mode without seeds or an unknown coloring.
     parts: tuple[LinearMapPart, ...] = ()
     coloring: Coloring | None = None  # the coloring of the Jacobian with seeds=colored, otherwise None
     passes: int = 0  # the total number of JVPs and VJPs that the linear maps need

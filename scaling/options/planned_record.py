@@ -1,4 +1,4 @@
-"""Check the fields that only a record of `scaling plan` has: the machine, kernels, messages and a prediction."""
+"""Check the fields that only a record of `scaling plan` has: machine, kernels, messages and prediction."""
 
 from collections.abc import Mapping
 from typing import Any
