@@ -20,6 +20,7 @@ _OPTIONS = {
     "host_monitor": "scaling.options.host_monitor",
     "host_offload": "scaling.options.host_offload",  # storage=host
     "laplacian": "scaling.options.laplacian",  # the modes jet and forward_laplacian
+    "mixed_mode": "scaling.options.mixed_mode",  # mode=mixed
     "patterns": "scaling.options.sparse.patterns",  # a workload with a pattern, or seeds=colored
     "peers": "scaling.peers.interface",  # engine
     "planned_record": "scaling.options.planned_record",  # reading a record of `scaling plan`

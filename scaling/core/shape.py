@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal, unknown_name
+from scaling.core import load_option
+from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
 from scaling.core.formatting import innermost_location
 from scaling.core.modes import BOTH, MODES, TANGENT
 from scaling.core.workload import Workload
@@ -179,7 +180,7 @@ def _linear_maps(
     if mode.seed == TANGENT or (mode.seed == BOTH and len(names) == 1):
         forward_names = names
     elif mode.seed == BOTH:
-        forward_names = _forward_inputs(case, input_sizes)
+        forward_names = load_option("mixed_mode").forward_inputs(case, input_sizes)
     reverse_names = tuple(name for name in names if name not in forward_names)
     parts = []
     if forward_names:
@@ -192,43 +193,13 @@ def _linear_maps(
     return tuple(parts)
 
 
-def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the names of the inputs that mode=mixed differentiates in forward mode.
-
-    These are `case.forward`, or all inputs except the largest if `case.forward` is None.
-    """
-    if case.forward is None:
-        largest = max(input_sizes, key=lambda name: input_sizes[name])
-        return tuple(name for name in input_sizes if name != largest)
-    forward: list[str] = []
-    for name in case.forward.split("+"):
-        leaves = [leaf for leaf in input_sizes if leaf == name or leaf.startswith(f"{name}.")]
-        if not leaves:
-            raise unknown_name(f"input to take forward (forward), of wrt={case.wrt},", name, input_sizes)
-        forward += leaves
-    if len(set(forward)) == len(input_sizes) or len(set(forward)) < len(forward):
-        raise Refusal(
-            f"forward={case.forward} of wrt={case.wrt}: name some of these inputs, each once, and leave some "
-            "to reverse mode"
-        )
-    return tuple(forward)
-
-
 def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
-    """Return the number of JVPs and VJPs that compute the Jacobian of a case.
-
-    For J^T J in forward mode, a device multiplies its columns of J by all columns. Unless a single device
-    computes all columns in one chunk, each device computes all columns again for each of its chunks.
-    """
+    """Return the number of JVPs and VJPs that compute the Jacobian of a case."""
     if case.ad_mode.pass_per_output:
-        return sizes.seeds * (sizes.outputs if case.target in SECOND and case.target != LAPLACIAN else 1)
-    seed_devices = case.axes[1]
-    seeds_per_device = ceil_div(sizes.seeds, seed_devices)
-    chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device
-    multiplies_columns = workload.reduction.columns.products and any(p.computes_columns for p in sizes.parts)
-    if not multiplies_columns or (seed_devices == 1 and chunk >= seeds_per_device):
-        return sizes.seeds
-    return sizes.seeds * (1 + seed_devices * ceil_div(seeds_per_device, chunk))
+        return sizes.seeds * (1 if case.target == LAPLACIAN else sizes.outputs)
+    if workload.reduction.columns.products and any(part.computes_columns for part in sizes.parts):
+        return int(load_option("gram").count_passes(case, sizes))
+    return sizes.seeds
 
 
 def ceil_div(count: int, divisor: int) -> int:
