@@ -29,7 +29,6 @@ from scaling.core.case import SECOND, VIEWS, Case, Refusal, defaults
 from scaling.core.process_cache import cached, fingerprint
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
 from scaling.core.shape import (
-    CommonEntries,
     DerivativeShape,
     Pattern,
     to_dense,
@@ -61,23 +60,6 @@ Arrays = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class ComputedReference:
-    """The reference of a function without a closed form, computed by automatic differentiation."""
-
-    # The function as an `Evaluation` in float64, or in the dtype of the case if its values in float64 differ.
-    evaluation: Any
-    native: Any  # the function as an `Evaluation` in the dtype of the case
-    terms: int  # the number of terms whose sum is one entry of the derivative
-    inside: float  # the unit roundoff of the narrowest dtype inside the function
-    # An error message if a custom differentiation rule of the function is wrong, otherwise None.
-    wrong: str | None = None
-    # An error message if the reference cannot prove a result correct, otherwise None.
-    unsure: str | None = None
-    seconds: float = 0.0  # the estimated time to compute all entries of all points, in seconds
-    backward: bool = False  # whether the function can be differentiated in reverse mode
-
-
-@dataclass(frozen=True)
 class ReferenceSpec:
     """The method that computes the reference of a case, and the tolerance of a comparison with it."""
 
@@ -89,9 +71,10 @@ class ReferenceSpec:
     pattern: Pattern | None  # the sparsity pattern of a result with colored seeds, or None for a dense result
     # The sparsity pattern of the workload's closed form `nonzeros`, or None if this form is not used.
     nonzeros_pattern: Pattern | None
-    # The correspondence between the entries of these two patterns, or None if one is missing.
-    common: CommonEntries | None
-    computed: ComputedReference | None  # the reference of a function without a closed form, otherwise None
+    # The `CommonEntries` of these two patterns (options/sparse/patterns.py), or None if one is missing.
+    common: Any
+    # The `ComputedReference` of a function without a closed form (options/reference/computed_reference.py).
+    computed: Any
     roundoff: float  # the unit roundoff of the least precise operation
     rounding: Rounding  # the lengths of the sums that compute the result
     workload_key: Hashable  # a cache key that is equal for equal workloads

@@ -7,7 +7,7 @@ arrays, before anything is compiled. No devices are needed.
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -84,15 +84,6 @@ class Coloring:
     # detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports
     detect_seconds: float = 0.0
     color_seconds: float = 0.0
-
-
-class CommonEntries(NamedTuple):
-    """The correspondence between the entries of two sparsity patterns, `ours` and `theirs`."""
-
-    # For each entry of `ours`, its index in `theirs`, or an arbitrary index if `theirs` does not contain it.
-    at: np.ndarray
-    has: np.ndarray  # for each entry of `ours`, whether `theirs` contains it
-    lacking: np.ndarray  # the indices in `theirs` of the entries that `ours` does not contain
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,22 @@
 """Match the sparsity pattern of a result (`seeds=colored`) with the pattern that the workload knows."""
 
+from typing import NamedTuple
+
 import numpy as np
 
 from scaling.core.case import SECOND, Case, Refusal
 from scaling.core.reductions import WHOLE, Reduction
-from scaling.core.shape import CommonEntries, DerivativeShape, Pattern
+from scaling.core.shape import DerivativeShape, Pattern
 from scaling.core.workload import Workload
+
+
+class CommonEntries(NamedTuple):
+    """The correspondence between the entries of two sparsity patterns, `ours` and `theirs`."""
+
+    # For each entry of `ours`, its index in `theirs`, or an arbitrary index if `theirs` does not contain it.
+    at: np.ndarray
+    has: np.ndarray  # for each entry of `ours`, whether `theirs` contains it
+    lacking: np.ndarray  # the indices in `theirs` of the entries that `ours` does not contain
 
 
 def match_patterns(
