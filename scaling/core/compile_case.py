@@ -36,8 +36,6 @@ from scaling.core.workload import Workload
 
 _MAX_ARRAY_BYTES = 2**63 - 1  # XLA aborts the process for a larger array
 _MAX_INT32_SEEDS = 2**31 - 1  # JAX numbers the seeds with int32 unless the dtype is float64
-# If the slices of a program without a tracing stage have more elements, its array sizes are checked.
-_MAX_UNCHECKED_ELEMENTS = 2**31
 
 
 @dataclass(frozen=True)
@@ -162,7 +160,7 @@ def compile_blocks(
         return bound
     try:
         program = _lay_out(bound, devices)
-        if not hasattr(program.function, "trace") and _slice_elements(case, sizes) > _MAX_UNCHECKED_ELEMENTS:
+        if not hasattr(program.function, "trace"):
             timing.require_addressable(trace_program(bound, devices))
         stages = compile_program(program)
     except OverflowError as error:
@@ -198,32 +196,16 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
     if case.seeds != "colored" or sizes.coloring is not None:  # otherwise the nonzeros are not counted yet
         output = math.prod(result_shape(step, workload, step_sizes)) * itemsize // case.devices
     needs: dict[str, int | None] = {"argument_bytes": arguments, "temp_bytes": 0, "output_bytes": output}
-    largest = max(arguments, output, _slice_elements(step, step_sizes) * itemsize)
-    overflow = _describe_overflow(case, sizes, largest)
-    return CompiledCase(case, workload, sizes, None, timing.Stages(None, None), needs, plan, overflow)
-
-
-def _describe_overflow(case: Case, sizes: DerivativeShape, array_bytes: int) -> str | None:
-    seeds = max((part.seeds for part in sizes.parts), default=0)
-    if array_bytes > _MAX_ARRAY_BYTES:
-        return f"an array takes {format_bytes(array_bytes)}: XLA addresses less than 2**63 bytes"
-    if seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
-        return (
+    overflow, seeds = None, max((part.seeds for part in sizes.parts), default=0)
+    if max(arguments, output) > _MAX_ARRAY_BYTES:
+        array = format_bytes(max(arguments, output))
+        overflow = f"an array takes {array}: XLA addresses less than 2**63 bytes"
+    elif seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
+        overflow = (
             f"{seeds:,} seeds: JAX counts them in int32, up to {_MAX_INT32_SEEDS:,}, "
             "and in int64 with dtype=float64 only"
         )
-    return None
-
-
-def _slice_elements(case: Case, sizes: DerivativeShape) -> int:
-    """Return the number of array elements of the seeds and slices that a device computes at a time."""
-    point_devices, seed_devices = case.axes
-    points = 1
-    if case.batch != "whole":
-        points = min(ceil_div(case.points, point_devices), case.block or case.points)
-    seeds = max((part.seeds for part in sizes.parts), default=0)
-    chunk = case.chunk if isinstance(case.chunk, int) else seeds
-    return points * min(ceil_div(seeds, seed_devices), chunk) * max(seeds, sizes.inputs, sizes.outputs)
+    return CompiledCase(case, workload, sizes, None, timing.Stages(None, None), needs, plan, overflow)
 
 
 def require_room(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
@@ -246,7 +228,6 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
     """
     assert compiled.program is not None
     if compiled.plan is not None:
-        run: Callable[[], Any] = load_option("host_offload").make_offload_runner(compiled)
-        return run, lambda result: result
+        return load_option("host_offload").make_offload_runner(compiled), lambda result: result
     arguments = layout.place_inputs(compiled.case, compiled.workload, compiled.program)
     return functools.partial(compiled.stages.call, *arguments), compiled.program.collect

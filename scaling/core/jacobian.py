@@ -48,9 +48,6 @@ class PartColoring(NamedTuple):
     positions: Any
 
 
-Colorings = Sequence[PartColoring]  # one per linear map; empty unless seeds=colored
-
-
 @dataclass(frozen=True)
 class SeedRange:
     """The range of `count` seeds that starts at the index `first`. A seed is a row of the seed matrix.
@@ -88,7 +85,7 @@ class Slices(NamedTuple):
 
 def local_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape
-) -> Callable[[Named, Named, Colorings, DevicePosition], Any]:
+) -> Callable[[Named, Named, Sequence[PartColoring], DevicePosition], Any]:
     """Return a function that computes the part of the reduced derivative of a case on one device.
 
     For a mode with seeds, the returned function returns a tuple with one element for each linear map: an
@@ -97,13 +94,16 @@ def local_derivative(
     """
     evaluate = functools.partial(_value_or_slices, case, workload, sizes)
 
-    def compute(points: Named, shared: Named, colorings: Colorings, position: DevicePosition) -> Any:
+    def compute(
+        points: Named, shared: Named, colorings: Sequence[PartColoring], position: DevicePosition
+    ) -> Any:
         with jax.default_matmul_precision(case.precision):
             if case.mode in workload.whole_modes:
                 return _workload_derivative(case, workload, sizes, {**points, **shared}, position)
             if workload.reduction.sums_points:
-                sum_derivative = load_option("data_parallel").sum_derivative
-                return sum_derivative(case, workload, sizes, points, shared, position)
+                return load_option("data_parallel").sum_derivative(
+                    case, workload, sizes, points, shared, position
+                )
             if case.batch == "whole":
                 assert workload.whole is not None
                 return evaluate(workload.whole, {**points, **shared}, colorings, position)
@@ -123,7 +123,7 @@ def _value_or_slices(
     sizes: DerivativeShape,
     function: Callable[..., Any],
     inputs: Named,
-    colorings: Colorings,
+    colorings: Sequence[PartColoring],
     position: DevicePosition,
 ) -> Any:
     if case.ad_mode.is_value:

@@ -52,8 +52,7 @@ def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | Non
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in _KINDS)
     if arguments is None or temporaries is None or output is None:
         return None
-    total: int = arguments + temporaries + results * output
-    return total
+    return int(arguments + temporaries + results * output)
 
 
 def describe_shortage(

@@ -50,7 +50,6 @@ _MAX_INTEGER = 2**63 - 1  # other programs read 64-bit integers
 _MAX_FLOAT = 1e30
 MAX_SECONDS = 1e9  # 30 years
 _MIN_SAMPLE_SECONDS = 1e-12
-_TEXT_FIELDS = ("platform", "device_kind", "setting")  # of an environment
 
 
 @dataclass(frozen=True)
@@ -283,7 +282,7 @@ def _check_record(record: Record) -> None:
     is_known = record.status in STATUSES and record.reason in (None, *REASONS)
     require(is_known, f"unknown status or reason: {record.status!r}, {record.reason!r}")
     require(isinstance(environment.get("digest"), str), "no environment digest")
-    for name in _TEXT_FIELDS:
+    for name in ("platform", "device_kind", "setting"):
         value = environment.get(name)
         require(isinstance(value, str | None), f"environment.{name} is {shorten(value)}, not a string")
     is_ceiling = {"k", "terms"} <= case.sizes.keys() and case.target in (*PEAKS, *FLOORS)

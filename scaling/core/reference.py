@@ -53,8 +53,9 @@ _RANGE_NUMBERS = 2**16
 _max_cached_bytes: ContextVar[int] = ContextVar("max_cached_bytes", default=2**26)
 # The reference resets the fields of `method`, `layout` and `memory`, which must not affect the result.
 # `formulation` is kept, because a computed reference differentiates that formulation.
-_RESET_FIELDS = {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
-_RESET: dict[str, Any] = defaults(_RESET_FIELDS) | {"api": "jit", "precision": "highest"}
+_RESET: dict[str, Any] = defaults(
+    {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
+) | {"api": "jit", "precision": "highest"}
 
 Arrays = Mapping[str, np.ndarray]
 

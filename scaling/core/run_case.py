@@ -247,8 +247,7 @@ def _compile_and_check(attempt: Attempt, known_blocks: Mapping[str, Any] | None 
             program = _compile_jax_program(attempt, case, built, known_blocks)
         else:
             program = _prepare_peer(attempt, case, built)
-        call = program.call
-        first_seconds, result = timing.time_once(lambda: jax.block_until_ready(call()))
+        first_seconds, result = timing.time_once(lambda: jax.block_until_ready(program.call()))
         attempt.note(first_seconds=first_seconds)
         if case.engine == JAX:
             program = program._replace(wait=make_waiter(result))
@@ -289,10 +288,10 @@ def _require_one_process(case: Case, group: ProcessGroup) -> None:
         "the cache": case.cache is not None,
         "mode=auto": case.mode == AUTO,
     }
-    option = next((option for option, is_set in options.items() if is_set), None)
-    if option and group.processes > 1:
-        text = f"{option} works in one process only, and this case has {group.processes}"
-        raise CaseEnded("skipped", "not_defined", text)
+    for option, is_set in options.items():
+        if is_set and group.processes > 1:
+            text = f"{option} works in one process only, and this case has {group.processes}"
+            raise CaseEnded("skipped", "not_defined", text)
 
 
 def _compile_stages(
