@@ -20,13 +20,7 @@ import numpy as np
 
 from scaling.core import inputs, load_option
 from scaling.core.case import Case, Refusal
-from scaling.core.reference import (
-    Arrays,
-    ReferenceSpec,
-    expected_result,
-    point_ranges,
-    reference_spec,
-)
+from scaling.core.reference import Arrays, ReferenceSpec, expected_result, point_ranges, reference_spec
 from scaling.core.shape import DerivativeShape, Pattern, result_shape, to_dense
 from scaling.core.tolerances import least_scale, relative_error
 from scaling.core.workload import Workload

@@ -28,11 +28,7 @@ from scaling.core import inputs, load_option
 from scaling.core.case import SECOND, VIEWS, Case, Refusal, defaults
 from scaling.core.process_cache import cached, fingerprint
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
-from scaling.core.shape import (
-    DerivativeShape,
-    Pattern,
-    to_dense,
-)
+from scaling.core.shape import DerivativeShape, Pattern, to_dense
 from scaling.core.tolerances import (
     ROUNDOFF,
     Jacobians,
