@@ -198,8 +198,9 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
     needs: dict[str, int | None] = {"argument_bytes": arguments, "temp_bytes": 0, "output_bytes": output}
     overflow, seeds = None, max((part.seeds for part in sizes.parts), default=0)
     if max(arguments, output) > _MAX_ARRAY_BYTES:
-        array = format_bytes(max(arguments, output))
-        overflow = f"an array takes {array}: XLA addresses less than 2**63 bytes"
+        overflow = (
+            f"an array takes {format_bytes(max(arguments, output))}: XLA addresses less than 2**63 bytes"
+        )
     elif seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
         overflow = (
             f"{seeds:,} seeds: JAX counts them in int32, up to {_MAX_INT32_SEEDS:,}, "
