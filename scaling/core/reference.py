@@ -162,8 +162,8 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
     elif spec.reduction.products:
         numbers = max(numbers, sizes.inputs**2)
     numbers += sum(math.prod(input_spec.shape) for input_spec in workload.inputs.values())
-    limit = _RANGE_NUMBERS * (16 if spec.computed else 1)  # a call of JAX takes longer than a call of NumPy
-    step = max(1, limit // numbers)
+    # A call of JAX takes longer than a call of NumPy.
+    step = max(1, _RANGE_NUMBERS * (16 if spec.computed else 1) // numbers)
     return ((start, min(start + step, spec.case.points)) for start in range(0, spec.case.points, step))
 
 

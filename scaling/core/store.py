@@ -122,8 +122,10 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
     """Return a dict from (case key, replicate) to the status in the environment of the last run."""
-    by_start = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
-    return {(record.key, record.replicate): record.status for record in by_start}
+    return {
+        (record.key, record.replicate): record.status
+        for record in sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
+    }
 
 
 def replicates_of(cell: Mapping[str, Any]) -> int:
