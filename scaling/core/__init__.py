@@ -21,7 +21,6 @@ _OPTIONS = {
     "host_offload": "scaling.options.host_offload",  # storage=host
     "laplacian": "scaling.options.laplacian",  # the modes jet and forward_laplacian
     "mixed_mode": "scaling.options.mixed_mode",  # mode=mixed
-    "patterns": "scaling.options.sparse.patterns",  # a workload with a pattern, or seeds=colored
     "peers": "scaling.peers.interface",  # engine
     "planned_record": "scaling.options.planned_record",  # reading a record of `scaling plan`
     "pmap": "scaling.options.pmap",  # api=pmap
@@ -29,8 +28,7 @@ _OPTIONS = {
     "pytrees": "scaling.options.pytrees",  # inputs and outputs that are pytrees
     "sampled_reference": "scaling.options.reference.sampled_reference",  # a slow reference
     "reevaluate": "scaling.options.reference.reevaluate",  # errors over their tolerance
-    "sparse": "scaling.options.sparse.sparsity",  # seeds=colored
-    "summed_reference": "scaling.options.reference.summed_reference",  # the check of reduce=points
+    "sparse": "scaling.options.sparse.sparsity",  # seeds=colored, or a workload with a pattern
 }
 
 

@@ -202,7 +202,7 @@ def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
 
 def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
     if spec.reduction.sums_points:
-        yield load_option("summed_reference").compare_sum(spec, result)
+        yield load_option("data_parallel").compare_sum(spec, result)
     elif spec.sampled:
         yield from load_option("sampled_reference").compare_samples(spec, result)
     else:

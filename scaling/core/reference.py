@@ -68,7 +68,7 @@ class ReferenceSpec:
     pattern: Pattern | None  # the sparsity pattern of a result with colored seeds, or None for a dense result
     # The sparsity pattern of the workload's closed form `nonzeros`, or None if this form is not used.
     nonzeros_pattern: Pattern | None
-    # The `CommonEntries` of these two patterns (options/sparse/patterns.py), or None if one is missing.
+    # The `CommonEntries` of these two patterns (options/sparse/sparsity.py), or None if one is missing.
     common: Any
     # The `ComputedReference` of a function without a closed form (options/reference/computed_reference.py).
     computed: Any
@@ -113,7 +113,7 @@ def reference_spec(
     )
     own_pattern = pattern = nonzeros_pattern = common = None
     if not case.ad_mode.is_value and (case.seeds == "colored" or workload.pattern is not None):
-        patterns = load_option("patterns").match_patterns(case, workload, sizes, reduction, detected)
+        patterns = load_option("sparse").match_patterns(case, workload, sizes, reduction, detected)
         own_pattern, pattern, nonzeros_pattern, common = patterns
     computed = None
     has_values = case.ad_mode.is_value and closed_form(case, workload) is not None

@@ -5,7 +5,7 @@ import pytest
 
 from scaling.core.case import Refusal
 from scaling.core.shape import to_dense
-from scaling.options.sparse import patterns as common_pattern
+from scaling.options.sparse import sparsity as common_pattern
 
 
 def draw_pattern(generator, outputs=6, inputs=9):
