@@ -3,6 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,7 @@ def fingerprint(value: Any) -> Hashable:
     """Return a cache key that is equal for functions with the same code and the same captured values.
 
     Functions are not compared by identity, because each case creates new functions for its workload. Values
-    that are not hashable are equal to no other value.
+    that are not hashable are compared by identity.
     """
     if isinstance(value, tuple | list):
         return (type(value), *map(fingerprint, value))
@@ -54,5 +55,18 @@ def fingerprint(value: Any) -> Hashable:
     try:
         hash(value)
     except TypeError:
-        return object()
+        return _Identity(value)
     return value  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, eq=False)
+class _Identity:
+    """A cache key that compares an object by identity and keeps it alive, so that its id stays unique."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)

@@ -436,15 +436,9 @@ def test_a_sum_over_too_many_points_for_its_dtype_has_no_digits(mode):
 # The expected result does not depend on the method.
 
 
-class Calls:
-    """A counter of calls. It is hashable, so that functions that capture it have equal cache keys."""
-
-    count = 0
-
-
 def with_call_count(built):
     """Return the workload and a counter of the calls of its reference."""
-    calls = Calls()
+    calls = SimpleNamespace(count=0)
 
     def reference(batch):
         calls.count += 1
