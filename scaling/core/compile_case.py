@@ -137,8 +137,9 @@ def compile_case(
         return compile_blocks(case, workload, sizes, devices, compile_program)
 
     if case.chunk == AUTO:
-        find = load_option("autochunk").compile_largest
-        largest: CompiledCase = find(case, workload, sizes, compile_, describe_shortage, known_blocks)
+        largest: CompiledCase = load_option("autochunk").compile_largest(
+            case, workload, sizes, compile_, describe_shortage, known_blocks
+        )
         return largest
     if not case.jit:  # without compilation there is no memory analysis
         require_room(lower_bound(case, workload, sizes), describe_shortage)

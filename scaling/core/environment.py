@@ -74,7 +74,6 @@ def describe(
         hardware: the machine and the compilers for which a plan predicts times, or None for a run.
     """
     commit_hash, dirty = commit()
-    uses_gpu = platform == "gpu" and not hardware
     environment: dict[str, Any] = {
         "versions": _versions(),
         "platform": platform,
@@ -83,7 +82,7 @@ def describe(
         "glibc_tunables": started_with.get("GLIBC_TUNABLES", ""),
         "commit": commit_hash, "dirty": dirty,
         "source": source(), "workload_digest": workload_digest, "bound": bound_to is not None,
-        "driver": load_option("host_monitor").driver_version() if uses_gpu else None,
+        "driver": None if platform != "gpu" or hardware else load_option("host_monitor").driver_version(),
         "hosts": [socket.gethostname()],
         "cores": list(bound_to) if bound_to else None,
         "load": round(os.getloadavg()[0], 2),

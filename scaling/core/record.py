@@ -49,7 +49,6 @@ STAGES = (*COMPILING_STAGES, "first_seconds", "check_seconds", "sampling_seconds
 _MAX_INTEGER = 2**63 - 1  # other programs read 64-bit integers
 _MAX_FLOAT = 1e30
 MAX_SECONDS = 1e9  # 30 years
-_MIN_SAMPLE_SECONDS = 1e-12
 
 
 @dataclass(frozen=True)
@@ -288,7 +287,7 @@ def _check_record(record: Record) -> None:
     is_ceiling = {"k", "terms"} <= case.sizes.keys() and case.target in (*PEAKS, *FLOORS)
     require(case.workload != CEILING or is_ceiling, f"a ceiling without a target or a size: {case.target!r}")
     require(record.status != "ok" or bool(record.seconds), "ok, but without samples")
-    are_samples = are_seconds(record.seconds, _MIN_SAMPLE_SECONDS) and are_seconds(record.seconds_min)
+    are_samples = are_seconds(record.seconds, 1e-12) and are_seconds(record.seconds_min)
     require(are_samples, "a sample that is not a positive number of seconds")
     for compilation in record.compilations:
         stages = [value for name, value in compilation.items() if name != "samples" and value is not None]

@@ -88,7 +88,8 @@ class PlacedProgram(NamedTuple):
     collect: Callable[[Any], Any]  # the function that converts a result to an array on the host
     # The function of a peer (another AD system) that takes all timing samples, otherwise None.
     sample: Callable[[Sampling], Samples] | None = None
-    wait: Callable[[Any], Any] = timing.no_wait  # the function that blocks until a result is ready
+    # The function that blocks until the result of a call is ready. By default, `call` itself blocks.
+    wait: Callable[[Any], Any] = lambda result: None
 
 
 @dataclass

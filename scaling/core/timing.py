@@ -129,10 +129,6 @@ def require_addressable(jaxpr: Any) -> None:
             require_addressable(inner)
 
 
-def no_wait(result: Any) -> None:
-    """Return at once. This is the `wait` function for a call that itself blocks until its result is ready."""
-
-
 def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any], count: int) -> float:
     began = time.perf_counter()
     for _ in itertools.repeat(None, count):
@@ -155,7 +151,7 @@ def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int =
 def sample_turns(
     call: Callable[[], Any],
     sampling: Sampling,
-    wait: Callable[[Any], Any] = no_wait,
+    wait: Callable[[Any], Any] = lambda result: None,
     floor_seconds: float | None = None,
     gather: Gather = single_process,
 ) -> Iterator[Samples]:
@@ -165,7 +161,7 @@ def sample_turns(
     turns. A sample is the time of one call, or of several short calls, after a barrier between the processes.
 
     Args:
-        wait: a function that blocks until the result of a call is ready.
+        wait: a function that blocks until the result of a call is ready. By default, `call` itself blocks.
         floor_seconds: the time of a call of an empty program, in seconds, or None if unknown. It determines
             how many short calls make up a sample.
     """
