@@ -5,6 +5,7 @@ arrays, before anything is compiled. No devices are needed.
 """
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -238,14 +239,18 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
     """Return the shape and dtype of the result of a function.
 
-    Raise `Refusal` if the function fails or does not return real numbers, and `TooLarge` if it allocates an
-    array that is too large.
+    Raise `Refusal` if the function fails or does not return real numbers, and `TooLarge` if an array is
+    larger than the memory of the host.
     """
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))
     except Refusal:
         raise
     except (MemoryError, OverflowError) as error:
+        array_bytes = getattr(error, "_total_size", 0)  # an attribute of NumPy's MemoryError
+        host_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if isinstance(error, MemoryError) and array_bytes < host_bytes:
+            raise  # the host has this memory, but it is in use
         text = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise TooLarge(f"the function of {case.workload} cannot be evaluated: {text}") from None
     except Exception as error:
