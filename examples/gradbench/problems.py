@@ -102,8 +102,7 @@ def compile_jax(case: Any, cell: Cell) -> tuple[Callable[[], object], Callable[[
 
     from scaling.core import compile_case, workload
 
-    settings = compile_case.CompileSettings()
-    compiled = compile_case.compile_case(case, workload.build(case), jax.devices()[:1], settings)
+    compiled = compile_case.compile_case(case, workload.build(case), jax.devices()[:1])
     run, collect = compile_case.make_runner(compiled)
 
     def collect_entries(result: object) -> np.ndarray:

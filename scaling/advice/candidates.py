@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
-from scaling.core import option_modules, shape, workload
+from scaling.core import load_option, shape, workload
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
 from scaling.core.shape import Coloring, DerivativeShape
 from scaling.core.workload import Workload
@@ -116,7 +116,7 @@ def find_coloring(base: Case) -> Coloring | None:
     Return None if it needs more than half of the seeds of the dense Jacobian, if the target is not a
     Jacobian, or if the sparsity pattern cannot be detected or takes too long to detect.
     """
-    sparse = option_modules.load("sparse")
+    sparse = load_option("sparse")
     base = completion.complete(base)
     built = workload.build(base)
     sizes = shape.derivative_shape(base, built)

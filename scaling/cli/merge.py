@@ -19,8 +19,7 @@ from scaling.cli.verbs import OK
 from scaling.core import store
 from scaling.core.case import Refusal
 from scaling.core.formatting import count_of
-from scaling.core.record import Record, to_line
-from scaling.core.record_reading import from_line
+from scaling.core.record import Record, from_line, to_line
 from scaling.study import results_folder
 
 _STUDY = "study.json"

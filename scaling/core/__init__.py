@@ -1,4 +1,37 @@
 """Run one case (a function, a differentiation method and devices): compile, check, time and record it.
 
 run_case.py lists the calls in their order. docs/design.md describes the modules and their use in a study.
+The other modules of this folder import nothing else of the package: `load_option` imports what only some
+cases need when a case first needs it. Every case with engine=jax uses `program_stats` (the FLOPs, bytes and
+collectives of the compiled program) and `host_monitor` (load from other processes).
 """
+
+import importlib
+from typing import Any
+
+_OPTIONS = {
+    "advisor": "scaling.advice.advisor",  # mode=auto
+    "autochunk": "scaling.options.autochunk",  # chunk=auto
+    "compilation_cache": "scaling.options.compilation_cache",  # cache
+    "computed_reference": "scaling.options.reference.computed_reference",  # a function without a closed form
+    "data_parallel": "scaling.options.data_parallel",  # reduce=points
+    "finite_step": "scaling.options.reference.finite_step_bound",  # mode=finite_difference
+    "gram": "scaling.options.gram",  # reduce=gram
+    "host_monitor": "scaling.options.host_monitor",
+    "host_offload": "scaling.options.host_offload",  # storage=host
+    "laplacian": "scaling.options.laplacian",  # the modes jet and forward_laplacian
+    "mixed_mode": "scaling.options.mixed_mode",  # mode=mixed
+    "peers": "scaling.peers.interface",  # engine
+    "planned_record": "scaling.options.planned_record",  # reading a record of `scaling plan`
+    "pmap": "scaling.options.pmap",  # api=pmap
+    "program_stats": "scaling.options.program.program_stats",
+    "pytrees": "scaling.options.pytrees",  # inputs and outputs that are pytrees
+    "sampled_reference": "scaling.options.reference.sampled_reference",  # a slow reference
+    "reevaluate": "scaling.options.reference.reevaluate",  # errors over their tolerance
+    "sparse": "scaling.options.sparse.sparsity",  # seeds=colored, or a workload with a pattern
+}
+
+
+def load_option(name: str) -> Any:
+    """Import and return the optional module with the given short name, such as "sparse"."""
+    return importlib.import_module(_OPTIONS[name])

@@ -18,23 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scaling.core import inputs, option_modules
+from scaling.core import inputs, load_option
 from scaling.core.case import Case, Refusal
-from scaling.core.reference import (
-    Arrays,
-    ReferenceSpec,
-    expected_result,
-    point_ranges,
-    reference_jacobians,
-    reference_spec,
-    reference_values,
-)
+from scaling.core.reference import Arrays, ReferenceSpec, expected_result, point_ranges, reference_spec
 from scaling.core.shape import DerivativeShape, Pattern, result_shape, to_dense
-from scaling.core.tolerances import at_least, least_scale, reduce_jacobians, relative_error
+from scaling.core.tolerances import least_scale, relative_error
 from scaling.core.workload import Workload
 
-_SCANNED_NUMBERS = 2**16  # elements checked for NaN at a time, because a result may fill half the memory
-_REEVALUATED_POINTS = 64  # number of points of a sum that are evaluated again
 _REEVALUATED_NUMBERS = 2**24  # limit on the number of array elements in all suspects
 _MAX_UNDECIDED = 0.01  # largest fraction of entries that may be undecidable because of rounding
 
@@ -137,7 +127,7 @@ class CheckProgress:
             share = f"{self.undecided_entries} of {self.entries} entries of the result"
             reason, text = "no_digits", f"rounding in {spec.case.dtype} decides {share}"
         elif spec.sampled:
-            checked = option_modules.load("sampled_reference").compared_shares(spec, decided)
+            checked = load_option("sampled_reference").compared_shares(spec, decided)
         else:
             checked = {"entries": decided, "points": 1.0 if decided == 1 else 0.0}
         return Verdict(self.largest_error, self.allowed, reason, text, checked)
@@ -166,12 +156,12 @@ def verdict(
         return Verdict(None, spec.tolerance, *reason)
     progress, session = CheckProgress(spec, spec.tolerance), contextlib.nullcontext()
     if spec.computed is not None:
-        session = option_modules.load("computed_reference").session(spec.computed)
+        session = load_option("computed_reference").session(spec.computed)
     with session:
         for points in _compare_ranges(spec, result):
             progress.add(points)
     if progress.suspects:
-        option_modules.load("reevaluate").reevaluate_failures(progress)
+        load_option("reevaluate").reevaluate_failures(progress)
     return progress.verdict()
 
 
@@ -191,12 +181,10 @@ def _require_shape(spec: ReferenceSpec, result: np.ndarray) -> None:
 
 def _first_not_finite(result: np.ndarray) -> int | None:
     """Return the index of the first point (or copy) with NaN or infinity, or None if all are finite."""
-    step = max(1, _SCANNED_NUMBERS // max(1, result[0].size))
-    for start in range(0, len(result), step):
-        is_finite = np.isfinite(result[start : start + step])
-        if not is_finite.all():
-            return start + int(np.argmin(is_finite.reshape(len(is_finite), -1).all(axis=1)))
-    return None
+    # The result may fill half of the memory. These two values need no array of its size.
+    if np.isfinite(float(result.min())) and np.isfinite(float(result.max())):
+        return None
+    return int(np.argmin(np.isfinite(result).reshape(len(result), -1).all(axis=1)))
 
 
 def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
@@ -214,9 +202,9 @@ def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
 
 def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
     if spec.reduction.sums_points:
-        yield _compare_sum(spec, result)
+        yield load_option("data_parallel").compare_sum(spec, result)
     elif spec.sampled:
-        yield from option_modules.load("sampled_reference").compare_samples(spec, result)
+        yield from load_option("sampled_reference").compare_samples(spec, result)
     else:
         for start, stop in point_ranges(spec):
             yield compare_points(spec, result[start:stop], start, stop)
@@ -240,45 +228,9 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
         expected = np.where(has, expected[..., index], 0.0)
     step_error = np.zeros(len(result))
     if spec.case.ad_mode.finite_step:  # one error bound holds for all entries, so they have the same scale
-        bounds = option_modules.load("finite_step").result_bounds(spec, start, stop)
+        bounds = load_option("finite_step").result_bounds(spec, start, stop)
         scale, step_error = largest[:, None, None], relative_error(bounds, largest)
     named = inputs.exact_inputs(spec.case, spec.workload, start, stop)
     return PointsComparison(
         start, named, [EntryComparison(result, expected, scale), *lacking], step_error, note
     )
-
-
-def _compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Return the comparison of each copy of a sum over the points and outputs with the expected sum.
-
-    `result` has the shape (copies, 1, inputs).
-    """
-    expected = scale = bound = np.zeros(())
-    for start, stop in point_ranges(spec):
-        terms, term_scales = _terms_of_sum(spec, start, stop)
-        expected, scale = expected + terms.sum(axis=0), scale + term_scales.sum(axis=0)
-        if spec.case.ad_mode.finite_step:
-            input_bounds = option_modules.load("finite_step").input_bounds
-            bound = bound + input_bounds(spec, start, stop, spec.rounding.longest_sum).sum(axis=0)
-    result = result[:, 0].astype(np.float64)
-    comparison = EntryComparison(
-        result, np.broadcast_to(expected, result.shape), np.full(result.shape, scale.max())
-    )
-    points = min(_REEVALUATED_POINTS, spec.case.points)
-    named = inputs.exact_inputs(spec.case, spec.workload, 0, points) if spec.repeatable else None
-    step_error = np.full(len(result), relative_error(bound.max(), scale.max()))
-    return PointsComparison(0, named, [comparison], step_error)
-
-
-def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the terms of a sum over points, and their scales, as arrays of shape (points, inputs)."""
-    if spec.case.ad_mode.is_value:
-        value, floor = reference_values(spec, start, stop)
-        scale = at_least(np.abs(value), floor)
-        return value.sum(axis=1, keepdims=True), scale.sum(axis=1, keepdims=True)
-    if spec.sampled:
-        terms, scales = option_modules.load("sampled_reference").sum_over_outputs(spec, start, stop)
-        return terms, scales
-    J, floor = reference_jacobians(spec, start, stop)
-    value, scale = reduce_jacobians(spec.reduction, J, spec.rounding, floor)
-    return value[:, 0], scale[:, 0]

@@ -5,7 +5,7 @@ The runner, the planner and the advisor call these functions with their own devi
     settle_shape                  computes the shape of the derivative; detects the coloring of seeds=colored
     compile_case                  finds the largest chunk for chunk=auto; raises TooLarge if nothing fits
       compile_blocks              compiles the program for one choice of block and chunk
-        settings.compile_program  traces, lowers and compiles it: timing.compile_stages
+        compile_program           traces, lowers and compiles it: timing.compile_stages
     make_runner                   places the inputs of the compiled program on the devices
 
 A device computes `block` points (batch elements) and `chunk` seeds (tangents or cotangents) at a time.
@@ -21,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from scaling.core import layout, memory, option_modules, timing
+from scaling.core import layout, load_option, memory, timing
 from scaling.core.case import AUTO, Case
 from scaling.core.formatting import format_bytes
 from scaling.core.shape import (
@@ -36,23 +36,6 @@ from scaling.core.workload import Workload
 
 _MAX_ARRAY_BYTES = 2**63 - 1  # XLA aborts the process for a larger array
 _MAX_INT32_SEEDS = 2**31 - 1  # JAX numbers the seeds with int32 unless the dtype is float64
-# If the seeds of a program without a tracing stage have more elements, its array sizes are checked.
-_MAX_UNCHECKED_ELEMENTS = 2**31
-
-
-@dataclass(frozen=True)
-class StepPlan:
-    """The steps of a case with storage=host, whose inputs and result are on the host."""
-
-    # case, sizes: the case and the shape of the derivative of one step. All steps run the same program.
-    case: Case
-    sizes: DerivativeShape
-    seeds: int | None  # the number of seeds per step, or None if each step takes all seeds
-    count: int  # the number of steps
-    host_bytes: int  # the bytes of all per-point inputs and of the result on the host
-    # The bytes of per-point inputs and results that each device copies from and to the host, without the
-    # inputs of one step.
-    moved_bytes: int
 
 
 @dataclass(frozen=True)
@@ -67,7 +50,7 @@ class CompiledCase:
     # A dict from a record field, such as "temp_bytes", to the bytes of the program on each device. Without a
     # program, the bytes are a lower bound: those of the inputs and the result.
     needs: Mapping[str, int | None]
-    plan: StepPlan | None = None  # the steps with storage=host, otherwise None
+    plan: Any = None  # the `StepPlan` of options/host_offload.py with storage=host, otherwise None
     overflow: str | None = None  # an error message if the case exceeds a limit of XLA or JAX, otherwise None
     # With chunk=auto, the `block` and `chunk` that fit and all values that were tried, in the form of the
     # record field `blocks`. Otherwise None.
@@ -103,7 +86,7 @@ class CompiledCase:
         """Return the bytes per device to read all inputs and write all results once, or None if unknown."""
         arguments = self.needs.get("argument_bytes")
         if self.plan is not None and arguments is not None:
-            return arguments + self.plan.moved_bytes
+            return arguments + int(self.plan.moved_bytes)
         return memory.bytes_while_running({**self.needs, "temp_bytes": 0})
 
 
@@ -113,19 +96,6 @@ DescribeShortage = Callable[[CompiledCase], str | None]
 
 def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
     return timing.compile_stages(program.function, list(program.arguments.values()))
-
-
-@dataclass(frozen=True)
-class CompileSettings:
-    """The functions that compile a program and decide whether it fits into memory."""
-
-    # The function that traces, lowers and compiles a program.
-    compile_program: CompileProgram = _compile_with_abstract_arguments
-    # The function that returns an error message with the needed and the available bytes if a case does not
-    # fit into memory, and None if the case fits.
-    describe_shortage: DescribeShortage = lambda compiled: None
-    # The field `blocks` of the record of an earlier run, whose values are tried first, or None.
-    known_blocks: Mapping[str, Any] | None = None
 
 
 def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> DerivativeShape:
@@ -140,31 +110,41 @@ def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShor
     require_room(lower_bound(case, workload, sizes), describe_shortage)
     if not case.ad_mode.has_seeds:
         return sizes
-    return derivative_shape(case, workload, option_modules.load("sparse").detect_coloring(case, workload))
+    return derivative_shape(case, workload, load_option("sparse").detect_coloring(case, workload))
 
 
 def compile_case(
     case: Case,
     workload: Workload,
     devices: Sequence[Any],
-    settings: CompileSettings,
     sizes: DerivativeShape | None = None,
+    compile_program: CompileProgram = _compile_with_abstract_arguments,
+    describe_shortage: DescribeShortage = lambda compiled: None,
+    known_blocks: Mapping[str, Any] | None = None,
 ) -> CompiledCase:
-    """Compile a case, with chunk=auto for the largest chunk that fits. Raise `TooLarge` if nothing fits."""
-    sizes = sizes or settle_shape(case, workload, settings.describe_shortage)
+    """Compile a case, with chunk=auto for the largest chunk that fits. Raise `TooLarge` if nothing fits.
+
+    Args:
+        sizes: the result of `settle_shape`, or None to compute it.
+        compile_program: a function that traces, lowers and compiles a program.
+        describe_shortage: a function that returns an error message with the needed and the available bytes if
+            a case does not fit into memory, and None if the case fits.
+        known_blocks: the field `blocks` of the record of an earlier run, whose values are tried first.
+    """
+    sizes = sizes or settle_shape(case, workload, describe_shortage)
 
     def compile_(case: Case) -> CompiledCase:
-        return compile_blocks(case, workload, sizes, devices, settings.compile_program)
+        return compile_blocks(case, workload, sizes, devices, compile_program)
 
     if case.chunk == AUTO:
-        largest: CompiledCase = option_modules.load("autochunk").compile_largest(
-            case, workload, sizes, compile_, settings
+        largest: CompiledCase = load_option("autochunk").compile_largest(
+            case, workload, sizes, compile_, describe_shortage, known_blocks
         )
         return largest
     if not case.jit:  # without compilation there is no memory analysis
-        require_room(lower_bound(case, workload, sizes), settings.describe_shortage)
+        require_room(lower_bound(case, workload, sizes), describe_shortage)
     compiled = compile_(case)
-    require_room(compiled, settings.describe_shortage)
+    require_room(compiled, describe_shortage)
     return compiled
 
 
@@ -181,7 +161,7 @@ def compile_blocks(
         return bound
     try:
         program = _lay_out(bound, devices)
-        if not hasattr(program.function, "trace") and _seed_elements(case, sizes) > _MAX_UNCHECKED_ELEMENTS:
+        if not hasattr(program.function, "trace"):
             timing.require_addressable(trace_program(bound, devices))
         stages = compile_program(program)
     except OverflowError as error:
@@ -208,7 +188,7 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
     """Return an uncompiled case with the bytes of its inputs and its result on each device as `needs`."""
     plan = None
     if case.storage == "host" and sizes.parts:
-        plan = option_modules.load("host_offload").plan_offload(case, workload, sizes)
+        plan = load_option("host_offload").plan_offload(case, workload, sizes)
     step, step_sizes = (plan.case, plan.sizes) if plan else (case, sizes)
     points, shared = input_structs(step, workload)
     point_bytes = count_bytes(points) // step.points
@@ -217,43 +197,17 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
     if case.seeds != "colored" or sizes.coloring is not None:  # otherwise the nonzeros are not counted yet
         output = math.prod(result_shape(step, workload, step_sizes)) * itemsize // case.devices
     needs: dict[str, int | None] = {"argument_bytes": arguments, "temp_bytes": 0, "output_bytes": output}
-    largest = max(arguments, output, _seed_elements(step, step_sizes) * itemsize)
-    return CompiledCase(
-        case, workload, sizes, None, timing.Stages(_no_program, None), needs, plan,
-        overflow=_describe_overflow(case, sizes, largest),
-    )  # fmt: skip
-
-
-def _describe_overflow(case: Case, sizes: DerivativeShape, array_bytes: int) -> str | None:
-    seeds = max((part.seeds for part in sizes.parts), default=0)
-    if array_bytes > _MAX_ARRAY_BYTES:
-        return f"an array takes {format_bytes(array_bytes)}: XLA addresses less than 2**63 bytes"
-    if seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
-        return (
+    overflow, seeds = None, max((part.seeds for part in sizes.parts), default=0)
+    if max(arguments, output) > _MAX_ARRAY_BYTES:
+        overflow = (
+            f"an array takes {format_bytes(max(arguments, output))}: XLA addresses less than 2**63 bytes"
+        )
+    elif seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
+        overflow = (
             f"{seeds:,} seeds: JAX counts them in int32, up to {_MAX_INT32_SEEDS:,}, "
             "and in int64 with dtype=float64 only"
         )
-    return None
-
-
-def _no_program(*_: Any) -> Any:
-    raise AssertionError("a case without a program is not run")
-
-
-def _seed_elements(case: Case, sizes: DerivativeShape) -> int:
-    """Return the number of array elements of the seeds that a device stores at a time."""
-    point_devices, seed_devices = case.axes
-    points = 1
-    if case.batch != "whole":
-        points = min(ceil_div(case.points, point_devices), case.block or case.points)
-    chunk = case.chunk if isinstance(case.chunk, int) else sizes.seeds
-    largest = 0
-    for part in sizes.parts:
-        length = part.seeds
-        if sizes.coloring is not None:
-            length = sizes.inputs if part.computes_columns else sizes.outputs
-        largest = max(largest, points * min(ceil_div(part.seeds, seed_devices), chunk) * length)
-    return largest
+    return CompiledCase(case, workload, sizes, None, timing.Stages(None, None), needs, plan, overflow)
 
 
 def require_room(compiled: CompiledCase, describe_shortage: DescribeShortage) -> None:
@@ -276,7 +230,6 @@ def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[An
     """
     assert compiled.program is not None
     if compiled.plan is not None:
-        run: Callable[[], Any] = option_modules.load("host_offload").make_offload_runner(compiled)
-        return run, lambda result: result
+        return load_option("host_offload").make_offload_runner(compiled), lambda result: result
     arguments = layout.place_inputs(compiled.case, compiled.workload, compiled.program)
     return functools.partial(compiled.stages.call, *arguments), compiled.program.collect

@@ -1,6 +1,5 @@
 """Describe the environment of a run (versions, git commit, processor, digest); remove secrets from texts."""
 
-import ctypes
 import functools
 import hashlib
 import json
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import scaling
+from scaling.core import load_option
 
 _PACKAGE = Path(__file__).parents[1]
 # The fields that are derived from others, or that differ between the cases of one environment.
@@ -82,7 +82,7 @@ def describe(
         "glibc_tunables": started_with.get("GLIBC_TUNABLES", ""),
         "commit": commit_hash, "dirty": dirty,
         "source": source(), "workload_digest": workload_digest, "bound": bound_to is not None,
-        "driver": _driver() if platform == "gpu" and not hardware else None,
+        "driver": None if platform != "gpu" or hardware else load_option("host_monitor").driver_version(),
         "hosts": [socket.gethostname()],
         "cores": list(bound_to) if bound_to else None,
         "load": round(os.getloadavg()[0], 2),
@@ -167,26 +167,6 @@ def governor(bound_to: Sequence[int] | None) -> str | None:
     cores = bound_to or sorted(os.sched_getaffinity(0))
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
-
-
-def nvml(name: str, *arguments: Any) -> bool:
-    """Call a function of NVML (NVIDIA Management Library), and return whether the call succeeded."""
-    function = getattr(_nvml(), name, None)
-    return function is not None and function(*arguments) == 0
-
-
-@functools.cache
-def _nvml() -> Any:
-    try:
-        library = ctypes.CDLL("libnvidia-ml.so.1")
-        return library if library.nvmlInit_v2() == 0 else None
-    except (OSError, AttributeError):
-        return None
-
-
-def _driver() -> str | None:
-    version = ctypes.create_string_buffer(80)  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
-    return version.value.decode() if nvml("nvmlSystemGetDriverVersion", version, 80) else None
 
 
 def contents(path: str) -> str | None:

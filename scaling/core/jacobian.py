@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from scaling.core import option_modules
+from scaling.core import load_option
 from scaling.core.case import LAPLACIAN, Case
 from scaling.core.modes import MODES
 from scaling.core.reductions import TRACE, WHOLE, Reduction
@@ -46,9 +46,6 @@ class PartColoring(NamedTuple):
 
     colors: Any
     positions: Any
-
-
-Colorings = Sequence[PartColoring]  # one per linear map; empty unless seeds=colored
 
 
 @dataclass(frozen=True)
@@ -88,7 +85,7 @@ class Slices(NamedTuple):
 
 def local_derivative(
     case: Case, workload: Workload, sizes: DerivativeShape
-) -> Callable[[Named, Named, Colorings, DevicePosition], Any]:
+) -> Callable[[Named, Named, Sequence[PartColoring], DevicePosition], Any]:
     """Return a function that computes the part of the reduced derivative of a case on one device.
 
     For a mode with seeds, the returned function returns a tuple with one element for each linear map: an
@@ -97,13 +94,16 @@ def local_derivative(
     """
     evaluate = functools.partial(_value_or_slices, case, workload, sizes)
 
-    def compute(points: Named, shared: Named, colorings: Colorings, position: DevicePosition) -> Any:
+    def compute(
+        points: Named, shared: Named, colorings: Sequence[PartColoring], position: DevicePosition
+    ) -> Any:
         with jax.default_matmul_precision(case.precision):
             if case.mode in workload.whole_modes:
                 return _workload_derivative(case, workload, sizes, {**points, **shared}, position)
             if workload.reduction.sums_points:
-                sum_derivative = option_modules.load("data_parallel").sum_derivative
-                return sum_derivative(case, workload, sizes, points, shared, position)
+                return load_option("data_parallel").sum_derivative(
+                    case, workload, sizes, points, shared, position
+                )
             if case.batch == "whole":
                 assert workload.whole is not None
                 return evaluate(workload.whole, {**points, **shared}, colorings, position)
@@ -123,7 +123,7 @@ def _value_or_slices(
     sizes: DerivativeShape,
     function: Callable[..., Any],
     inputs: Named,
-    colorings: Colorings,
+    colorings: Sequence[PartColoring],
     position: DevicePosition,
 ) -> Any:
     if case.ad_mode.is_value:
@@ -134,7 +134,7 @@ def _value_or_slices(
         colors, positions = colorings[number] if colorings else (None, None)
         slices = apply_linear_map(case, part, function, inputs, position, colors)
         if colorings:
-            entries.append(option_modules.load("sparse").read_entries(slices, colors, positions))
+            entries.append(load_option("sparse").read_entries(slices, colors, positions))
         else:
             entries.append(reduce_slices(slices, workload.reduction, sizes.outputs, sizes.inputs, batch))
     return tuple(entries)
@@ -146,7 +146,7 @@ def _workload_derivative(
     result = workload.whole_modes[case.mode](**inputs)
     if workload.reduction.sums_points:
         return position.sum_over_devices(result)
-    if not workload.reduces_whole_modes:
+    if workload.default_reduce or workload.reduction in (WHOLE, TRACE):
         return result
     points = next(inputs[name].shape[0] for name in workload.points)
     batched = [inputs[name] if name in workload.points else inputs[name][None] for name in workload.names]
@@ -266,7 +266,7 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
     if slices.part.along_point:
         return column(0)
     if step.products:
-        return _multiply_columns(column, seeds, inputs)
+        return load_option("gram").multiply_columns(column, seeds, inputs)
     function = step.function
     reduced = slices.compute if function is None else lambda number: function(column(number))
     if seeds.count == 1:  # jax.vmap over one seed takes up to four times as long
@@ -276,28 +276,10 @@ def _reduce_columns(slices: Slices, reduction: Reduction, inputs: int, batch: in
     return map_seeds(reduced, seeds, axis=-1)
 
 
-def _multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
-    """Return the inner products of the device's columns with all columns, an array of shape (seeds, inputs).
-
-    All columns are computed again for each chunk of the device's columns, unless one chunk contains all.
-    """
-    if seeds.is_one_chunk and seeds.count >= inputs:
-        C = jax.vmap(column)(seeds.numbers)
-        return C @ C.T
-    length = min(seeds.chunk or seeds.count, seeds.count)
-
-    def multiply_chunk(chunk: Any) -> Any:
-        C = jax.vmap(column)(seeds.first + chunk * length + jnp.arange(length))
-        return map_seeds(lambda k: C @ column(k), SeedRange(0, inputs, seeds.chunk), axis=-1)
-
-    chunks = ceil_div(seeds.count, length)
-    return jax.lax.map(multiply_chunk, jnp.arange(chunks)).reshape(chunks * length, -1)[: seeds.count]
-
-
 def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int | None) -> Any:
     step, seeds = reduction.rows, slices.seeds
     if step.products:
-        return sum_over_seeds(lambda numbers: _multiply_rows(jax.vmap(slices.compute)(numbers)), seeds)
+        return load_option("gram").multiply_rows(slices.compute, seeds)
     function = step.function
     reduced = (
         slices.compute if function is None else lambda number: function(slices.compute(number), slices.x)
@@ -326,9 +308,3 @@ def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, output
         return [zeros(a).at[numbers // outputs].add(a, mode="drop") for a in jax.vmap(rows)(numbers)]
 
     return sum_over_seeds(sum_of, seeds)
-
-
-def _multiply_rows(rows: Any) -> Any:
-    """Return R^T R, of shape (inputs, inputs). `rows` is R as one array of shape (seeds, ...) per input."""
-    R = jnp.concatenate([a.reshape(a.shape[0], -1) for a in rows], axis=1)
-    return R.T @ R

@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from scaling.core import option_modules
+from scaling.core import load_option
 from scaling.core.case import Case, Refusal
 from scaling.core.inputs import point_rows, shared_input
 from scaling.core.jacobian import DevicePosition, PartColoring, local_derivative
@@ -32,7 +32,7 @@ from scaling.core.shape import (
 )
 from scaling.core.workload import Workload
 
-# The axes of the mesh. pmap has the single axis POINTS, along which the index over seeds varies fastest.
+# The axes of the mesh. pmap has the single axis POINTS.
 POINTS, SEEDS = "points", "seeds"
 # Names of arguments that are not inputs: the colors and the positions of each linear map, see
 # `jacobian.PartColoring`, and the number of the first seed. They begin with "+", which no input contains.
@@ -56,8 +56,10 @@ class Program:
     given: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-class _Argument(NamedTuple):
-    shape: tuple[int, ...]
+class Argument(NamedTuple):
+    """An argument of the function that a device runs, and the mesh axis along which it is partitioned."""
+
+    shape: tuple[int, ...]  # the shape on one device
     dtype: Any
     spec: P = P()
 
@@ -77,13 +79,13 @@ def lay_out(
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
     sizes = sizes or derivative_shape(case, workload)
     given: dict[str, np.ndarray] = {START: np.zeros((), np.int32)} if has_start else {}
-    sparse = option_modules.load("sparse") if sizes.coloring is not None else None
+    sparse = load_option("sparse") if sizes.coloring is not None else None
     if sparse is not None:
         indices = sparse.gather_indices(sizes, case.axes[1])
         given = indices.arguments | given
     arguments = _program_arguments(case, workload, given)
     on_device = _device_function(case, workload, sizes, list(arguments))
-    wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map, "pmap": _wrap_pmap}[case.api]
+    wrap = {"jit": _wrap_jit, "shard_map": _wrap_shard_map}.get(case.api) or load_option("pmap").wrap
     function, structs = wrap(case, on_device, arguments, devices)
     mesh_axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # leading axes of a result
     shape = result_shape(case, workload, sizes)
@@ -101,15 +103,15 @@ def lay_out(
     return Program(function, structs, collect, pieces, sizes, given)
 
 
-def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str, _Argument]:
+def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str, Argument]:
     points, shared = input_structs(case, workload)
     count = ceil_div(case.points, case.axes[0])
-    arguments = {name: _Argument((count, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()}
-    arguments |= {name: _Argument(x.shape, x.dtype) for name, x in shared.items()}
+    arguments = {name: Argument((count, *x.shape[1:]), x.dtype, P(POINTS)) for name, x in points.items()}
+    arguments |= {name: Argument(x.shape, x.dtype) for name, x in shared.items()}
     for name, x in given.items():
-        arguments[name] = _Argument(x.shape, x.dtype)
+        arguments[name] = Argument(x.shape, x.dtype)
         if name.startswith(POSITIONS):
-            arguments[name] = _Argument((1, *x.shape[1:]), x.dtype, P(SEEDS))
+            arguments[name] = Argument((1, *x.shape[1:]), x.dtype, P(SEEDS))
     return arguments
 
 
@@ -133,7 +135,7 @@ def _device_function(
 
 
 def _wrap_jit(
-    case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
+    case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
     sharding = SingleDeviceSharding(devices[0])
     structs = {
@@ -144,13 +146,13 @@ def _wrap_jit(
 
 
 def _wrap_shard_map(
-    case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
+    case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
         position = DevicePosition(
-            jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS), 0, _sum_over_devices(case)
+            jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS), 0, sum_over_devices(case)
         )
         return jax.tree.map(lambda x: x[None, None], on_device(position, arrays))
 
@@ -166,23 +168,8 @@ def _wrap_shard_map(
     return jax.jit(mapped), structs
 
 
-def _wrap_pmap(
-    case: Case, on_device: OnDevice, arguments: Mapping[str, _Argument], devices: Sequence[Any]
-) -> tuple[Callable[..., Any], Named]:
-    def on_axis(*arrays: Any) -> Any:
-        device, seed_devices = jax.lax.axis_index(POINTS), case.axes[1]
-        position = DevicePosition(device // seed_devices, device % seed_devices, 0, _sum_over_devices(case))
-        return on_device(position, arrays)
-
-    sharding = NamedSharding(Mesh(np.array(devices), (POINTS,)), P(POINTS))
-    structs = {
-        name: jax.ShapeDtypeStruct((case.devices, *x.shape), x.dtype, sharding=sharding)
-        for name, x in arguments.items()
-    }
-    return jax.pmap(on_axis, POINTS, devices=list(devices)), structs
-
-
-def _sum_over_devices(case: Case) -> Callable[[Any], Any]:
+def sum_over_devices(case: Case) -> Callable[[Any], Any]:
+    """Return a function that sums a pytree over all devices with split=data, or returns it unchanged."""
     if case.split == "data" and case.devices > 1:
         return lambda tree: jax.lax.psum(tree, POINTS)
     return lambda tree: tree
@@ -210,9 +197,7 @@ def place_inputs(
 def _place_argument(
     case: Case, workload: Workload, program: Program, name: str, host: Mapping[str, np.ndarray] | None
 ) -> Any:
-    struct, seed_devices = program.arguments[name], case.axes[1]
-    points_per_device = ceil_div(case.points, case.axes[0])
-    is_per_point = name in workload.points
+    struct, is_per_point = program.arguments[name], name in workload.points
 
     def rows(start: int, stop: int) -> np.ndarray:
         first, last = min(start, case.points - 1), min(stop, case.points)
@@ -223,18 +208,12 @@ def _place_argument(
     def global_array() -> np.ndarray:
         return shared_input(case, workload, name) if name in workload.shared else program.given[name]
 
-    def pmap_row(device: int) -> np.ndarray:
-        if is_per_point:
-            start = device // seed_devices * points_per_device
-            return rows(start, start + points_per_device)
-        return global_array()[device % seed_devices, None] if name.startswith(POSITIONS) else global_array()
-
     def shard(index: Any) -> np.ndarray:
         start, stop, _ = index[0].indices(struct.shape[0]) if index else (0, 1, 1)
-        if case.api == "pmap":  # the first axis is the axis of the devices
-            return np.stack([pmap_row(device) for device in range(start, stop)])
         return rows(start, stop) if is_per_point else np.asarray(global_array()[index])
 
+    if case.api == "pmap":
+        return load_option("pmap").place(case, struct, name, rows if is_per_point else None, global_array)
     if case.api == "jit":
         return jax.device_put(shard((slice(None),) * len(struct.shape)), struct.sharding)
     return jax.make_array_from_callback(struct.shape, struct.sharding, shard)
@@ -264,7 +243,7 @@ def _gather_unseeded(
     case: Case, workload: Workload, x: np.ndarray, shape: tuple[int, int, int]
 ) -> np.ndarray:
     if workload.reduction.sums_points:
-        x = _sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
+        x = load_option("data_parallel").sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
     elif case.ad_mode.is_value and shape == (1, 1, 1):
         x = x.reshape(-1)[:1]
     else:
@@ -272,28 +251,6 @@ def _gather_unseeded(
     if x.size != math.prod(shape):
         raise Refusal(f"{case.mode} of {case.workload} returns {x.shape}, where {shape} is expected")
     return x.reshape(shape)
-
-
-def _sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
-    """Return the sum of an array over the devices along the points, as an array of shape (1, ...).
-
-    `x` has the shape (point devices, seed devices, ...). With split=data, an all-reduce has already computed
-    the sum, and the copies of all devices are returned.
-    """
-    x = x[:, 0]
-    return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
-
-
-def _gather_point_sums(
-    case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
-) -> list[np.ndarray]:
-    """Return the derivative of a sum over points as one array of shape (copies, 1, elements) per input."""
-    if part.computes_columns:
-        (x,) = arrays  # (point devices, seed devices, seeds)
-        x = x.reshape(x.shape[0], 1, -1)[:, :, : part.seeds]
-        return _split_inputs(workload, part, _sum_over_point_devices(case, x)[:, None])
-    sums = [_sum_over_point_devices(case, x) for x in arrays]
-    return [x.reshape(len(x), 1, -1) for x in sums]
 
 
 def _gather_part(
@@ -306,60 +263,27 @@ def _gather_part(
     """
     reduction = workload.reduction
     if reduction.sums_points:
-        return _gather_point_sums(case, workload, part, arrays)
+        return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))
     if part.along_point or is_summed_on_host(workload, part):
         return _gather_sums(case, workload, part, arrays)
-    if sizes.summed:
-        return _gather_gradient(case, workload, part, arrays)
-    if not part.computes_columns and case.batch == "whole":
-        return [_join_batch_rows(case, sizes, part, x) for x in arrays]
+    if sizes.summed:  # the gradient of a scalar function of the batch
+        if part.computes_columns:  # the seeds are sorted by input, then by point
+            arrays = split_inputs(workload, part, arrays[0].reshape(-1)[: part.seeds], case.points)
+        else:  # the first device has the only seed
+            arrays = [x[:, 0] for x in arrays]
+        return [x.reshape(case.points, 1, -1) for x in arrays]
+    seeds = case.axes[1] * ceil_div(part.seeds, case.axes[1])  # with padding
+    if not part.computes_columns and case.batch == "whole":  # one seed for each output of each point
+        rows = [x.reshape(seeds, -1)[: part.seeds] for x in arrays]
+        return [x.reshape(case.points, sizes.outputs, -1) for x in rows]
     if not part.computes_columns or reduction.columns.products:
-        return [_join_rows(case, part, x) for x in arrays]
-    columns = _join_columns(case, part, arrays[0])
+        rows = [_join_points(case, np.moveaxis(x, 1, 2)) for x in arrays]
+        return [x.reshape(case.points, seeds, -1)[:, : part.seeds] for x in rows]
+    x = arrays[0].reshape(*arrays[0].shape[:3], -1, seeds // case.axes[1])
+    columns = _join_points(case, np.moveaxis(x, 1, 3)).reshape(case.points, -1, seeds)[:, :, : part.seeds]
     if reduction.linear_in_inputs and part.names != workload.names:
-        return _split_inputs(workload, part, columns)
+        return split_inputs(workload, part, columns)
     return [columns]
-
-
-def _gather_gradient(
-    case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
-) -> list[np.ndarray]:
-    """Return the gradient of a scalar function of the batch, as arrays of shape (points, 1, elements)."""
-    if part.computes_columns:  # the seeds are sorted by input, then by point
-        arrays = _split_inputs(workload, part, arrays[0].reshape(-1)[: part.seeds], case.points)
-    else:  # the first device has the only seed
-        arrays = [x[:, 0] for x in arrays]
-    return [x.reshape(case.points, 1, -1) for x in arrays]
-
-
-def _join_batch_rows(case: Case, sizes: DerivativeShape, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Return the rows of all devices as one array of shape (points, outputs, inputs).
-
-    The differentiated function returns the outputs of the whole batch, so that there are points * outputs
-    seeds.
-    """
-    seed_devices = case.axes[1]
-    seeds = ceil_div(part.seeds, seed_devices)
-    x = x.reshape(seed_devices * seeds, -1)[: part.seeds]  # (points x outputs, inputs)
-    return x.reshape(case.points, sizes.outputs, -1)
-
-
-def _join_rows(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Return the reduced rows of all devices as one array of shape (points, seeds, elements of a row)."""
-    point_devices, seed_devices = case.axes
-    seeds = ceil_div(part.seeds, seed_devices)
-    x = np.moveaxis(x.reshape(point_devices, seed_devices, x.shape[2], seeds, -1), 1, 2)
-    x = _join_points(case, x)  # (points, seed devices, seeds, inputs)
-    return x.reshape(case.points, seed_devices * seeds, -1)[:, : part.seeds]
-
-
-def _join_columns(case: Case, part: LinearMapPart, x: np.ndarray) -> np.ndarray:
-    """Return the reduced columns of all devices as an array of shape (points, column elements, seeds)."""
-    point_devices, seed_devices = case.axes
-    seeds = ceil_div(part.seeds, seed_devices)
-    x = np.moveaxis(x.reshape(point_devices, seed_devices, x.shape[2], -1, seeds), 1, 3)
-    x = _join_points(case, x)  # (points, outputs, seed devices, seeds)
-    return x.reshape(case.points, -1, seed_devices * seeds)[:, :, : part.seeds]
 
 
 def _gather_sums(
@@ -375,7 +299,7 @@ def _gather_sums(
     else:
         arrays = [x.astype(np.float64).sum(axis=1) for x in arrays]
     arrays = [_join_points(case, x) for x in arrays]
-    if part.along_point or part.computes_columns or not workload.reduction.linear_in_inputs:
+    if part.computes_columns or not workload.reduction.linear_in_inputs:
         return [arrays[0].reshape(case.points, -1, 1)]
     return [x.reshape(case.points, 1, -1) for x in arrays]
 
@@ -391,7 +315,7 @@ def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 
-def _split_inputs(
+def split_inputs(
     workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1
 ) -> list[np.ndarray]:
     """Split columns into one array per input. Each element of an input has `points` adjacent columns."""

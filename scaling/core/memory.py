@@ -21,12 +21,6 @@ def available_bytes() -> int | None:
     return min(limits, default=None)
 
 
-def count_oom_kills() -> int:
-    """Return the number of out-of-memory kills since the host started, or 0 if the number is unknown."""
-    line = re.search(r"^oom_kill (\d+)$", contents("/proc/vmstat") or "", re.MULTILINE)
-    return int(line.group(1)) if line else 0
-
-
 def limit_process() -> None:
     """Set RLIMIT_DATA so that this process can allocate at most 95 % of the memory that is available now.
 
@@ -58,8 +52,7 @@ def bytes_while_running(needs: Mapping[str, Any], results: int = 1) -> int | Non
     arguments, temporaries, output = (needs.get(f"{name}_bytes") for name in _KINDS)
     if arguments is None or temporaries is None or output is None:
         return None
-    total: int = arguments + temporaries + results * output
-    return total
+    return int(arguments + temporaries + results * output)
 
 
 def describe_shortage(

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.core import option_modules
+from scaling.core import load_option
 
 # The steps of finite differences, in float32 and bfloat16 about the square root of the unit roundoff.
 STEPS = {"float64": 1e-6, "float32": 2.0**-11, "bfloat16": 2.0**-4}
@@ -141,9 +141,7 @@ def fwd_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 def rev_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function v -> H v, with H the Hessian of f at x: the reverse-mode gradient of a JVP."""
-    import jax
-
-    return lambda v: _gradient(lambda *z: jax.jvp(f, z, v)[1])(*x)
+    return lambda v: _gradient(lambda *z: jacfwd(f, z)(v))(*x)
 
 
 def rev_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
@@ -171,27 +169,12 @@ def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
     Each v^T H v is the JVP of a JVP, both along v.
     """
-    import jax
-
-    return sum_over_block(lambda v: jax.jvp(lambda *z: jax.jvp(f, z, v)[1], x, v)[1])
+    return sum_over_block(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
 
 
-def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v over the seeds v in V, with H the Hessian of f at x.
-
-    Each v^T H v is the second derivative of f along v, computed in Taylor mode.
-    """
-    sum_along: LinearMap = option_modules.load("laplacian").jet(f, x)
-    return sum_along
-
-
-def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v over the seeds v in V, with H the Hessian of f at x.
-
-    One forward pass computes the sum for all seeds together.
-    """
-    propagate: LinearMap = option_modules.load("laplacian").forward_laplacian(f, x)
-    return propagate
+def _in_laplacian(name: str) -> Callable[..., LinearMap]:
+    """Return a function of options/laplacian.py. Its module is imported when the function is called."""
+    return lambda f, x: getattr(load_option("laplacian"), name)(f, x)  # type: ignore[no-any-return]
 
 
 _LIST = (
@@ -212,8 +195,10 @@ _LIST = (
         pass_per_output=True,
         quadratic_sum=nested_jvp,
     ),
-    Mode("jet", 2, TANGENT, sums_outputs=True, quadratic_sum=jet),
-    Mode("forward_laplacian", 2, TANGENT, sums_outputs=True, quadratic_sum=forward_laplacian),
+    Mode("jet", 2, TANGENT, sums_outputs=True, quadratic_sum=_in_laplacian("jet")),
+    Mode(
+        "forward_laplacian", 2, TANGENT, sums_outputs=True, quadratic_sum=_in_laplacian("forward_laplacian")
+    ),
     Mode("mixed", 1, BOTH, parts=("jacfwd", "jacrev"), uses_reverse=True),
     Mode("value", 0),
     Mode("analytic", closed_form=True),

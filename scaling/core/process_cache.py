@@ -4,23 +4,21 @@ import functools
 import hashlib
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-
-Value = TypeVar("Value")
 
 _values: dict[str, dict[Hashable, Any]] = {}
 
 
-def cached(kind: str, key: Hashable, make: Callable[[], Value], most: int | None = None) -> Value:
+def cached(kind: str, key: Hashable, make: Callable[[], Any], most: int | None = None) -> Any:
     """Return the cached value of a key, or compute and cache it with `make` if there is none.
 
     Args:
         kind: the name of the cache, such as "coloring". Each cache has separate keys.
         most: the number of newest values to keep in this cache, or None for all.
     """
-    values: dict[Hashable, Value] = _values.setdefault(kind, {})
+    values = _values.setdefault(kind, {})
     if key not in values:
         value = make()
         while most is not None and len(values) >= most:
@@ -58,8 +56,7 @@ def fingerprint(value: Any) -> Hashable:
         hash(value)
     except TypeError:
         return _Identity(value)
-    hashable: Hashable = value
-    return hashable
+    return value  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, eq=False)

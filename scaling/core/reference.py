@@ -24,18 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core import inputs, option_modules
+from scaling.core import inputs, load_option
 from scaling.core.case import SECOND, VIEWS, Case, Refusal, defaults
 from scaling.core.process_cache import cached, fingerprint
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
-from scaling.core.shape import (
-    CommonEntries,
-    DerivativeShape,
-    Pattern,
-    common_entries,
-    to_dense,
-    validated_pattern,
-)
+from scaling.core.shape import DerivativeShape, Pattern, to_dense
 from scaling.core.tolerances import (
     ROUNDOFF,
     Jacobians,
@@ -56,27 +49,11 @@ _RANGE_NUMBERS = 2**16
 _max_cached_bytes: ContextVar[int] = ContextVar("max_cached_bytes", default=2**26)
 # The reference resets the fields of `method`, `layout` and `memory`, which must not affect the result.
 # `formulation` is kept, because a computed reference differentiates that formulation.
-_RESET_FIELDS = {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
-_RESET: dict[str, Any] = defaults(_RESET_FIELDS) | {"api": "jit", "precision": "highest"}
+_RESET: dict[str, Any] = defaults(
+    {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
+) | {"api": "jit", "precision": "highest"}
 
 Arrays = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class ComputedReference:
-    """The reference of a function without a closed form, computed by automatic differentiation."""
-
-    # The function as an `Evaluation` in float64, or in the dtype of the case if its values in float64 differ.
-    evaluation: Any
-    native: Any  # the function as an `Evaluation` in the dtype of the case
-    terms: int  # the number of terms whose sum is one entry of the derivative
-    inside: float  # the unit roundoff of the narrowest dtype inside the function
-    # An error message if a custom differentiation rule of the function is wrong, otherwise None.
-    wrong: str | None = None
-    # An error message if the reference cannot prove a result correct, otherwise None.
-    unsure: str | None = None
-    seconds: float = 0.0  # the estimated time to compute all entries of all points, in seconds
-    backward: bool = False  # whether the function can be differentiated in reverse mode
 
 
 @dataclass(frozen=True)
@@ -91,9 +68,10 @@ class ReferenceSpec:
     pattern: Pattern | None  # the sparsity pattern of a result with colored seeds, or None for a dense result
     # The sparsity pattern of the workload's closed form `nonzeros`, or None if this form is not used.
     nonzeros_pattern: Pattern | None
-    # The correspondence between the entries of these two patterns, or None if one is missing.
-    common: CommonEntries | None
-    computed: ComputedReference | None  # the reference of a function without a closed form, otherwise None
+    # The `CommonEntries` of these two patterns (options/sparse/sparsity.py), or None if one is missing.
+    common: Any
+    # The `ComputedReference` of a function without a closed form (options/reference/computed_reference.py).
+    computed: Any
     roundoff: float  # the unit roundoff of the least precise operation
     rounding: Rounding  # the lengths of the sums that compute the result
     workload_key: Hashable  # a cache key that is equal for equal workloads
@@ -128,15 +106,19 @@ def reference_spec(
 
     `detected` is the sparsity pattern that was detected for seeds=colored, otherwise None.
     """
-    reduction, workload_key = _result_reduction(case, workload, sizes), _workload_key(workload)
-    own_pattern = _own_pattern(case, workload, sizes)
-    pattern = _result_pattern(case, sizes, detected or own_pattern)
-    nonzeros_pattern = own_pattern if _uses_nonzeros(workload, sizes, reduction, pattern) else None
-    common = common_entries(pattern, nonzeros_pattern) if pattern and nonzeros_pattern else None
+    reduction = _result_reduction(case, workload, sizes)
+    specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
+    workload_key = fingerprint(
+        (workload.function, workload.reference, workload.nonzeros, workload.wrt, specs)
+    )
+    own_pattern = pattern = nonzeros_pattern = common = None
+    if not case.ad_mode.is_value and (case.seeds == "colored" or workload.pattern is not None):
+        patterns = load_option("sparse").match_patterns(case, workload, sizes, reduction, detected)
+        own_pattern, pattern, nonzeros_pattern, common = patterns
     computed = None
     has_values = case.ad_mode.is_value and closed_form(case, workload) is not None
     if nonzeros_pattern is None and workload.reference is None and not has_values:
-        option = option_modules.load("computed_reference")
+        option = load_option("computed_reference")
         mode = {"mode": "value" if case.ad_mode.is_value else "jacfwd", "reduce": None}
         plain = dataclasses.replace(case, **_RESET | mode)
         key = (plain, workload_key)
@@ -162,35 +144,6 @@ def _result_reduction(case: Case, workload: Workload, sizes: DerivativeShape) ->
     return REDUCTIONS["outputs"] if sizes.summed and not workload.reduce else workload.reduction
 
 
-def _own_pattern(case: Case, workload: Workload, sizes: DerivativeShape) -> Pattern | None:
-    if workload.pattern is None or case.ad_mode.is_value or case.target in SECOND:
-        return None
-    return validated_pattern(*workload.pattern(), sizes.outputs, sizes.inputs)
-
-
-def _result_pattern(case: Case, sizes: DerivativeShape, pattern: Pattern | None) -> Pattern | None:
-    if case.seeds != "colored" or case.ad_mode.is_value:
-        return None
-    if pattern is None:
-        raise Refusal(f"{case.workload} has no pattern, so that the positions of the entries are not known")
-    return validated_pattern(pattern.rows, pattern.cols, sizes.outputs, sizes.inputs)
-
-
-def _uses_nonzeros(
-    workload: Workload, sizes: DerivativeShape, reduction: Reduction, pattern: Pattern | None
-) -> bool:
-    if workload.nonzeros is None or sizes.summed:
-        return False
-    needs_dense = reduction is WHOLE or reduction.products
-    return pattern is not None or workload.reference is None or not needs_dense
-
-
-def _workload_key(workload: Workload) -> Hashable:
-    functions = (workload.function, workload.reference, workload.nonzeros, workload.wrt)
-    specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
-    return fingerprint((*functions, specs))
-
-
 def closed_form(case: Case, workload: Workload) -> Callable[[Inputs], Reference] | None:
     """Return the cheapest NumPy function for the values of a workload, or None if the workload has none."""
     if workload.nonzeros is not None and case.target not in SECOND:
@@ -209,8 +162,8 @@ def point_ranges(spec: ReferenceSpec) -> Iterator[tuple[int, int]]:
     elif spec.reduction.products:
         numbers = max(numbers, sizes.inputs**2)
     numbers += sum(math.prod(input_spec.shape) for input_spec in workload.inputs.values())
-    limit = _RANGE_NUMBERS * (16 if spec.computed else 1)  # a call of JAX takes longer than a call of NumPy
-    step = max(1, limit // numbers)
+    # A call of JAX takes longer than a call of NumPy.
+    step = max(1, _RANGE_NUMBERS * (16 if spec.computed else 1) // numbers)
     return ((start, min(start + step, spec.case.points)) for start in range(0, spec.case.points, step))
 
 

@@ -40,14 +40,14 @@ from scaling.core import (
     environment,
     inputs,
     layout,
+    load_option,
     memory,
-    option_modules,
     shape,
     timing,
     workload,
 )
 from scaling.core.case import AUTO, CEILING, CHOSEN_FIELDS, JAX, Case, Refusal
-from scaling.core.compile_case import CompiledCase, CompileSettings
+from scaling.core.compile_case import CompiledCase
 from scaling.core.formatting import TRACEBACK_MARK, format_traceback, innermost_location
 from scaling.core.record import COMPILING_STAGES, Record
 from scaling.core.shape import Coloring, DerivativeShape, TooLarge
@@ -88,8 +88,8 @@ class PlacedProgram(NamedTuple):
     collect: Callable[[Any], Any]  # the function that converts a result to an array on the host
     # The function of a peer (another AD system) that takes all timing samples, otherwise None.
     sample: Callable[[Sampling], Samples] | None = None
-    # The function that blocks until the result of a call is ready, or None if `call` itself blocks.
-    wait: Callable[[Any], Any] | None = None
+    # The function that blocks until the result of a call is ready. By default, `call` itself blocks.
+    wait: Callable[[Any], Any] = lambda result: None
 
 
 @dataclass
@@ -241,15 +241,14 @@ def _compile_and_check(attempt: Attempt, known_blocks: Mapping[str, Any] | None 
     with _raise_in_all_processes(group):
         _require_one_process(case, group)
         if case.mode == AUTO:
-            case = option_modules.load("advisor").choose_case(case, group)
+            case = load_option("advisor").choose_case(case, group)
             attempt.note(chosen={name: getattr(case, name) for name in CHOSEN_FIELDS})
         built = workload.build(case)
         if case.engine == JAX:
             program = _compile_jax_program(attempt, case, built, known_blocks)
         else:
             program = _prepare_peer(attempt, case, built)
-        call = program.call
-        first_seconds, result = timing.time_once(lambda: jax.block_until_ready(call()))
+        first_seconds, result = timing.time_once(lambda: jax.block_until_ready(program.call()))
         attempt.note(first_seconds=first_seconds)
         if case.engine == JAX:
             program = program._replace(wait=make_waiter(result))
@@ -267,15 +266,16 @@ def _compile_jax_program(
     if sizes.coloring is not None:
         note(**coloring_fields(sizes.coloring))
     compile_stages = functools.partial(_compile_stages, case, built, group)
-    settings = CompileSettings(compile_stages, describe_shortage, known_blocks)
     # chunk=auto may offload to the host, which several processes cannot do.
     on_device = group.processes > 1 and case.chunk == AUTO
     to_compile = dataclasses.replace(case, storage="device") if on_device else case
-    compiled = compile_case.compile_case(to_compile, built, group.devices, settings, sizes)
+    compiled = compile_case.compile_case(
+        to_compile, built, group.devices, sizes, compile_stages, describe_shortage, known_blocks
+    )
     if compiled.blocks is not None:
         note(blocks=compiled.blocks, passes=shape.count_passes(compiled.case, built, sizes))
     note(**{name: getattr(compiled.stages, name) for name in COMPILING_STAGES}, **compiled.needs)
-    work, unexpected_collectives = option_modules.load("program_stats").measure_work(compiled, group.devices)
+    work, unexpected_collectives = load_option("program_stats").measure_work(compiled, group.devices)
     note(compulsory_bytes=compiled.compulsory_bytes, **vars(work))
     if unexpected_collectives:
         raise CaseEnded("failed", "collective", unexpected_collectives)
@@ -289,10 +289,10 @@ def _require_one_process(case: Case, group: ProcessGroup) -> None:
         "the cache": case.cache is not None,
         "mode=auto": case.mode == AUTO,
     }
-    option = next((option for option, is_set in options.items() if is_set), None)
-    if option and group.processes > 1:
-        text = f"{option} works in one process only, and this case has {group.processes}"
-        raise CaseEnded("skipped", "not_defined", text)
+    for option, is_set in options.items():
+        if is_set and group.processes > 1:
+            text = f"{option} works in one process only, and this case has {group.processes}"
+            raise CaseEnded("skipped", "not_defined", text)
 
 
 def _compile_stages(
@@ -304,7 +304,7 @@ def _compile_stages(
     compile_once = functools.partial(timing.compile_stages, program.function, arguments)
     if case.cache is None:
         return compile_once()
-    option = option_modules.load("compilation_cache")
+    option = load_option("compilation_cache")
     try:
         with option.persistent_cache(case.cache, compile_once):
             return compile_once()
@@ -332,7 +332,7 @@ def coloring_fields(coloring: Coloring) -> dict[str, Any]:
 
 
 def _prepare_peer(attempt: Attempt, case: Case, built: Workload) -> PlacedProgram:
-    group, peers = attempt.group, option_modules.load("peers")
+    group, peers = attempt.group, load_option("peers")
     sizes = shape.derivative_shape(case, built)
     one_device = dataclasses.replace(case, devices=1)  # the threads of a peer share all arrays
     describe_shortage = functools.partial(
@@ -355,7 +355,7 @@ def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None
     with _raise_in_all_processes(group):
         array = program.collect(result)
         del result
-        digest = _digest_array(array)
+        digest = hashlib.blake2b(np.ascontiguousarray(array).view(np.uint8).data).digest()
         if digest in attempt.correct_digests:
             return
         pattern = coloring.pattern if coloring else None
@@ -372,12 +372,6 @@ def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None
         attempt.correct_digests.append(digest)
 
 
-def _digest_array(array: np.ndarray) -> bytes:
-    array = np.ascontiguousarray(array)
-    content = repr(array).encode() if array.dtype.hasobject else array.view(np.uint8).data
-    return hashlib.blake2b(content).digest()
-
-
 def make_waiter(example: Any) -> Callable[[Any], Any]:
     """Return the fastest function that blocks until a result like `example` is ready."""
     leaves = example if isinstance(example, list | tuple) else ()
@@ -389,12 +383,18 @@ def make_waiter(example: Any) -> Callable[[Any], Any]:
 
 
 def _sample_one_turn(attempt: Attempt) -> bool:
-    case, group, monitor = attempt.record.case, attempt.group, option_modules.load("host_monitor")
+    case, group, monitor = attempt.record.case, attempt.group, load_option("host_monitor")
     if attempt.record.before is None:
         attempt.note(before=monitor.read_host(group.platform, group.cores))
     if attempt.turns is None:
         attempt.turns = _start_sampling(attempt)
+    reading = monitor.start_meter(group.platform, group.cores)
     samples = next(attempt.turns)
+    local_marks = monitor.find_disturbances(reading) if samples.turns else []  # a peer may take no turns
+    by_rank = group.gather([float(mark in local_marks) for mark in monitor.MARKS])
+    for mark, *flags in zip(monitor.MARKS, *by_rank, strict=True):
+        if any(flags):
+            samples.marked.setdefault(mark, []).append(len(samples.turns) - 1)
     attempt.note(**_sample_fields([*attempt.earlier_samples, samples]))
     if attempt.record.compilations:
         *previous, latest = attempt.record.compilations
@@ -422,25 +422,11 @@ def _compile_again(attempt: Attempt) -> None:
 
 
 def _start_sampling(attempt: Attempt) -> Iterator[Samples]:
-    program, group, monitor = attempt.program, attempt.group, option_modules.load("host_monitor")
+    program, latency = attempt.program, attempt.record.floor_seconds
     assert program is not None
     if program.sample:
         return itertools.repeat(program.sample(attempt.sampling))
-
-    def start_turn() -> Callable[[], list[str]]:
-        reading = monitor.start_meter(group.platform, group.cores)
-
-        def find_marks() -> list[str]:
-            local_marks = monitor.find_disturbances(reading)
-            by_rank = group.gather([float(mark in local_marks) for mark in monitor.MARKS])
-            return [mark for mark, *flags in zip(monitor.MARKS, *by_rank, strict=True) if any(flags)]
-
-        return find_marks
-
-    latency = attempt.record.floor_seconds
-    return timing.sample_turns(
-        program.call, attempt.sampling, program.wait, latency, group.gather, start_turn
-    )
+    return timing.sample_turns(program.call, attempt.sampling, program.wait, latency, attempt.group.gather)
 
 
 def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:

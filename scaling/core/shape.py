@@ -8,13 +8,14 @@ import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal, unknown_name
+from scaling.core import load_option
+from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
 from scaling.core.formatting import innermost_location
 from scaling.core.modes import BOTH, MODES, TANGENT
 from scaling.core.workload import Workload
@@ -86,15 +87,6 @@ class Coloring:
     color_seconds: float = 0.0
 
 
-class CommonEntries(NamedTuple):
-    """The correspondence between the entries of two sparsity patterns, `ours` and `theirs`."""
-
-    # For each entry of `ours`, its index in `theirs`, or an arbitrary index if `theirs` does not contain it.
-    at: np.ndarray
-    has: np.ndarray  # for each entry of `ours`, whether `theirs` contains it
-    lacking: np.ndarray  # the indices in `theirs` of the entries that `ours` does not contain
-
-
 @dataclass(frozen=True)
 class DerivativeShape:
     """The shape of a derivative, and the linear maps and seeds that compute it.
@@ -105,12 +97,17 @@ class DerivativeShape:
     outputs: int  # the number of outputs per point (batch element)
     # The number of differentiated inputs per point, or 1 for the product of a Hessian and a vector.
     inputs: int
-    seeds: int  # the total number of seeds, or 0 for a mode without seeds or before a coloring is known
-    passes: int  # the total number of JVPs and VJPs that these seeds need
     summed: bool  # whether the function of the batch returns a scalar, the sum over the points
     values: int  # the number of values that the function returns per point
-    parts: tuple[LinearMapPart, ...] = ()  # the linear maps that compute the derivative
+    # The linear maps that compute the derivative; empty for a mode without seeds or an unknown coloring.
+    parts: tuple[LinearMapPart, ...] = ()
     coloring: Coloring | None = None  # the coloring of the Jacobian with seeds=colored, otherwise None
+    passes: int = 0  # the total number of JVPs and VJPs that the linear maps need
+
+    @property
+    def seeds(self) -> int:
+        """Return the total number of seeds of the linear maps."""
+        return sum(part.seeds for part in self.parts)
 
 
 def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
@@ -151,12 +148,11 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
     summed, outputs = case.batch == "whole" and result.shape == (), value.size
     if case.target in SECOND:
         outputs, inputs = inputs, 1 if case.target == "hvp" else inputs
-    sizes = DerivativeShape(outputs, inputs, 0, 0, summed, value.size, (), coloring)
-    if not case.ad_mode.has_seeds or (case.seeds == "colored" and coloring is None):
-        return sizes
-    input_sizes = {name: arguments[name].size for name in workload.names}
-    parts = _linear_maps(case, workload, coloring, input_sizes, result.size)
-    sizes = dataclasses.replace(sizes, parts=parts, seeds=sum(part.seeds for part in parts))
+    parts: tuple[LinearMapPart, ...] = ()
+    if case.ad_mode.has_seeds and (case.seeds != "colored" or coloring is not None):
+        input_sizes = {name: arguments[name].size for name in workload.names}
+        parts = _linear_maps(case, workload, coloring, input_sizes, result.size)
+    sizes = DerivativeShape(outputs, inputs, summed, value.size, parts, coloring)
     return dataclasses.replace(sizes, passes=count_passes(case, workload, sizes))
 
 
@@ -176,7 +172,7 @@ def _linear_maps(
     if mode.seed == TANGENT or (mode.seed == BOTH and len(names) == 1):
         forward_names = names
     elif mode.seed == BOTH:
-        forward_names = _forward_inputs(case, input_sizes)
+        forward_names = load_option("mixed_mode").forward_inputs(case, input_sizes)
     reverse_names = tuple(name for name in names if name not in forward_names)
     parts = []
     if forward_names:
@@ -189,43 +185,13 @@ def _linear_maps(
     return tuple(parts)
 
 
-def _forward_inputs(case: Case, input_sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the names of the inputs that mode=mixed differentiates in forward mode.
-
-    These are `case.forward`, or all inputs except the largest if `case.forward` is None.
-    """
-    if case.forward is None:
-        largest = max(input_sizes, key=lambda name: input_sizes[name])
-        return tuple(name for name in input_sizes if name != largest)
-    forward: list[str] = []
-    for name in case.forward.split("+"):
-        leaves = [leaf for leaf in input_sizes if leaf == name or leaf.startswith(f"{name}.")]
-        if not leaves:
-            raise unknown_name(f"input to take forward (forward), of wrt={case.wrt},", name, input_sizes)
-        forward += leaves
-    if len(set(forward)) == len(input_sizes) or len(set(forward)) < len(forward):
-        raise Refusal(
-            f"forward={case.forward} of wrt={case.wrt}: name some of these inputs, each once, and leave some "
-            "to reverse mode"
-        )
-    return tuple(forward)
-
-
 def count_passes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
-    """Return the number of JVPs and VJPs that compute the Jacobian of a case.
-
-    For J^T J in forward mode, a device multiplies its columns of J by all columns. Unless a single device
-    computes all columns in one chunk, each device computes all columns again for each of its chunks.
-    """
+    """Return the number of JVPs and VJPs that compute the Jacobian of a case."""
     if case.ad_mode.pass_per_output:
-        return sizes.seeds * (sizes.outputs if case.target in SECOND and case.target != LAPLACIAN else 1)
-    seed_devices = case.axes[1]
-    seeds_per_device = ceil_div(sizes.seeds, seed_devices)
-    chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device
-    multiplies_columns = workload.reduction.columns.products and sizes.parts[0].computes_columns
-    if not multiplies_columns or (seed_devices == 1 and chunk >= seeds_per_device):
-        return sizes.seeds
-    return sizes.seeds * (1 + seed_devices * ceil_div(seeds_per_device, chunk))
+        return sizes.seeds * (1 if case.target == LAPLACIAN else sizes.outputs)
+    if workload.reduction.columns.products and any(part.computes_columns for part in sizes.parts):
+        return int(load_option("gram").count_passes(case, sizes))
+    return sizes.seeds
 
 
 def ceil_div(count: int, divisor: int) -> int:
@@ -304,36 +270,8 @@ def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> 
     return out
 
 
-def validated_pattern(rows: np.ndarray, cols: np.ndarray, outputs: int, inputs: int) -> Pattern:
-    """Return a `Pattern`. Raise `Refusal` unless its entries are distinct, sorted and inside the Jacobian."""
-    rows, cols = np.asarray(rows), np.asarray(cols)
-    if rows.shape != cols.shape or rows.ndim != 1 or not rows.size:
-        raise Refusal(
-            "a pattern is the rows and the columns of its entries, "
-            f"not arrays of {rows.shape} and {cols.shape}"
-        )
-    if rows.min() < 0 or cols.min() < 0 or rows.max() >= outputs or cols.max() >= inputs:
-        raise Refusal(f"a pattern has entries beyond the {outputs} x {inputs} of the Jacobian")
-    pattern = Pattern(rows, cols, outputs, inputs)
-    if not np.all(np.diff(_flat_indices(pattern)) > 0):
-        raise Refusal("a pattern must name each of its entries once, row by row")
-    return pattern
-
-
-def common_entries(ours: Pattern, theirs: Pattern) -> CommonEntries:
-    """Return the entries that two sparsity patterns of Jacobians of the same shape have in common."""
-    our_indices, their_indices = _flat_indices(ours), _flat_indices(theirs)
-    at = np.minimum(np.searchsorted(their_indices, our_indices), len(their_indices) - 1)
-    has = their_indices[at] == our_indices
-    return CommonEntries(at, has, np.setdiff1d(np.arange(len(their_indices)), at[has], assume_unique=True))
-
-
 def to_dense(pattern: Pattern, entries: np.ndarray) -> np.ndarray:
     """Return dense Jacobians of shape (points, outputs, inputs) from nonzeros of shape (points, nonzeros)."""
     dense: np.ndarray = np.zeros((len(entries), pattern.outputs, pattern.inputs))
     dense[:, pattern.rows, pattern.cols] = entries
     return dense
-
-
-def _flat_indices(pattern: Pattern) -> np.ndarray:
-    return np.asarray(pattern.rows.astype(np.int64) * pattern.inputs + pattern.cols)

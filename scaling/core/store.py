@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import scaling
 from scaling.core.case import Refusal
-from scaling.core.record import SCHEMA, Record, to_line
+from scaling.core.record import SCHEMA, Record, from_line, require_known_schema, to_line
 
 # Of several records of a measurement, the last record with the highest rank is used.
 _RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
@@ -45,13 +45,12 @@ class Writer:
         self._folder = folder
         self._file: int | None = None
 
-    def append(self, record: Record) -> None:
-        """Write one record as a line and sync the file. On failure, restore the file and raise OSError."""
-        self.append_line(to_line(record))
+    def append(self, record: Record | str) -> None:
+        """Write one record, or its line of JSON, and sync the file.
 
-    def append_line(self, text: str) -> None:
-        """Write one record that is given as a line of JSON, like `append`."""
-        line = f"{text}\n".encode()
+        On failure, restore the file and raise OSError.
+        """
+        line = f"{record if isinstance(record, str) else to_line(record)}\n".encode()
         if self._file is None or not os.fstat(self._file).st_nlink:  # not open yet, or deleted since
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
@@ -78,13 +77,10 @@ def _sync_folder(folder: Path) -> None:
 def load(folder: Path) -> Loaded:
     """Return all records and all damaged lines of a results folder.
 
-    Raise `Refusal` if a newer version of this package wrote the study or a record.
+    Raise `Refusal` if a newer version of this package wrote a record.
     """
-    from scaling.core.record_reading import from_line  # a worker does not need it
-
     records: list[Record] = []
     damaged: list[str] = []
-    _check_manifests(folder)
     for path in sorted(folder.glob("*.jsonl")):
         try:
             lines = read_file(path).split(b"\n")
@@ -126,8 +122,10 @@ def latest(records: Iterable[Record]) -> list[Record]:
 
 def states(records: Iterable[Record]) -> dict[tuple[str, int], str]:
     """Return a dict from (case key, replicate) to the status in the environment of the last run."""
-    by_start = sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
-    return {(record.key, record.replicate): record.status for record in by_start}
+    return {
+        (record.key, record.replicate): record.status
+        for record in sorted(latest(records), key=lambda r: (r.started_at or "", r.attempt))
+    }
 
 
 def replicates_of(cell: Mapping[str, Any]) -> int:
@@ -179,9 +177,8 @@ def folder_of(path: str) -> Path:
 
 def check_schemas(folder: Path) -> None:
     """Raise `Refusal` if a newer version of this package wrote a record or the study in a folder."""
-    from scaling.core.record_reading import require_known_schema
-
-    _check_manifests(folder)
+    for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
+        require_known_schema(read_json(path), path)
     # In this exact form a record contains its schema. Inside a string, the quotes would be escaped.
     our_schema = f'"schema": {SCHEMA},'.encode()
     for path in sorted(folder.glob("*.jsonl")):
@@ -189,13 +186,6 @@ def check_schemas(folder: Path) -> None:
             for line in read_file(path).split(b"\n"):
                 if b"schema" in line and our_schema not in line:
                     require_known_schema(_parse_json(line), path)
-
-
-def _check_manifests(folder: Path) -> None:
-    from scaling.core.record_reading import require_known_schema
-
-    for path in (folder / "study.json", *sorted(folder.glob("plan-*.json"))):
-        require_known_schema(read_json(path), path)
 
 
 def stamp() -> dict[str, Any]:

@@ -62,7 +62,7 @@ class Samples:
 class Stages:
     """A compiled program and the time of each compilation stage, in seconds."""
 
-    call: Callable[..., Any]  # the function that runs the program
+    call: Any  # the function that runs the program, or None if it was not compiled
     compiled: Any  # the compiled program of JAX, or None if there is no compilation
     jaxpr: Any = None  # the traced program, or None if it is not available
     # trace_seconds, lower_seconds, compile_seconds: the times, or None for a stage that does not exist
@@ -129,15 +129,10 @@ def require_addressable(jaxpr: Any) -> None:
             require_addressable(inner)
 
 
-def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any] | None, count: int) -> float:
-    if wait is None:
-        began = time.perf_counter()
-        for _ in itertools.repeat(None, count):
-            call()
-    else:
-        began = time.perf_counter()
-        for _ in itertools.repeat(None, count):
-            wait(call())
+def _time_calls(call: Callable[[], Any], wait: Callable[[Any], Any], count: int) -> float:
+    began = time.perf_counter()
+    for _ in itertools.repeat(None, count):
+        wait(call())
     return time.perf_counter() - began
 
 
@@ -156,34 +151,34 @@ def time_floor(call: Callable[[], Any], wait: Callable[[Any], Any], calls: int =
 def sample_turns(
     call: Callable[[], Any],
     sampling: Sampling,
-    wait: Callable[[Any], Any] | None = None,
+    wait: Callable[[Any], Any] = lambda result: None,
     floor_seconds: float | None = None,
     gather: Gather = single_process,
-    start_turn: Callable[[], Callable[[], list[str]]] = lambda: list,
 ) -> Iterator[Samples]:
-    """Take timing samples in an endless sequence of turns, and yield all samples so far after each turn.
+    """Warm up, and return an endless iterator that takes one turn of samples and yields all samples so far.
 
     The caller stops the iteration when the samples have a `stop_reason`, and may run other cases between
     turns. A sample is the time of one call, or of several short calls, after a barrier between the processes.
 
     Args:
-        wait: a function that blocks until the result of a call is ready, or None if `call` itself blocks.
+        wait: a function that blocks until the result of a call is ready. By default, `call` itself blocks.
         floor_seconds: the time of a call of an empty program, in seconds, or None if unknown. It determines
             how many short calls make up a sample.
-        start_turn: a function that is called at the start of each turn. Its result is a function that is
-            called at the end of the turn and returns the names of the disturbances during the turn.
     """
     timed = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(timed, sampling.warm_up, gather), 1e-9)
     shortest = _DISPATCHES_PER_SAMPLE * (floor_seconds or _DEFAULT_DISPATCH_SECONDS)
     calls = gather_maximum(gather, max(1, math.ceil(shortest / seconds_per_call)))
     # With a power of two, compared cases usually have equally many calls per sample.
-    samples, elapsed = Samples([], 2 ** math.ceil(math.log2(calls)), None), 0.0
+    return _take_turns(timed, sampling, Samples([], 2 ** math.ceil(math.log2(calls)), None), gather)
+
+
+def _take_turns(
+    timed: Callable[[int], float], sampling: Sampling, samples: Samples, gather: Gather
+) -> Iterator[Samples]:
+    elapsed = 0.0
     while True:
-        find_marks = start_turn()
         elapsed += _add_turn(timed, sampling, samples, elapsed, gather)
-        for mark in find_marks():
-            samples.marked.setdefault(mark, []).append(len(samples.turns) - 1)
         samples = dataclasses.replace(samples, stop_reason=_stop_reason(samples, elapsed, sampling))
         yield samples
 

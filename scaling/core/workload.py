@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from scaling.core import option_modules
+from scaling.core import load_option
 from scaling.core.case import JAX, LAPLACIAN, SECOND, Case, Refusal, built_in, unknown_name
 from scaling.core.inputs import InputSpec, normal, poisson, uniform
 from scaling.core.reductions import REDUCTIONS, TRACE, WHOLE, Reduction
@@ -89,7 +89,6 @@ class Workload:
             shape (points, 1, nonzeros), for a Jacobian that is too large to be stored.
         default_reduce: the reduction that the workload module sets. `build` stores it here, because `build`
             replaces `reduce` by the reduction of the case.
-        reduces_whole_modes: whether the results of `whole_modes` must still be reduced. `build` sets this.
     """
 
     function: Callable[..., Any]
@@ -105,7 +104,6 @@ class Workload:
     pattern: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
     nonzeros: Callable[[Inputs], Reference] | None = None
     default_reduce: str | None = None
-    reduces_whole_modes: bool = False
 
     @property
     def inputs(self) -> dict[str, InputSpec]:
@@ -173,7 +171,7 @@ def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workl
 
     Each leaf of a pytree of inputs becomes a separate input, and each function returns one array.
     """
-    of_peer = case.engine != JAX and case.formulation in option_modules.load("peers").formulations(case)
+    of_peer = case.engine != JAX and case.formulation in load_option("peers").formulations(case)
     workload = make_workload(dataclasses.replace(case, formulation=None) if of_peer else case)
     workload = _flatten_pytrees(case, workload)
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
@@ -185,17 +183,16 @@ def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workl
     default = workload.reduce
     reduce = {None: default, "whole": None}.get(case.reduce, case.reduce)
     workload = dataclasses.replace(workload, reduce=reduce, default_reduce=default)
-    if reduce == default or case.ad_mode.is_value:
+    is_reducible = default is None and reduce != "points"  # a whole Jacobian can be reduced later
+    if reduce == default or case.ad_mode.is_value or is_reducible:
         return workload
-    if default is None and reduce != "points":  # a whole Jacobian can be reduced later
-        return dataclasses.replace(workload, reduces_whole_modes=True)
     return dataclasses.replace(workload, whole_modes={})
 
 
 def _flatten_pytrees(case: Case, workload: Workload) -> Workload:
     name = case.workload
     if not (_is_flat(workload.points) and _is_flat(workload.shared)):
-        workload = option_modules.load("pytrees").with_flat_inputs(name, workload)
+        workload = load_option("pytrees").with_flat_inputs(name, workload)
     if both := set(_top_level_names(workload.points)) & set(_top_level_names(workload.shared)):
         raise Refusal(f"inputs of {name!r} are both per point and shared: {', '.join(sorted(both))}")
     if not workload.points:
@@ -220,7 +217,7 @@ def _call_and_join(function: Callable[..., Any], how: tuple[Any, ...], /, *input
     result = function(*inputs, **named)
     if hasattr(result, "shape"):
         return result
-    return getattr(option_modules.load("pytrees"), how[0])(result, *how[1:])
+    return getattr(load_option("pytrees"), how[0])(result, *how[1:])
 
 
 def _is_flat(inputs: Any) -> bool:

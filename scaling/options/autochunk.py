@@ -8,11 +8,12 @@ candidate that fits is enlarged by half if the larger program also fits.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from scaling.core.case import Case
-from scaling.core.compile_case import CompiledCase, CompileSettings
+from scaling.core.compile_case import CompiledCase, DescribeShortage
 from scaling.core.formatting import count_of, format_bytes
 from scaling.core.shape import DerivativeShape, TooLarge, ceil_div
 from scaling.core.workload import Workload
@@ -54,12 +55,13 @@ def compile_largest(
     workload: Workload,
     sizes: DerivativeShape,
     compile_blocks: Callable[[Case], CompiledCase],
-    settings: CompileSettings,
+    describe_shortage: DescribeShortage,
+    known_blocks: Mapping[str, Any] | None,
 ) -> CompiledCase:
     """Return a case compiled with the largest block sizes that fit into memory.
 
     Raise `TooLarge` if no block sizes fit. `compile_blocks` compiles a case with given `block`, `chunk` and
-    `storage`.
+    `storage`. `known_blocks` is the field `blocks` of the record of an earlier run, or None.
     """
     fitting: dict[BlockSizes, CompiledCase] = {}
     compiled: CompiledCase | None = None
@@ -71,19 +73,18 @@ def compile_largest(
         compiled = compile_blocks(
             dataclasses.replace(case, block=blocks.block, chunk=blocks.chunk, storage=storage)
         )
-        shortage = settings.describe_shortage(compiled) or compiled.overflow or ""
+        shortage = describe_shortage(compiled) or compiled.overflow or ""
         if not shortage:
             fitting[blocks] = compiled
             return MemoryNeed(compiled.bytes_while_running, True)
         needs = compiled.needs
         without_temporaries = {**needs, "temp_bytes": 0} if needs.get("temp_bytes") else needs
         smallest = dataclasses.replace(compiled, needs=without_temporaries)
-        return MemoryNeed(
-            compiled.bytes_while_running, False, settings.describe_shortage(smallest) is not None
-        )
+        return MemoryNeed(compiled.bytes_while_running, False, describe_shortage(smallest) is not None)
 
-    recorded = settings.known_blocks
-    known = BlockSizes(recorded["block"], recorded["chunk"], recorded["storage"]) if recorded else None
+    known = None
+    if known_blocks:
+        known = BlockSizes(known_blocks["block"], known_blocks["chunk"], known_blocks["storage"])
     blocks, needs = find_blocks(case, workload, sizes, compile_and_measure, known)
     if blocks is not None:
         probes = [dataclasses.asdict(probed) | {"bytes": need.bytes} for probed, need in needs.items()]

@@ -1,8 +1,9 @@
 """Compute a loss and its gradient, summed over a batch that is distributed over devices (data parallelism).
 
 Each device sums over its part of the points (batch elements). With `split=data`, an all-reduce adds the sums
-of all devices, so that every device holds the total. The loss is differentiated with respect to inputs that
-all points share, such as weights.
+of all devices, so that every device holds the total. Without it, the host adds them. The loss is
+differentiated with respect to inputs that all points share, such as weights. The check compares each copy of
+the sum with the sum of the references of all points.
 """
 
 import dataclasses
@@ -13,17 +14,26 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from scaling.core import inputs
 from scaling.core.case import Case
+from scaling.core.check import EntryComparison, PointsComparison
 from scaling.core.jacobian import DevicePosition, SeedRange, apply_linear_map, reduce_slices, sum_over_seeds
+from scaling.core.layout import split_inputs
+from scaling.core.reference import ReferenceSpec, point_ranges, reference_jacobians, reference_values
 from scaling.core.shape import DerivativeShape, LinearMapPart, ceil_div
+from scaling.core.tolerances import at_least, reduce_jacobians, relative_error
 from scaling.core.workload import Workload
+from scaling.options.reference.finite_step_bound import input_bounds
+from scaling.options.reference.sampled_reference import sum_over_outputs
 
 Named = Mapping[str, Any]
 Loss = Callable[..., Any]  # shared inputs as keyword arguments -> the scalar sum over some points
 SumOverPoints = Callable[[Callable[[Loss], Any]], Any]
 _PIECES = 4  # the number of pieces of a gradient with overlap=true
 _PIECE = "piece of an input"
+_REEVALUATED_POINTS = 64  # the number of points of a sum that the check may evaluate again
 
 
 def sum_derivative(
@@ -122,3 +132,59 @@ def _derivative_in_pieces(
         join_pieces(shared[name].size, functools.partial(by_elements, name)).reshape(shared[name].shape)
         for name in part.names
     ]
+
+
+def sum_over_point_devices(case: Case, x: np.ndarray) -> np.ndarray:
+    """Return the sum of an array over the devices along the points, as an array of shape (1, ...).
+
+    `x` has the shape (point devices, seed devices, ...). With split=data, an all-reduce has already computed
+    the sum, and the copies of all devices are returned.
+    """
+    x = x[:, 0]
+    return x if case.split == "data" else x.astype(np.float64).sum(axis=0, keepdims=True)
+
+
+def gather_sums(
+    case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
+) -> list[np.ndarray]:
+    """Return the derivative of a sum over points as one array of shape (copies, 1, elements) per input."""
+    if part.computes_columns:
+        (x,) = arrays  # (point devices, seed devices, seeds)
+        x = x.reshape(x.shape[0], 1, -1)[:, :, : part.seeds]
+        return split_inputs(workload, part, sum_over_point_devices(case, x)[:, None])
+    sums = [sum_over_point_devices(case, x) for x in arrays]
+    return [x.reshape(len(x), 1, -1) for x in sums]
+
+
+def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
+    """Return the comparison of each copy of a sum over the points and outputs with the expected sum.
+
+    `result` has the shape (copies, 1, inputs).
+    """
+    expected = scale = bound = np.zeros(())
+    for start, stop in point_ranges(spec):
+        terms, term_scales = _terms_of_sum(spec, start, stop)
+        expected, scale = expected + terms.sum(axis=0), scale + term_scales.sum(axis=0)
+        if spec.case.ad_mode.finite_step:
+            bound = bound + input_bounds(spec, start, stop, spec.rounding.longest_sum).sum(axis=0)
+    result = result[:, 0].astype(np.float64)
+    comparison = EntryComparison(
+        result, np.broadcast_to(expected, result.shape), np.full(result.shape, scale.max())
+    )
+    points = min(_REEVALUATED_POINTS, spec.case.points)
+    named = inputs.exact_inputs(spec.case, spec.workload, 0, points) if spec.repeatable else None
+    step_error = np.full(len(result), relative_error(bound.max(), scale.max()))
+    return PointsComparison(0, named, [comparison], step_error)
+
+
+def _terms_of_sum(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the terms of a sum over points, and their scales, as arrays of shape (points, inputs)."""
+    if spec.case.ad_mode.is_value:
+        value, floor = reference_values(spec, start, stop)
+        scale = at_least(np.abs(value), floor)
+        return value.sum(axis=1, keepdims=True), scale.sum(axis=1, keepdims=True)
+    if spec.sampled:
+        return sum_over_outputs(spec, start, stop)
+    J, floor = reference_jacobians(spec, start, stop)
+    value, scale = reduce_jacobians(spec.reduction, J, spec.rounding, floor)
+    return value[:, 0], scale[:, 0]

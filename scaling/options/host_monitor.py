@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.core import environment
-from scaling.core.environment import nvml
 
 MARKS = ("throttled", "foreign_load")
 _FOREIGN_SHARE = 0.10  # other processes disturb if they use a larger fraction of a core's time
@@ -152,6 +151,27 @@ def _core_mhz(cores: Sequence[int]) -> list[float | None]:
     return [mhz.get(str(core)) for core in cores]
 
 
+def driver_version() -> str | None:
+    """Return the version of the NVIDIA driver, or None if it is unknown."""
+    version = ctypes.create_string_buffer(80)  # NVML_SYSTEM_DRIVER_VERSION_BUFFER_SIZE
+    return version.value.decode() if _nvml("nvmlSystemGetDriverVersion", version, 80) else None
+
+
+def _nvml(name: str, *arguments: Any) -> bool:
+    """Call a function of NVML (NVIDIA Management Library), and return whether the call succeeded."""
+    function = getattr(_nvml_library(), name, None)
+    return function is not None and function(*arguments) == 0
+
+
+@functools.cache
+def _nvml_library() -> Any:
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+        return library if library.nvmlInit_v2() == 0 else None
+    except (OSError, AttributeError):
+        return None
+
+
 @functools.cache
 def _gpus() -> tuple[ctypes.c_void_p, ...]:
     """Return the NVML handles of the GPUs in CUDA_VISIBLE_DEVICES, or of all GPUs if it is not set.
@@ -163,10 +183,10 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
     handles: dict[str, ctypes.c_void_p] = {}  # by UUID, or by index if the UUID is unknown
     for index in range(_query_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):
         handle, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)  # NVML requires 96 bytes
-        if nvml(
+        if _nvml(
             "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)
         ):  # succeeds for a GPU of this job
-            has_uuid = nvml("nvmlDeviceGetUUID", handle, uuid, 96)
+            has_uuid = _nvml("nvmlDeviceGetUUID", handle, uuid, 96)
             handles[uuid.value.decode() if has_uuid else str(index)] = handle
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
@@ -184,7 +204,7 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
 def _query_number(function: str, ctype: Any, *arguments: Any) -> Any:
     """Return the number that an NVML function writes to its last argument, or None if the call fails."""
     number = ctype()
-    return number.value if nvml(function, *arguments, ctypes.byref(number)) else None
+    return number.value if _nvml(function, *arguments, ctypes.byref(number)) else None
 
 
 def _throttle_reasons(handle: ctypes.c_void_p) -> list[str] | None:

@@ -10,6 +10,7 @@ seeds of the previous step. The result of a step is copied to the host while the
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
@@ -17,11 +18,26 @@ import numpy as np
 
 from scaling.core import layout
 from scaling.core.case import Case
-from scaling.core.compile_case import CompiledCase, StepPlan, count_bytes
+from scaling.core.compile_case import CompiledCase, count_bytes
 from scaling.core.inputs import point_rows
 from scaling.core.layout import is_summed_on_host
 from scaling.core.shape import DerivativeShape, ceil_div, input_structs, result_shape
 from scaling.core.workload import Workload
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """The steps of a case with storage=host, whose inputs and result are on the host."""
+
+    # case, sizes: the case and the shape of the derivative of one step. All steps run the same program.
+    case: Case
+    sizes: DerivativeShape
+    seeds: int | None  # the number of seeds per step, or None if each step takes all seeds
+    count: int  # the number of steps
+    host_bytes: int  # the bytes of all per-point inputs and of the result on the host
+    # The bytes of per-point inputs and results that each device copies from and to the host, without the
+    # inputs of one step.
+    moved_bytes: int
 
 
 def plan_offload(case: Case, workload: Workload, sizes: DerivativeShape) -> StepPlan:

@@ -153,10 +153,9 @@ class TracedCase:
         coloring = self.sizes.coloring
         fields = run_case.coloring_fields(coloring) if coloring else {}
         fields |= {"capacity_bytes": int(self.header["memory"])} if self.header["memory"] else {}
-        settings = compile_case.CompileSettings(self._compile_stages, self._missing_memory)
         try:
             compiled_case = compile_case.compile_case(
-                self.case, self.built, self.devices, settings, self.sizes
+                self.case, self.built, self.devices, self.sizes, self._compile_stages, self._missing_memory
             )
         except shape.TooLarge as error:
             return fields | describe_failure(error)

@@ -4,7 +4,7 @@ Every rule gives the reason that is recorded for a skipped case, such as `not_de
 `indivisible` or `not_installed`. Invalid input raises `Refusal` in other modules.
 """
 
-from scaling.core import option_modules
+from scaling.core import load_option
 from scaling.core.case import AUTO, JAX, LAPLACIAN, SECOND, Case
 from scaling.core.modes import HESSIAN, MODES
 from scaling.core.shape import DerivativeShape
@@ -22,11 +22,11 @@ def why_inapplicable(case: Case, workload: Workload, sizes: DerivativeShape) -> 
     rules = _list_rules(case, workload, sizes)
     if case.engine == JAX:
         needs_asdex = case.seeds == "colored" and case.ad_mode.has_seeds
-        missing = option_modules.load("sparse").why_unavailable() if needs_asdex else ""
+        missing = load_option("sparse").why_unavailable() if needs_asdex else ""
         rules += [("not_installed", bool(missing), missing), *_list_layout_rules(case, sizes)]
     found = next(((reason, text) for reason, applies, text in rules if applies), None)
     if found is None and case.engine != JAX:
-        found = option_modules.load("peers").why_not_offered(case, workload, sizes)
+        found = load_option("peers").why_not_offered(case, workload, sizes)
     return found
 
 

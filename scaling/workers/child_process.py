@@ -64,7 +64,7 @@ class ChildProcess:
         log: Path | None = None, deliver: Callable[[Event], None] | None = None, tagged: bool = True,
         **options: Any,
     ) -> None:  # fmt: skip
-        self._kills_before = memory.count_oom_kills()
+        self._kills_before = _count_oom_kills()
         self._events: queue.Queue[Event] = queue.Queue()
         self._stderr: collections.deque[str] = collections.deque(maxlen=_TAIL_LINES)
         reaper = [sys.executable, "-I", "-S", _REAPER, str(os.getpid())] if reaped else []
@@ -116,7 +116,7 @@ class ChildProcess:
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last = last_line(self.stderr_lines() if lines is None else lines)
-        oom_killed = status == -signal.SIGKILL and memory.count_oom_kills() > self._kills_before
+        oom_killed = status == -signal.SIGKILL and _count_oom_kills() > self._kills_before
         killed = f"was killed by signal {-status}{signal_name(-status)}"
         text = killed if status < 0 else f"ended with status {status}"
         text += " when the host's memory ran out" if oom_killed else ""
@@ -180,6 +180,12 @@ def signal_name(number: int) -> str:
     with contextlib.suppress(ValueError):
         return f" ({signal.Signals(number).name})"
     return ""
+
+
+def _count_oom_kills() -> int:
+    """Return the number of out-of-memory kills since the host started, or 0 if the number is unknown."""
+    line = re.search(r"^oom_kill (\d+)$", environment.contents("/proc/vmstat") or "", re.MULTILINE)
+    return int(line.group(1)) if line else 0
 
 
 def last_line(lines: Sequence[str]) -> str:

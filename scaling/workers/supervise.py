@@ -200,7 +200,7 @@ class _Run:
         """
         item = work.item
         if line := event.pop("unwritten", None):
-            self.results[work.variant].writer.append_line(line)
+            self.results[work.variant].writer.append(line)
         if event["event"] == "begin":
             self.results[work.variant].environments[item.preflight.environment_key] = event["environment"]
         if event.get("reason") == "out_of_memory":

@@ -8,6 +8,7 @@ import pytest
 
 from scaling.core import environment
 from scaling.core.store import load
+from scaling.options import host_monitor
 from scaling.workers import cores
 
 CORES = cores.usable_cores()
@@ -99,7 +100,7 @@ def test_the_digest_changes_with_the_version_of_each_numerical_package(monkeypat
 
 def test_only_the_digest_of_a_gpu_changes_with_the_driver(monkeypatch):
     before = describe("gpu", "H200"), describe()
-    monkeypatch.setattr(environment, "_driver", lambda: "580.1.2")
+    monkeypatch.setattr(host_monitor, "driver_version", lambda: "580.1.2")
     after = describe("gpu", "H200"), describe()
     assert [old["digest"] == new["digest"] for old, new in zip(before, after, strict=True)] == [False, True]
     assert [new["driver"] for new in after] == ["580.1.2", None]

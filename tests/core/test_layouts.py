@@ -510,9 +510,7 @@ def test_the_size_of_a_result_on_the_host_is_that_of_its_array(dtype, reduce, sp
     case = completion.complete(Case(dtype=dtype, reduce=reduce, **fields | split))
     built = workload.build(case)
     sizes = shape.derivative_shape(case, built)
-    compiled = compile_case.compile_case(
-        case, built, jax.devices()[: case.devices], compile_case.CompileSettings(), sizes
-    )
+    compiled = compile_case.compile_case(case, built, jax.devices()[: case.devices], sizes)
     call, _ = compile_case.make_runner(compiled)
     assert host_offload.result_bytes(case, built, sizes) == call().nbytes
 

@@ -142,9 +142,7 @@ def reason_to_skip(**fields):
 def compute(**fields):
     """Return the derivative (points, outputs, inputs) that the program of a case computes."""
     case, built = complete_case(**fields)
-    compiled = compile_case.compile_case(
-        case, built, jax.devices()[: case.devices], compile_case.CompileSettings()
-    )
+    compiled = compile_case.compile_case(case, built, jax.devices()[: case.devices])
     call, collect = compile_case.make_runner(compiled)
     return np.array(collect(call()))
 

@@ -1,4 +1,4 @@
-"""Tests of sampling: its stopping rules, turns, calls per sample, several processes, and marks of disturbed turns."""
+"""Tests of sampling: its stopping rules, turns, calls per sample, and several processes."""
 
 import itertools
 import time
@@ -101,13 +101,3 @@ def test_processes_synchronize_before_every_turn_and_after_every_sample(monkeypa
     assert warm_up_and_samples[0].endswith("1") and gathered.count(1) >= len(samples.turns) + 2, (
         "to warm up, to agree on the calls per sample, and before each turn"
     )
-
-
-def test_a_disturbed_turn_is_marked_and_its_samples_are_kept(monkeypatch):
-    turn = itertools.count()
-    samples = take_samples(
-        Clock(monkeypatch, [0.01]).call,
-        start_turn=lambda: lambda: ["foreign_load"] if next(turn) == 1 else [],
-    )
-    assert samples.marked == {"foreign_load": [1]}
-    assert len(samples.seconds) == sum(samples.turns)

@@ -13,8 +13,7 @@ import pytest
 
 from scaling.core import store
 from scaling.core.case import Refusal
-from scaling.core.record import FAILED, SKIPPED, to_line
-from scaling.core.record_reading import from_line
+from scaling.core.record import FAILED, SKIPPED, from_line, to_line
 from scaling.study.results_folder import create_results
 
 JUNK = {
@@ -245,7 +244,7 @@ def test_a_write_that_fails_half_way_raises_and_keeps_the_earlier_records(tmp_pa
         import resource, signal, sys
         from pathlib import Path
         from scaling.core import store
-        from scaling.core.record_reading import from_line
+        from scaling.core.record import from_line
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         lines = sys.stdin.read().splitlines()

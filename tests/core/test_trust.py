@@ -1,11 +1,13 @@
 """Tests that a misleading time is rejected: no wait for the result, folded inputs, missing outputs, wrong derivatives."""
 
 import dataclasses
+import itertools
 import time
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from scaling.core import check, layout, run_case, workload
@@ -83,7 +85,7 @@ def test_only_a_timer_that_waits_measures_the_time_of_the_device(monkeypatch, wa
         run_case,
         "_compile_jax_program",
         lambda *_: run_case.PlacedProgram(
-            None, None, SimpleNamespace(coloring=None), call, lambda result: None
+            None, None, SimpleNamespace(coloring=None), call, lambda result: np.zeros(1)
         ),
     )
     monkeypatch.setattr(check, "verdict", lambda *_, **__: check.Verdict(0.0, 1.0, None))
@@ -194,3 +196,12 @@ def test_an_error_in_a_later_turn_discards_all_times(monkeypatch):
     assert run_case.take_turn(running) and running.ended
     record = running.record
     assert (record.status, record.reason, record.seconds) == ("failed", "error", [])
+
+
+def test_a_disturbed_turn_is_marked_and_its_samples_are_kept(monkeypatch):
+    turn = itertools.count()
+    disturb = lambda reading: ["foreign_load"] if next(turn) == 1 else []  # noqa: E731
+    monkeypatch.setattr(host_monitor, "find_disturbances", disturb)
+    record = run(case_of("poisson"))
+    assert record.marked == {"foreign_load": [1]}
+    assert len(record.seconds) == sum(record.turns)

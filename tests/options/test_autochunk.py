@@ -6,14 +6,13 @@ from typing import NamedTuple
 import pytest
 
 from scaling.core.case import Case
-from scaling.core.compile_case import CompileSettings
 from scaling.core.shape import DerivativeShape, LinearMapPart, TooLarge
 from scaling.core.workload import Workload, uniform
 from scaling.options.autochunk import BlockSizes, MemoryNeed, compile_largest, find_blocks
 
 CASE = Case("mine", points=12, mode="jacfwd", chunk="auto", api="jit")
 WORKLOAD = Workload(lambda x: x, {"x": uniform(40)}, wrt="x")
-SIZES = DerivativeShape(3, 40, 40, 40, False, 3, (LinearMapPart("jacfwd", ("x",), 40),))
+SIZES = DerivativeShape(3, 40, False, 3, (LinearMapPart("jacfwd", ("x",), 40),))
 
 
 class Found(NamedTuple):
@@ -94,8 +93,7 @@ class Compiled:
 
 def test_if_nothing_fits_the_least_memory_of_all_candidates_is_reported():
     compile_blocks = lambda case: Compiled(7 + (case.block or 12) * (case.chunk or 40))  # noqa: E731
-    settings = CompileSettings(describe_shortage=lambda compiled: "needs more")
     with pytest.raises(
         TooLarge, match=r"no block size fits: needs more; the smallest of 17 programs needs 8.00 B"
     ):
-        compile_largest(CASE, WORKLOAD, SIZES, compile_blocks, settings)
+        compile_largest(CASE, WORKLOAD, SIZES, compile_blocks, lambda compiled: "needs more", None)

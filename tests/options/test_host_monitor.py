@@ -72,7 +72,7 @@ def install(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def install_library(library, visible=None):
-        monkeypatch.setattr(environment, "_nvml", lambda: library)
+        monkeypatch.setattr(host_monitor, "_nvml_library", lambda: library)
         host_monitor._gpus.cache_clear()
         if visible is not None:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
@@ -168,7 +168,7 @@ def test_an_nvml_that_is_missing_or_fails_to_initialize_is_none(monkeypatch, sta
             return status
 
     monkeypatch.setattr(ctypes, "CDLL", Library)
-    assert isinstance(environment._nvml.__wrapped__(), Library) == (status == 0)
+    assert isinstance(host_monitor._nvml_library.__wrapped__(), Library) == (status == 0)
 
 
 def test_readings_are_json_values_and_on_a_cpu_only_of_the_bound_cores(install):

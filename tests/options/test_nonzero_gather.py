@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from scaling.core import shape as common_pattern
 from scaling.core.case import Refusal
+from scaling.core.shape import to_dense
+from scaling.options.sparse import sparsity as common_pattern
 
 
 def draw_pattern(generator, outputs=6, inputs=9):
@@ -39,7 +40,7 @@ def test_flat_indices_beyond_32_bits_are_distinguished():
 
 def test_the_dense_form_of_a_pattern_has_its_entries_and_zeros():
     pattern = common_pattern.validated_pattern(np.array([0, 2]), np.array([1, 0]), 3, 2)
-    assert common_pattern.to_dense(pattern, np.array([[5.0, 7.0]])).tolist() == [[[0, 5], [0, 0], [7, 0]]]
+    assert to_dense(pattern, np.array([[5.0, 7.0]])).tolist() == [[[0, 5], [0, 0], [7, 0]]]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,7 +18,6 @@ import numpy as np
 
 from scaling.core import inputs
 from scaling.core.case import SECOND, Case
-from scaling.core.reference import ComputedReference
 from scaling.core.tolerances import ROUNDOFF
 from scaling.core.workload import Workload
 from scaling.options.reference import evaluation as evaluations
@@ -31,6 +31,23 @@ _MOST_SCREENED = 2**26  # the most of these elements in all calls; further point
 _LEAST_CONFIRMED_SHARE = 0.1  # of the outputs; the others may have a derivative too small for a difference
 _EVALUATIONS = 2  # the number of evaluations from which the rounding error of values is estimated
 _MOST_RELATIVE_TO_ROUNDING = 2.0  # a larger difference between dtypes is not explained by rounding
+
+
+@dataclass(frozen=True)
+class ComputedReference:
+    """The reference of a function without a closed form, computed by automatic differentiation."""
+
+    # The function as an `Evaluation` in float64, or in the dtype of the case if its values in float64 differ.
+    evaluation: Evaluation
+    native: Evaluation  # the function as an `Evaluation` in the dtype of the case
+    terms: int  # the number of terms whose sum is one entry of the derivative
+    inside: float  # the unit roundoff of the narrowest dtype inside the function
+    # An error message if a custom differentiation rule of the function is wrong, otherwise None.
+    wrong: str | None = None
+    # An error message if the reference cannot prove a result correct, otherwise None.
+    unsure: str | None = None
+    seconds: float = 0.0  # the estimated time to compute all entries of all points, in seconds
+    backward: bool = False  # whether the function can be differentiated in reverse mode
 
 
 class LazyReference:

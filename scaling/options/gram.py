@@ -1,0 +1,56 @@
+"""Compute the products of the columns or rows of a Jacobian J that form J^T J (`reduce=gram`)."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from scaling.core.case import Case
+from scaling.core.jacobian import SeedRange, map_seeds, sum_over_seeds
+from scaling.core.shape import DerivativeShape, ceil_div
+
+
+def count_passes(case: Case, sizes: DerivativeShape) -> int:
+    """Return the number of JVPs that compute J^T J in forward mode.
+
+    A device multiplies its columns of J by all columns. Unless a single device computes all columns in one
+    chunk, each device computes all columns again for each of its chunks.
+    """
+    seed_devices = case.axes[1]
+    seeds_per_device = ceil_div(sizes.seeds, seed_devices)
+    chunk = case.chunk if isinstance(case.chunk, int) else seeds_per_device
+    if seed_devices == 1 and chunk >= seeds_per_device:
+        return sizes.seeds
+    return sizes.seeds * (1 + seed_devices * ceil_div(seeds_per_device, chunk))
+
+
+def multiply_columns(column: Callable[[Any], Any], seeds: SeedRange, inputs: int) -> Any:
+    """Return the inner products of the device's columns with all columns, an array of shape (seeds, inputs).
+
+    All columns are computed again for each chunk of the device's columns, unless one chunk contains all.
+    """
+    if seeds.is_one_chunk and seeds.count >= inputs:
+        C = jax.vmap(column)(seeds.numbers)
+        return C @ C.T
+    length = min(seeds.chunk or seeds.count, seeds.count)
+
+    def multiply_chunk(chunk: Any) -> Any:
+        C = jax.vmap(column)(seeds.first + chunk * length + jnp.arange(length))
+        return map_seeds(lambda k: C @ column(k), SeedRange(0, inputs, seeds.chunk), axis=-1)
+
+    chunks = ceil_div(seeds.count, length)
+    return jax.lax.map(multiply_chunk, jnp.arange(chunks)).reshape(chunks * length, -1)[: seeds.count]
+
+
+def multiply_rows(rows: Callable[[Any], Any], seeds: SeedRange) -> Any:
+    """Return R^T R, of shape (inputs, inputs), with R the rows of the device, computed one chunk at a time.
+
+    `rows` maps the index of a seed to a row, a tuple with one array per input.
+    """
+
+    def multiply(numbers: Any) -> Any:
+        R = jnp.concatenate([a.reshape(a.shape[0], -1) for a in jax.vmap(rows)(numbers)], axis=1)
+        return R.T @ R
+
+    return sum_over_seeds(multiply, seeds)
