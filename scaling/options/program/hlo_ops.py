@@ -40,11 +40,14 @@ _DATA_MOVEMENT = NO_KERNEL | SLICES | {
     "dynamic-update-slice", "fusion", "rng-bit-generator", "sort", "domain", "infeed", "outfeed",
     "send", "recv",
 }  # fmt: skip
-_TRANSCENDENTAL = {
+_TRANSCENDENTAL = (
     "exponential", "exponential-minus-one", "log", "log-plus-one", "power", "tanh", "sine", "cosine",
     "tan", "sqrt", "rsqrt", "cbrt", "logistic", "erf", "atan2",
+)  # fmt: skip
+# Opcode -> kind of work on floating-point numbers. Other elementwise operations are arithmetic.
+_FLOATING_KINDS = {
+    **dict.fromkeys(_TRANSCENDENTAL, "transcendentals"), "divide": "divisions", "remainder": "divisions",
 }  # fmt: skip
-_DIVISIONS = {"divide", "remainder"}
 
 
 def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
@@ -74,11 +77,7 @@ def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
     if kind == "scatter":
         return "arithmetic", operands[-1].size
     is_floating = line.dtype.startswith(("f", "bf"))
-    if kind in _TRANSCENDENTAL and is_floating:
-        return "transcendentals", line.size
-    if kind in _DIVISIONS and is_floating:
-        return "divisions", line.size
-    return "arithmetic", line.size
+    return _FLOATING_KINDS.get(kind, "arithmetic") if is_floating else "arithmetic", line.size
 
 
 def _count_product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
