@@ -268,7 +268,7 @@ def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
         if by_program:
             header = worker_header(study.hardware, {case.devices for case in by_program})
             size = min(len(cores.usable_cores()), len(by_program))
-            CompilePool(header, size, study.settings.case_seconds).compile_all(by_program, report, begin)
+            CompilePool(header, size, study.settings.case_seconds, report, begin).compile_all(by_program)
 
 
 def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:
