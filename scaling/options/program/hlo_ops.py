@@ -66,8 +66,8 @@ def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
     if kind in ("dot", "convolution", "custom-call"):
         return _count_product(line, operands)
     if kind == "reduce":
-        axes = re.search(r"dimensions=\{([\d,]*)\}", line.rest)
-        is_fastest = axes is None or operands[0].fastest in hlo.parse_integers(axes[1])
+        axes = line.axes("dimensions")
+        is_fastest = axes is None or operands[0].fastest in axes
         return "reductions" if is_fastest else "arithmetic", operands[0].size
     if kind == "reduce-window":
         window = _WINDOW.search(line.rest)
@@ -159,8 +159,8 @@ def _count_taps(
 def _is_transposing(line: HloLine, operand: HloLine) -> bool:
     if line.fastest is None or operand.fastest is None:
         return False
-    order = re.search(r"dimensions=\{([\d,]*)\}", line.rest) if line.opcode == "transpose" else None
-    return (hlo.parse_integers(order[1])[line.fastest] if order else line.fastest) != operand.fastest
+    order = line.axes("dimensions") if line.opcode == "transpose" else None
+    return (order[line.fastest] if order else line.fastest) != operand.fastest
 
 
 def library_name(line: HloLine) -> str:

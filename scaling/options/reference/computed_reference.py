@@ -146,8 +146,11 @@ def _make_unverified_reference(
         return computed
     differentiable = evaluations.with_pushforward(evaluation, arrays)
     if differentiable is None:
-        reason = "JAX can differentiate the function neither in forward mode nor in reverse mode"
-        return dataclasses.replace(computed, unsure=f"{reason}; add a reference to the workload")
+        unsure = (
+            "JAX can differentiate the function neither in forward mode nor in reverse mode; "
+            "add a reference to the workload"
+        )
+        return dataclasses.replace(computed, unsure=unsure)
     backward = evaluations.is_defined(differentiable, arrays, "rows")
     return dataclasses.replace(computed, evaluation=differentiable, native=differentiable, backward=backward)
 
@@ -237,8 +240,7 @@ def _verify(
             )
             return dataclasses.replace(computed, wrong=wrong)
         if is_unsure or result.is_wrong.any():
-            confirmed = f"{result.confirmed_share:.0%} of its outputs"
-            share = f"finite differences in {evaluation.dtype} confirm {confirmed}"
+            share = f"finite differences in {evaluation.dtype} confirm {result.confirmed_share:.0%} of its outputs"
             reason = f"{obstacle}, and {share}" if obstacle else f"{share}; add a reference to the workload"
             return dataclasses.replace(computed, unsure=reason)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))

@@ -163,11 +163,10 @@ def validate_coloring(coloring: Coloring) -> None:
         _, slot_of_entry, occupants = np.unique(slots, return_inverse=True, return_counts=True)
         wrong = np.flatnonzero(is_read & ((of_entry < 0) | (occupants[slot_of_entry] > 1)))
         if wrong.size:
-            where = f"entry ({pattern.rows[wrong[0]]}, {pattern.cols[wrong[0]]})"
-            words = (
-                f"cannot be read from the color of its {name}: it has none, or collides with another entry"
+            raise ValueError(
+                f"entry ({pattern.rows[wrong[0]]}, {pattern.cols[wrong[0]]}) cannot be read from the color of "
+                f"its {name}: it has none, or collides with another entry"
             )
-            raise ValueError(f"{where} {words}")
 
 
 @dataclass(frozen=True)
