@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from scaling.core.reference import flatten_inputs
 from scaling.options.reference.rounding import with_random_rounding
 
 Arrays = Mapping[str, np.ndarray]
@@ -73,11 +72,8 @@ def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
 
 def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
     """Return the derivative of each output along a direction, an array of shape (points, outputs)."""
-    per_point, shared = _cast(evaluation, arrays)
-    points = len(next(iter(per_point.values())))
-    tangents = flatten_inputs(evaluation.names, evaluation.per_point, direction, points)
-    tangents = tangents.astype(jnp.dtype(evaluation.dtype))
-    return np.asarray(_jitted(evaluation, "jvp")(per_point, shared, tangents), np.float64)
+    tangents = [np.asarray(direction[name]).astype(jnp.dtype(evaluation.dtype)) for name in evaluation.names]
+    return np.asarray(_jitted(evaluation, "jvp")(*_cast(evaluation, arrays), tangents), np.float64)
 
 
 def jacobian_columns(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
@@ -197,7 +193,8 @@ def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
 @functools.lru_cache(maxsize=64)
 def _compiled(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
     """Return the function of `_jitted` with the rounding key as its first argument."""
-    compute, seed_axes = _KERNELS[kernel]
+    tangent_axes = [0 if name in evaluation.per_point else None for name in evaluation.names]
+    seed_axes = {"values": (), "jvp": (tangent_axes,)}.get(kernel, (None,))
 
     def at_point(per_point: dict[str, Any], shared: dict[str, Any], *seeds: Any) -> jax.Array:
         arrays = {**per_point, **shared}
@@ -207,7 +204,7 @@ def _compiled(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
             named = dict(zip(evaluation.names, unravel(z), strict=True))
             return jnp.ravel(evaluation.function(**arrays, **named))
 
-        return compute(f, x, _pushforward(evaluation, f, x), *seeds)
+        return _KERNELS[kernel](f, x, _pushforward(evaluation, f, x), *seeds)
 
     batched = jax.vmap(at_point, in_axes=(0, None, *seed_axes))
 
@@ -243,11 +240,11 @@ def _one_hot(i: Any, like: jax.Array) -> jax.Array:
     return (jnp.arange(like.size, dtype=jnp.int32) == i).astype(like.dtype)
 
 
-# Name -> (kernel, in_axes of its seeds). Kernel: (function f of a flat x, x, v -> J v, *seeds) -> array.
-_KERNELS: dict[str, tuple[Callable[..., jax.Array], tuple[int | None, ...]]] = {
-    "values": (lambda f, x, push: f(x), ()),
-    "jvp": (lambda f, x, push, tangent: push(tangent), (0,)),
-    "columns": (_columns, (None,)),
-    "rows": (_rows, (None,)),
-    "gram": (_gram, (None,)),
+# Name -> kernel (function f of a flat x, x, v -> J v, *seeds) -> array.
+_KERNELS: dict[str, Callable[..., jax.Array]] = {
+    "values": lambda f, x, push: f(x),
+    "jvp": lambda f, x, push, tangents: push(ravel_pytree(tangents)[0]),
+    "columns": _columns,
+    "rows": _rows,
+    "gram": _gram,
 }
