@@ -63,7 +63,9 @@ def compile_largest(
     """
     fitting: dict[BlockSizes, CompiledCase] = {}
     last: CompiledCase | None = None
-    describe_shortage = lambda compiled: settings.describe_shortage(compiled) or compiled.overflow  # noqa: E731
+
+    def describe_shortage(compiled: CompiledCase) -> str | None:
+        return settings.describe_shortage(compiled) or compiled.overflow
 
     def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:
         nonlocal last

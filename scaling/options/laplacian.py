@@ -86,7 +86,8 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
             return 2 * taylor.jet(inlined, x, series, factorial_scaled=False)[1][1]
         except (KeyError, NotImplementedError) as error:
             raise Refusal(
-                f"mode=jet: jax.experimental.jet has no rule for an operation: {error}; use mode=forward_laplacian"
+                f"mode=jet: jax.experimental.jet has no rule for an operation: {error}; "
+                "use mode=forward_laplacian"
             ) from None
 
     return sum_over_block(second_derivative)

@@ -194,7 +194,8 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
         shapes = ", ".join(str(a.shape) for a in leaves) or "nothing"
         raise Refusal(
             f"{what} returns {shapes}, which are not blocks of a derivative by inputs of "
-            f"{', '.join(map(str, columns))} elements: return one array, or a pytree such as jax.jacrev returns"
+            f"{', '.join(map(str, columns))} elements: "
+            "return one array, or a pytree such as jax.jacrev returns"
         ) from None
 
 

@@ -63,7 +63,7 @@ class HloLine(NamedTuple):
         return math.prod(self.dims)
 
     def axes(self, attribute: str) -> tuple[int, ...] | None:
-        """Return the axes that an attribute lists, such as (0, 2) for dimensions={0,2}, or None without it."""
+        """Return the axes in an attribute, such as (0, 2) for dimensions={0,2}, or None without it."""
         match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.rest)
         return parse_integers(match[1]) if match else None
 

@@ -240,7 +240,8 @@ def _verify(
             )
             return dataclasses.replace(computed, wrong=wrong)
         if is_unsure or result.is_wrong.any():
-            share = f"finite differences in {evaluation.dtype} confirm {result.confirmed_share:.0%} of its outputs"
+            confirmed = f"confirm {result.confirmed_share:.0%} of its outputs"
+            share = f"finite differences in {evaluation.dtype} {confirmed}"
             reason = f"{obstacle}, and {share}" if obstacle else f"{share}; add a reference to the workload"
             return dataclasses.replace(computed, unsure=reason)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))

@@ -33,7 +33,7 @@ _TERMS_OF_FUNCTIONS = {  # additional terms of these functions
         regularized_incomplete_beta random_gamma_grad""",
 }
 _FUNCTION_TERMS = {name: terms for terms, names in _TERMS_OF_FUNCTIONS.items() for name in names.split()}
-# Names -> (parameters, shapes of the operands, elements of the result) -> terms of each element of the result.
+# Names -> (parameters, shapes of the operands, elements of the result) -> terms of an element of the result.
 _SUMS: dict[str, Callable[[Any, list[tuple[int, ...]], int], float]] = {
     "reduce_sum reduce_prod reduce_window_sum": lambda params, x, size: math.prod(x[0]) / max(1, size),
     "cumsum cumprod cumlogsumexp": lambda params, x, size: x[0][params["axis"]],

@@ -1,4 +1,4 @@
-"""Color the columns and rows of a sparsity pattern by a greedy algorithm (DSATUR) in a loop compiled by numba.
+"""Color the columns and rows of a sparsity pattern by a greedy algorithm (DSATUR), compiled by numba.
 
 A coloring reduces the number of seeds that compute a sparse Jacobian: one seed computes a compressed slice,
 which is the sum of all columns, or of all rows, of one color. Each entry of the matrix is read from one

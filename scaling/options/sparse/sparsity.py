@@ -113,7 +113,7 @@ def _import_color_graph() -> Any:
 def _detect_pattern(
     function: Callable[..., Any], x: tuple[Any, ...], y: tuple[Any, ...]
 ) -> tuple[Pattern, float]:
-    """Return the sparsity pattern of the Jacobian of `function(*x, *y)` with respect to x, and the seconds."""
+    """Return the pattern of the Jacobian of `function(*x, *y)` with respect to x, and the seconds it took."""
     import asdex
 
     start, gc_was_enabled = time.perf_counter(), gc.isenabled()
@@ -164,8 +164,8 @@ def validate_coloring(coloring: Coloring) -> None:
         wrong = np.flatnonzero(is_read & ((of_entry < 0) | (occupants[slot_of_entry] > 1)))
         if wrong.size:
             raise ValueError(
-                f"entry ({pattern.rows[wrong[0]]}, {pattern.cols[wrong[0]]}) cannot be read from the color of "
-                f"its {name}: it has none, or collides with another entry"
+                f"entry ({pattern.rows[wrong[0]]}, {pattern.cols[wrong[0]]}) cannot be read from the color "
+                f"of its {name}: it has none, or collides with another entry"
             )
 
 
