@@ -120,7 +120,7 @@ def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     return lambda v: (f(*[a + step * b for a, b in zip(x, v, strict=True)]) - y) / step
 
 
-def _gradient(f: Callable[..., Any]) -> Callable[..., Any]:
+def gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that computes the raveled gradient of the scalar function f in reverse mode."""
     import jax
 
@@ -136,17 +136,17 @@ def ravel(x: tuple[Any, ...]) -> Any:
 
 def fwd_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function v -> H v, with H the Hessian of f at x: the JVP of the reverse-mode gradient."""
-    return jacfwd(_gradient(f), x)
+    return jacfwd(gradient(f), x)
 
 
 def rev_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function v -> H v, with H the Hessian of f at x: the reverse-mode gradient of a JVP."""
-    return lambda v: _gradient(lambda *z: jacfwd(f, z)(v))(*x)
+    return lambda v: gradient(lambda *z: jacfwd(f, z)(v))(*x)
 
 
 def rev_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return the function v -> H v, with H the Hessian of f at x: the VJP of the reverse-mode gradient."""
-    vjp = jacrev(_gradient(f), x)  # a row of H, which is a column by symmetry
+    vjp = jacrev(gradient(f), x)  # a row of H, which is a column by symmetry
     return lambda v: ravel(vjp(ravel(v)))
 
 

@@ -64,37 +64,34 @@ def compile_largest(
     `storage`. `known_blocks` is the field `blocks` of the record of an earlier run, or None.
     """
     fitting: dict[BlockSizes, CompiledCase] = {}
-    compiled: CompiledCase | None = None
-    shortage = ""
+    last: CompiledCase | None = None
 
     def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:
-        nonlocal compiled, shortage
+        nonlocal last
         storage = HOST if blocks.storage == HOST else None
-        compiled = compile_blocks(
-            dataclasses.replace(case, block=blocks.block, chunk=blocks.chunk, storage=storage)
-        )
-        shortage = describe_shortage(compiled) or compiled.overflow or ""
-        if not shortage:
-            fitting[blocks] = compiled
-            return MemoryNeed(compiled.bytes_while_running, True)
-        needs = compiled.needs
-        without_temporaries = {**needs, "temp_bytes": 0} if needs.get("temp_bytes") else needs
-        smallest = dataclasses.replace(compiled, needs=without_temporaries)
-        return MemoryNeed(compiled.bytes_while_running, False, describe_shortage(smallest) is not None)
+        last = compile_blocks(dataclasses.replace(case, **vars(blocks) | {"storage": storage}))
+        if not (describe_shortage(last) or last.overflow):
+            fitting[blocks] = last
+            return MemoryNeed(last.bytes_while_running, True)
+        needs = {**last.needs, "temp_bytes": 0} if last.needs.get("temp_bytes") else last.needs
+        is_hopeless = describe_shortage(dataclasses.replace(last, needs=needs)) is not None
+        return MemoryNeed(last.bytes_while_running, False, is_hopeless)
 
     known = None
     if known_blocks:
         known = BlockSizes(known_blocks["block"], known_blocks["chunk"], known_blocks["storage"])
     blocks, needs = find_blocks(case, workload, sizes, compile_and_measure, known)
     if blocks is not None:
-        probes = [dataclasses.asdict(probed) | {"bytes": need.bytes} for probed, need in needs.items()]
-        record = dataclasses.asdict(blocks) | {"limit_bytes": case.memory_limit, "probes": probes}
+        probes = [vars(probed) | {"bytes": need.bytes} for probed, need in needs.items()]
+        record = vars(blocks) | {"limit_bytes": case.memory_limit, "probes": probes}
         return dataclasses.replace(fitting[blocks], blocks=record)
+    assert last is not None
     least = min((need.bytes for need in needs.values() if need.bytes is not None), default=None)
     tried = count_of(len(needs), "program")
     smallest = f"; the smallest of {tried} needs {format_bytes(least)}" if least else ""
-    message = f"no block size fits: {shortage}{smallest}"
-    raise TooLarge(message, compiled.recorded_needs if compiled else None)
+    raise TooLarge(
+        f"no block size fits: {describe_shortage(last) or last.overflow}{smallest}", last.recorded_needs
+    )
 
 
 def find_blocks(
@@ -148,10 +145,9 @@ def _find_in_storage(
     seeds = max(ceil_div(part.seeds, case.axes[1]) for part in sizes.parts)
     can_divide_points = case.batch == "vmap" or workload.reduction.sums_points
     undivided = [BlockSizes()] if storage == DEVICE else []
-    fewer_points = [BlockSizes(block, None, storage) for block in _halves(points)]
+    fewer_points = [BlockSizes(block, None, storage) for block in _halves(points) if can_divide_points]
     fewer_seeds = [BlockSizes(None, chunk, storage) for chunk in _halves(seeds)]
-    series = [undivided + fewer_points] if can_divide_points else []
-    first = [_first_fitting(candidates, probe) for candidates in [*series, undivided + fewer_seeds]]
+    first = [_first_fitting(undivided + candidates, probe) for candidates in (fewer_points, fewer_seeds)]
     is_hopeless = storage == DEVICE and probe(BlockSizes()).hopeless
     if not any(first) and can_divide_points and points > 1 and not is_hopeless:
         first = [_first_fitting([BlockSizes(1, chunk, storage) for chunk in _halves(seeds)], probe)]
@@ -194,6 +190,7 @@ def _enlarge_by_half(blocks: BlockSizes, too_large: BlockSizes) -> BlockSizes | 
     """Return `blocks` enlarged by half, or None if no size lies between `blocks` and `too_large`."""
     field = "chunk" if blocks.chunk is not None else "block"
     count = getattr(blocks, field)
-    if count is None or (larger := count + count // 2) in (count, getattr(too_large, field)):
+    larger = count + count // 2
+    if larger in (count, getattr(too_large, field)):
         return None
     return dataclasses.replace(blocks, **{field: larger})

@@ -180,24 +180,23 @@ def _gpus() -> tuple[ctypes.c_void_p, ...]:
     device index, which is assumed to equal the NVML index. This assumption is correct if all GPUs are of the
     same model. MIG instances are not supported.
     """
-    handles: dict[str, ctypes.c_void_p] = {}  # by UUID, or by index if the UUID is unknown
+    gpus: list[tuple[str, ctypes.c_void_p]] = []  # (UUID, or "" if it is unknown; handle)
     for index in range(_query_number("nvmlDeviceGetCount_v2", ctypes.c_uint) or 0):
         handle, uuid = ctypes.c_void_p(), ctypes.create_string_buffer(96)  # NVML requires 96 bytes
-        if _nvml(
-            "nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)
-        ):  # succeeds for a GPU of this job
-            has_uuid = _nvml("nvmlDeviceGetUUID", handle, uuid, 96)
-            handles[uuid.value.decode() if has_uuid else str(index)] = handle
+        # The first call succeeds for a GPU of this job.
+        if _nvml("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(handle)):
+            _nvml("nvmlDeviceGetUUID", handle, uuid, 96)
+            gpus.append((uuid.value.decode(), handle))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        return tuple(handles.values())
+        return tuple(handle for _, handle in gpus)
     selected: list[ctypes.c_void_p] = []
     for entry in map(str.strip, visible.split(",")):
-        by_uuid = [h for name, h in handles.items() if entry.startswith("GPU-") and name.startswith(entry)]
-        by_index = list(handles.values())[int(entry) :][:1] if entry.isdigit() else []
-        if len(by_uuid + by_index) != 1:
+        named = gpus[int(entry) :][:1] if entry.isdigit() else []
+        named += [gpu for gpu in gpus if entry.startswith("GPU-") and gpu[0].startswith(entry)]
+        if len(named) != 1:
             break
-        selected += by_uuid + by_index
+        selected.append(named[0][1])
     return tuple(selected)
 
 

@@ -9,7 +9,7 @@ seeds of the previous step. The result of a step is copied to the host while the
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,13 +76,14 @@ def _seeds_per_step(case: Case, workload: Workload, sizes: DerivativeShape) -> i
 
 
 def result_bytes(case: Case, workload: Workload, sizes: DerivativeShape) -> int:
-    """Return the size in bytes of the whole result as an array on the host.
+    """Return the size in bytes of the whole result as an array on the host."""
+    return math.prod(result_shape(case, workload, sizes)) * _result_dtype(case, workload, sizes).itemsize
 
-    The array has the dtype of the case, or float64 if the host sums the partial results of several devices.
-    """
+
+def _result_dtype(case: Case, workload: Workload, sizes: DerivativeShape) -> np.dtype:
+    """Return the dtype of the case, or float64 if the host sums the partial results of several devices."""
     is_summed = case.axes[1] > 1 and any(is_summed_on_host(workload, part) for part in sizes.parts)
-    dtype = np.dtype(np.float64) if is_summed else jnp.dtype(case.dtype)
-    return math.prod(result_shape(case, workload, sizes)) * dtype.itemsize
+    return np.dtype(np.float64) if is_summed else jnp.dtype(case.dtype)
 
 
 def iterate_steps(points: int, block: int, seeds: int, chunk: int) -> Iterator[tuple[int, int]]:
@@ -100,59 +101,48 @@ def make_offload_runner(compiled: CompiledCase) -> Callable[[], np.ndarray]:
     """Return a function without arguments that runs all steps and returns the whole result on the host.
 
     The result is an array of the shape that `shape.result_shape` returns, such as (points, outputs, inputs).
-    The array is allocated in the first call, and later calls overwrite it.
+    Each call overwrites the array that the previous call returned.
     """
     case, workload, plan, program = compiled.case, compiled.workload, compiled.plan, compiled.program
     assert plan is not None and program is not None
     block, (seeds, chunk) = plan.case.points, (compiled.sizes.seeds, plan.seeds) if plan.seeds else (1, 1)
     host_inputs = {name: point_rows(case, workload, name, 0, case.points) for name in workload.points}
-    resident_names = [name for name in program.arguments if name not in host_inputs]
-    resident_arrays = layout.place_inputs(plan.case, workload, program, names=resident_names)
-    resident = dict(zip(resident_names, resident_arrays, strict=True))
-    result: list[np.ndarray] = []
+    result = np.empty(
+        result_shape(case, workload, compiled.sizes), _result_dtype(case, workload, compiled.sizes)
+    )
 
-    def place_points(point: int) -> dict[str, Any]:
-        rows = {name: x[point : point + block] for name, x in host_inputs.items()}
-        placed = layout.place_inputs(plan.case, workload, program, rows, host_inputs)
-        return dict(zip(host_inputs, placed, strict=True))
+    def place(
+        names: Iterable[str], given: Mapping[str, Any], rows: Mapping[str, np.ndarray] | None = None
+    ) -> dict[str, Any]:
+        names, source = list(names), dataclasses.replace(program, given=given)
+        return dict(zip(names, layout.place_inputs(plan.case, workload, source, rows, names), strict=True))
 
-    def place_first_seed(seed: int) -> Any:
+    resident = place((name for name in program.arguments if name not in host_inputs), program.given)
+    first_seeds = {}
+    for _, seed in iterate_steps(1, 1, seeds, chunk):
         given = {**program.given, layout.START: np.asarray(seed, np.int32)}
-        (placed,) = layout.place_inputs(
-            plan.case, workload, dataclasses.replace(program, given=given), names=[layout.START]
-        )
-        return placed
-
-    first_seeds = {
-        seed: place_first_seed(seed) if plan.seeds else None for _, seed in iterate_steps(1, 1, seeds, chunk)
-    }
+        first_seeds[seed] = place([layout.START], given) if plan.seeds else {}
 
     def fetch(point: int, seed: int, output: Any) -> None:
         pieces = program.pieces(output)
-        if not result:
-            result.append(np.empty(result_shape(case, workload, compiled.sizes), pieces[0].dtype))
-        target = result[0][point : point + len(pieces[0])]
-        if plan.seeds is not None and compiled.sizes.parts[0].computes_columns:
-            target = target[:, :, seed : seed + chunk]
-        elif plan.seeds is not None:
-            target = target[:, seed : seed + chunk]
-        start = 0
-        for piece in pieces:
-            columns = piece.reshape(*target.shape[:2], -1)
-            target[:, :, start : start + columns.shape[2]] = columns
-            start += columns.shape[2]
+        target = result[point : point + len(pieces[0])]
+        if plan.seeds is not None:
+            is_column = compiled.sizes.parts[0].computes_columns
+            target = target[:, :, seed : seed + chunk] if is_column else target[:, seed : seed + chunk]
+        np.concatenate([piece.reshape(*target.shape[:2], -1) for piece in pieces], axis=2, out=target)
 
     def run() -> np.ndarray:
         computing: list[tuple[int, int, Any]] = []  # the step whose result has not been copied to the host
         points: dict[str, Any] = {}
         for point, seed in iterate_steps(case.points, block, seeds, chunk):
             if not computing or point != computing[0][0]:
-                points = place_points(point)
-            arguments = {**resident, **points, layout.START: first_seeds[seed]}
+                rows = {name: x[point : point + block] for name, x in host_inputs.items()}
+                points = place(rows, program.given, rows)
+            arguments = {**resident, **points, **first_seeds[seed]}
             computing.append((point, seed, compiled.stages.call(*[arguments[x] for x in program.arguments])))
             if len(computing) > 1:
                 fetch(*computing.pop(0))
         fetch(*computing.pop())
-        return result[0]
+        return result
 
     return run

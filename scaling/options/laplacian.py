@@ -28,9 +28,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import jet as taylor
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
+from scaling.core.case import Refusal
 from scaling.core.modes import LinearMap, sum_over_block
+from scaling.options.jaxpr_evaluation import bind, evaluate
 
 # Names of primitives of JAX. Piecewise linear operations, such as max, are included in the linear ones.
 _ELEMENTWISE = {
@@ -69,7 +70,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return a function of V that sums v^T H v over the directions v in V, with a separate pass for each v.
 
     H is the Hessian of f at x, where f must return a scalar. V is a tuple of arrays like x, each with a
-    leading axis of directions. The returned function raises `NotImplementedError` if `jax.experimental.jet`
+    leading axis of directions. The returned function raises `Refusal` if `jax.experimental.jet`
     has no rule for an operation of f. Custom derivative rules of f are ignored.
     """
     # The library fails for most functions with custom derivatives, and for a call whose operands are batched
@@ -77,14 +78,17 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     closed, calls = jax.make_jaxpr(f)(*x), (*_CALLS, *_CUSTOM_CALLS)
 
     def inlined(*z: Any) -> Any:
-        return _evaluate(closed.jaxpr, closed.consts, z, calls, _apply)[0]
+        return _evaluate_inlined(closed, z, calls, bind)[0]
 
     def second_derivative(v: tuple[Any, ...]) -> Any:
         series = [(a, jnp.zeros_like(a)) for a in v]
         try:  # without the factorials, which jet rounds, the coefficient is half of the derivative
             return 2 * taylor.jet(inlined, x, series, factorial_scaled=False)[1][1]
         except (KeyError, NotImplementedError) as error:
-            raise NotImplementedError(f"jax.experimental.jet has no rule for an operation: {error}") from None
+            raise Refusal(
+                f"mode=jet: jax.experimental.jet has no rule for an operation: {error}; "
+                "use mode=forward_laplacian"
+            ) from None
 
     return sum_over_block(second_derivative)
 
@@ -99,50 +103,31 @@ def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
     def propagate(V: tuple[Any, ...]) -> Any:
         inputs = [Expanded(a, v, jnp.zeros_like(a)) for a, v in zip(x, V, strict=True)]
-        (result,) = _evaluate(closed.jaxpr, closed.consts, inputs, _CALLS, _apply_expanded)
+        (result,) = _evaluate_inlined(closed, inputs, _CALLS, _apply_expanded)
         return result.second if isinstance(result, Expanded) else jnp.zeros_like(result)
 
     return propagate
 
 
-def _evaluate(
-    jaxpr: Any,
-    constants: Sequence[Any],
-    inputs: Sequence[Any],
-    calls: Sequence[str],
-    apply: Callable[[Any, Any, Sequence[Any]], list[Any]],
+def _evaluate_inlined(
+    jaxpr: Any, inputs: Sequence[Any], calls: Sequence[str], apply: Callable[[Any, list[Any]], list[Any]]
 ) -> list[Any]:
-    """Evaluate a jaxpr equation by equation, and return its outputs.
+    """Return the outputs of a jaxpr. Calls of functions, primitives named in `calls`, are inlined.
 
-    Args:
-        calls: the names of the primitives that call a function. Its jaxpr is evaluated recursively.
-        apply: evaluates any other equation, as a function (jaxpr, equation, operands) -> list of results.
+    `apply` is a function (equation, operands) that returns the results of any other equation.
     """
-    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
-    read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]  # noqa: E731
-    for equation in jaxpr.eqns:
-        operands = [read(atom) for atom in equation.invars]
-        if equation.primitive.name in calls:
-            params = equation.params
-            inner = params["jaxpr"] if "jaxpr" in params else params["call_jaxpr"]
-            nested = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
-            results = _evaluate(*nested, operands, calls, apply)
-        else:
-            results = apply(jaxpr, equation, operands)
-        values.update(zip(equation.outvars, results, strict=True))
-    return [read(atom) for atom in jaxpr.outvars]
+
+    def inline_or_apply(equation: Any, operands: list[Any]) -> list[Any]:
+        if equation.primitive.name not in calls:
+            return apply(equation, operands)
+        params = equation.params
+        return evaluate(params.get("jaxpr") or params["call_jaxpr"], operands, inline_or_apply)
+
+    return evaluate(jaxpr, inputs, inline_or_apply)
 
 
-def _apply(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of an equation of a jaxpr for operands that are arrays or tracers."""
-    pairs = zip(equation.invars, operands, strict=True)
-    values = {variable: operand for variable, operand in pairs if not isinstance(variable, Literal)}
-    alone = jaxpr.replace(constvars=[], invars=[*values], outvars=equation.outvars, eqns=[equation])
-    return list(jaxpr_as_fun(ClosedJaxpr(alone, ()))(*values.values()))
-
-
-def _apply_expanded(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[Any]:
-    """Return the results of an equation of a jaxpr for operands that are arrays or `Expanded`.
+def _apply_expanded(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Return the results of an equation for operands that are arrays or `Expanded`.
 
     There are different rules for elementwise, linear and other operations. A result is an `Expanded`, or an
     array if the result does not depend on the directions or has neither a floating-point nor a complex dtype.
@@ -152,7 +137,7 @@ def _apply_expanded(jaxpr: Any, equation: Any, operands: Sequence[Any]) -> list[
 
     def function(*dependent: Any) -> list[Any]:
         replaced = dict(zip(map(id, expanded), dependent, strict=True))
-        return _apply(jaxpr, equation, [replaced.get(id(operand), operand) for operand in operands])
+        return bind(equation, [replaced.get(id(operand), operand) for operand in operands])
 
     dtypes = [getattr(variable.aval, "dtype", jnp.int32) for variable in equation.outvars]
     is_real = [jnp.issubdtype(dtype, jnp.inexact) for dtype in dtypes]

@@ -59,15 +59,18 @@ def _unflatten(trees: Trees, named: Mapping[str, Any]) -> dict[str, Any]:
 def _flatten_group(workload: str, group: str, inputs: Any) -> tuple[dict[str, InputSpec], Trees]:
     """Return the leaves of all inputs of one `group` ("points" or "shared") by name, and their trees."""
     if not isinstance(inputs, Mapping):
-        example = f'{group}={{"x": normal(3)}}'
-        words = f"must be a mapping from input names, such as {example}, not {describe(inputs)}"
-        raise Refusal(f"{group} of {workload!r} {words}")
+        raise Refusal(
+            f"{group} of {workload!r} must be a mapping from input names, "
+            f'such as {group}={{"x": normal(3)}}, not {describe(inputs)}'
+        )
     specs: dict[str, InputSpec] = {}
     trees: Trees = {}
     for name, value in inputs.items():
         if not isinstance(name, str) or not name.isidentifier():
-            hint = "the function takes each input as a keyword argument"
-            raise Refusal(f"input {name!r} of {workload!r} must have a name such as 'x' or 'params': {hint}")
+            raise Refusal(
+                f"input {name!r} of {workload!r} must have a name such as 'x' or 'params': "
+                "the function takes each input as a keyword argument"
+            )
         if isinstance(value, InputSpec):
             specs[name] = value
         else:
@@ -87,11 +90,14 @@ def _flatten_tree(workload: str, name: str, value: Any) -> tuple[Any, dict[str, 
         if not isinstance(leaf, InputSpec):
             raise _invalid_input(workload, leaf_name, leaf)
         if "+" in leaf_name:
-            words = "has '+' in its name, which joins the names of wrt: rename the key"
-            raise Refusal(f"input {leaf_name!r} of {workload!r} {words}")
+            raise Refusal(
+                f"input {leaf_name!r} of {workload!r} has '+' in its name, "
+                "which joins the names of wrt: rename the key"
+            )
         if leaf_name in specs:
-            words = f"have the same path {leaf_name!r}: rename a key"
-            raise Refusal(f"two leaves of input {name!r} of {workload!r} {words}")
+            raise Refusal(
+                f"two leaves of input {name!r} of {workload!r} have the same path {leaf_name!r}: rename a key"
+            )
         specs[leaf_name] = leaf
     if not specs:
         raise _invalid_input(workload, name, value)
@@ -139,8 +145,9 @@ def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(result)
     if not paths:
-        words = "it must return an array of real numbers, or a pytree of them"
-        raise Refusal(f"{what} returns {describe(result)}: {words}")
+        raise Refusal(
+            f"{what} returns {describe(result)}: it must return an array of real numbers, or a pytree of them"
+        )
     for path, leaf in paths:
         numeric = hasattr(leaf, "dtype") or isinstance(leaf, int | float | complex)
         if not numeric or not jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
@@ -153,8 +160,9 @@ def concatenate_leaves(result: Any, what: str, leading: int = 0) -> Any:
         return arrays[0]
     if len({a.shape[:leading] for a in arrays}) > 1 or arrays[0].ndim < leading:
         shapes = ", ".join(str(a.shape) for a in arrays)
-        words = "all of them must lead with the axis of the points"
-        raise Refusal(f"{what} returns arrays of shapes {shapes}: {words}")
+        raise Refusal(
+            f"{what} returns arrays of shapes {shapes}: all of them must lead with the axis of the points"
+        )
     return jnp.concatenate([a.reshape(*a.shape[:leading], -1) for a in arrays], axis=leading)
 
 
@@ -184,9 +192,10 @@ def concatenate_blocks(result: Any, what: str, columns: Sequence[int], per_point
         )
     except (IndexError, TypeError, ValueError, ZeroDivisionError):  # the shapes do not fit together
         shapes = ", ".join(str(a.shape) for a in leaves) or "nothing"
-        words = f"which are not blocks of a derivative by inputs of {', '.join(map(str, columns))} elements"
         raise Refusal(
-            f"{what} returns {shapes}, {words}: return one array, or a pytree such as jax.jacrev returns"
+            f"{what} returns {shapes}, which are not blocks of a derivative by inputs of "
+            f"{', '.join(map(str, columns))} elements: "
+            "return one array, or a pytree such as jax.jacrev returns"
         ) from None
 
 

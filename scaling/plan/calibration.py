@@ -41,11 +41,8 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
             "run `scaling run study=linear` (or any study with `ceilings: true`), "
             "and then set hardware.ceilings=results/linear"
         )
-    by_devices: dict[int, list[Timing]] = {}
-    for timing in peaks:
-        if timing.environment == last.environment:
-            by_devices.setdefault(timing.case.devices, []).append(timing)
-    measured = (_measured_rates(devices, by_devices[devices]) for devices in sorted(by_devices))
+    latest = [timing for timing in peaks if timing.environment == last.environment]
+    measured = (_measured_rates(devices, latest) for devices in sorted({t.case.devices for t in latest}))
     rates = tuple(filter(None, measured))
     if not rates:
         raise Refusal(f"hardware={hardware.name}: no copy and empty call were measured; run that study again")
@@ -57,12 +54,13 @@ def calibrate(hardware: Hardware, timings: Iterable[Timing], bound_only: bool = 
 def _measured_rates(devices: int, timings: Sequence[Timing]) -> Rates | None:
     """Return the measured rates of one device while `devices` devices work at the same time.
 
-    Return None unless both a copy and an empty call are measured.
+    Timings with other numbers of devices are ignored. Return None unless both a copy and an empty call are
+    measured.
     """
     # (target, dtype, precision) -> list of (work, work per second)
     speeds: dict[tuple[str | None, str, str], list[tuple[float, float]]] = {}
     latencies: dict[tuple[str | None, str], float] = {}  # (target, api) -> seconds
-    for timing in timings:
+    for timing in (timing for timing in timings if timing.case.devices == devices):
         case = timing.case
         if case.kind == "floor":
             latencies[case.target, case.api] = timing.median

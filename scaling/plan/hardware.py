@@ -194,18 +194,10 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _is_file_name(value: Any) -> bool:
-    return isinstance(value, str) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None
-
-
 def _is_span(value: Any) -> bool:
     return (
         isinstance(value, list) and len(value) == 2 and all(map(is_positive, value)) and value[0] <= value[1]
     )
-
-
-def _is_share(value: Any) -> bool:
-    return is_positive(value) and value <= 1
 
 
 def _has_keys(keys: Sequence[str], is_valid: Callable[[Any], bool]) -> Callable[[Any], bool]:
@@ -252,12 +244,15 @@ _BY_DTYPE = f"a number or null for each of {', '.join(DTYPES)}"
 _Rule = tuple[Callable[[Any], bool], str]  # (predicate, description of valid values)
 _rate_by_dtype = _has_keys(DTYPES, _or_none(is_positive))
 _RULES: dict[str, _Rule] = {
-    "name": (_is_file_name, "made of letters, digits and ._+-"),
+    "name": (
+        lambda value: _is_text(value) and re.fullmatch(r"\w[\w.+-]{0,63}", value, re.ASCII) is not None,
+        "made of letters, digits and ._+-",
+    ),
     "title": (_or_none(_is_text), "a name or null"),
     "device_kind": (_or_none(_is_text), "a name or null"),
     "attained": (_is_span, _SPAN),
     "asking": (_is_span, _SPAN),
-    "jitter": (_is_share, "a share, of 1 at most"),
+    "jitter": (lambda value: is_positive(value) and value <= 1, "a share, of 1 at most"),
     "stragglers": (
         _are_stragglers,
         "such as {share: 1.0e-4, slowdown: 1.5}, with a share under 1 and a slowdown of 1 or more",

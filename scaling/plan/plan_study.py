@@ -104,12 +104,16 @@ def read_plan(config: dict[str, Any], name: str) -> PlannedStudy:
     if not isinstance(config["study"], dict):
         raise Refusal(f"study={name} is not a mapping; specify one study, such as study=plan")
     if not isinstance(config.get("hardware"), dict):
-        example = "specify the hardware to plan for, such as hardware=v5p or hardware=h100"
-        raise Refusal(f"{example}; `scaling plan --help` lists all hardware")
+        raise Refusal(
+            "specify the hardware to plan for, such as hardware=v5p or hardware=h100; "
+            "`scaling plan --help` lists all hardware"
+        )
     for option, default in _RUN_OPTIONS.items():
         if config[option] != default:
-            text = f"{option}={config[option]} has no effect on a plan: it is an option of `scaling run`"
-            raise Refusal(f"{text}; remove it")
+            raise Refusal(
+                f"{option}={config[option]} has no effect on a plan: "
+                "it is an option of `scaling run`; remove it"
+            )
     folder, settings = parse_results(config["results"]), RunSettings.from_config(config)
     deadline = config["deadline"]
     if deadline is not None and not machines.is_positive(deadline):
@@ -268,7 +272,7 @@ def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
         if by_program:
             header = worker_header(study.hardware, {case.devices for case in by_program})
             size = min(len(cores.usable_cores()), len(by_program))
-            CompilePool(header, size, study.settings.case_seconds).compile_all(by_program, report, begin)
+            CompilePool(header, size, study.settings.case_seconds, report, begin).compile_all(by_program)
 
 
 def worker_header(hardware: Hardware, counts: Collection[int]) -> dict[str, Any]:

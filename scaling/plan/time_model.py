@@ -61,21 +61,6 @@ class TimeEstimate:
     draws: list[float]
 
 
-@dataclass(frozen=True)
-class TimeParts:
-    """Parts of the time of a call in seconds, as arrays of shape (DRAWS,).
-
-    Each element is the time on one random machine. The machines are the same for every program, so that the
-    times of two programs can be divided element by element. `bound` is the same as in `TimeEstimate`.
-    """
-
-    call: np.ndarray
-    compute: np.ndarray
-    communication: np.ndarray
-    waiting: np.ndarray
-    bound: str | None
-
-
 class _UnknownRate(Exception):
     """Raised if a time cannot be predicted. The message states the reason."""
 
@@ -91,25 +76,26 @@ def estimate(
     """
     try:
         with np.errstate(all="ignore"):  # extreme rates can overflow; see the check below
-            draws = draw_time_parts(case, hardware, kernels, messages)
+            parts, bound = draw_time_parts(case, hardware, kernels, messages)
     except _UnknownRate as reason:
         return str(reason)
-    parts = (draws.call, draws.compute, draws.communication, draws.waiting)
-    seconds = parts[0] + parts[1] + parts[2] + parts[3]
+    seconds = parts["call"] + parts["compute"] + parts["communication"] + parts["waiting"]
     if not (np.isfinite(seconds) & (seconds > 0)).all():
         return "the rates of the hardware give no finite time"
     low, middle, high = (float(value) for value in np.percentile(seconds, _PERCENTILES))
     recorded_draws = [float(f"{value:.4g}") for value in seconds[:_KEPT]]
-    call, compute, communication, waiting = (float(np.median(part)) for part in parts)
-    return TimeEstimate(middle, low, high, call, compute, communication, waiting, draws.bound, recorded_draws)
+    medians = {name: float(np.median(part)) for name, part in parts.items()}
+    return TimeEstimate(middle, low, high, **medians, bound=bound, draws=recorded_draws)
 
 
 def draw_time_parts(
     case: Case, hardware: Hardware, kernels: Sequence[Work], messages: Sequence[Work]
-) -> TimeParts:
-    """Return the parts of the predicted time of a call on each of `DRAWS` random machines.
+) -> tuple[dict[str, np.ndarray], str | None]:
+    """Return the parts of the predicted time of a call on each of `DRAWS` random machines, and its bound.
 
-    Raise `_UnknownRate` if a rate or an amount of work is unknown.
+    The parts are arrays of shape (DRAWS,) in seconds: "call", "compute", "communication" and "waiting", see
+    `TimeEstimate`. The machines are the same for every program, so that the times of two programs can be
+    divided element by element. Raise `_UnknownRate` if a rate or an amount of work is unknown.
     """
     if not all(math.isfinite(work.get("times", 1)) for work in (*kernels, *messages)):
         raise _UnknownRate("the number of iterations of a loop is not known at compile time")
@@ -127,13 +113,13 @@ def draw_time_parts(
     compute = times @ (kernel_seconds + overhead / arithmetic)
     sent = [_message_cost(message, hardware, rates) for message in messages]
     latency, transfer = sum(cost.latency for cost in sent), sum(cost.transfer for cost in sent)
-    return TimeParts(
-        call=(rates.empty_call(case.api) + float(times.sum()) * rates.kernel_seconds) * latency_factor,
-        compute=compute,
-        communication=latency + transfer / network,
-        waiting=compute * (_slowdown_of_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
-        bound=max(totals, key=lambda name: totals[name]) if any(totals.values()) else None,
-    )
+    parts = {
+        "call": (rates.empty_call(case.api) + float(times.sum()) * rates.kernel_seconds) * latency_factor,
+        "compute": compute,
+        "communication": latency + transfer / network,
+        "waiting": compute * (_slowdown_of_slowest(hardware, case.devices, rng.uniform(size=DRAWS)) - 1),
+    }
+    return parts, max(totals, key=lambda name: totals[name]) if any(totals.values()) else None
 
 
 def _draw_between(ends: tuple[float, float], rng: np.random.Generator) -> np.ndarray:

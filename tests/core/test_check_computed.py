@@ -360,3 +360,17 @@ def test_a_correct_derivative_that_cancels_at_many_points_passes(function, monke
 def test_a_derivative_that_differences_cannot_confirm_is_not_called_wrong(function, x, monkeypatch):
     built = Workload(function, {"x": x}, wrt="x")
     assert measure(built, monkeypatch, points=100).reason in (None, "no_digits")
+
+
+def test_a_wrong_answer_whose_rounding_error_cannot_be_estimated_says_so(compute_result, monkeypatch):
+    case, built, sizes, got = compute_result(gradient_workload(8))
+
+    def fail(*arguments):
+        raise NotImplementedError("no rule for an operation\nin this version")
+
+    monkeypatch.setattr(evaluation, "with_rounding", fail)
+    verdict = check.verdict(case, built, sizes, got * 1.001, "cpu")
+    assert verdict.reason == "wrong_answer"
+    assert verdict.text.endswith(
+        "; its rounding error is unknown (NotImplementedError: no rule for an operation)"
+    )

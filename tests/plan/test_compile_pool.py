@@ -66,9 +66,8 @@ def compile_cases(tmp_path, monkeypatch):
         results = []
         header = {"platform": "gpu", "log": str(tmp_path / "log"), "seconds": compiling} | header
         started = []
-        compile_pool.CompilePool(header, size, limit).compile_all(
-            cases, report or (lambda case, result: results.append((case, result))), started.append
-        )
+        report = report or (lambda case, result: results.append((case, result)))
+        compile_pool.CompilePool(header, size, limit, report, started.append).compile_all(cases)
         assert not live_workers(tmp_path / "log"), "no worker is left behind"
         run.started = started
         return results

@@ -8,7 +8,6 @@ of `UNVECTORIZED` were measured over 262,144 elements, and the others in 8,600 k
 """
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from scaling.options.program import hlo, hlo_ops
@@ -44,8 +43,6 @@ MULTIPLICATION = 0.15  # a multiplication in a loop: 0.03 to 0.1 ns
 MULTIPLICATION_OF_MANY = 1
 _FEW_TERMS = 64
 
-_SUMMED = re.compile(r"rhs_contracting_dims=\{([\d,]*)\}")
-_BATCH = re.compile(r"lhs_batch_dims=\{([\d,]*)\}")
 _COMPUTING = ("arithmetic", "divisions", "transcendentals")  # kinds of work on each element
 
 
@@ -116,7 +113,7 @@ def _written_array(lines: Instructions) -> tuple[HloLine, bool]:
 
 
 def _product_overhead(line: HloLine, operands: Sequence[HloLine], operations: int) -> float:
-    batch, summed = (_axes(pattern, line) for pattern in (_BATCH, _SUMMED))
+    batch, summed = (line.axes(name) or () for name in ("lhs_batch_dims", "rhs_contracting_dims"))
     terms = operations // (2 * max(1, line.size))  # of each element of the result
     if terms <= _MOST_TERMS:
         is_adjacent = operands[1].fastest in summed
@@ -125,11 +122,6 @@ def _product_overhead(line: HloLine, operands: Sequence[HloLine], operations: in
     if any(operand.size == products * terms for operand in operands):  # a vector
         return 0.0
     return PRODUCT * products + PACKED * (line.size + sum(operand.size for operand in operands))
-
-
-def _axes(pattern: re.Pattern[str], line: HloLine) -> tuple[int, ...]:
-    match = pattern.search(line.rest)
-    return hlo.parse_integers(match[1]) if match else ()
 
 
 def _convolution_overhead(line: HloLine, operations: int) -> float:

@@ -62,6 +62,11 @@ class HloLine(NamedTuple):
         """Return the number of elements of the result."""
         return math.prod(self.dims)
 
+    def axes(self, attribute: str) -> tuple[int, ...] | None:
+        """Return the axes in an attribute, such as (0, 2) for dimensions={0,2}, or None without it."""
+        match = re.search(rf"\b{attribute}=\{{([\d,]*)\}}", self.rest)
+        return parse_integers(match[1]) if match else None
+
 
 def parse(text: str) -> tuple[dict[str, dict[str, HloLine]], str]:
     """Parse the text of an HLO module.

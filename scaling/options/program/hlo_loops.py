@@ -10,7 +10,6 @@ indices, such as in a sum of two shifted arrays, is evaluated twice.
 
 import itertools
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,8 +18,6 @@ from scaling.options.program import hlo, hlo_ops
 from scaling.options.program.hlo import HloLine, Instructions
 
 _SHIFTS = {"pad", "concatenate", "slice", "dynamic-slice", "reverse"}
-_DIMENSIONS = re.compile(r"dimensions=\{([\d,]*)\}")
-_GATHER_AXES = re.compile(r"(\w+)=\{([\d,]*)\}")
 _MOST_USES = 16  # the most uses of an instruction at different indices for which XLA duplicates it
 
 # For each axis of an array, the position in the loop nest of the loop over this axis; 0 is the outermost.
@@ -104,8 +101,7 @@ def _gathers_innermost(line: HloLine, operand: HloLine, use: Use) -> bool:
     """Return whether an instruction gathers from this operand at indices that the innermost loop varies."""
     if line.opcode != "gather" or operand.name != line.operands[0]:
         return False
-    offsets = hlo.parse_integers(dict(_GATHER_AXES.findall(line.rest)).get("offset_dims", ""))
-    innermost = len(use.lengths) - 1
+    offsets, innermost = line.axes("offset_dims") or (), len(use.lengths) - 1
     return any(loop == innermost and axis not in offsets for axis, loop in enumerate(use.loops))
 
 
@@ -136,8 +132,7 @@ def _operand_loops(
         For each axis of the operand, the number of the loop that runs over it, or None if no loop does.
         For each loop, its number of iterations.
     """
-    match = _DIMENSIONS.search(line.rest)
-    rank, axes = len(operand.dims), hlo.parse_integers(match[1]) if match else ()
+    rank, axes = len(operand.dims), line.axes("dimensions") or ()
     if line.opcode in hlo_ops.UPDATES and operand.name != line.operands[0]:  # in place
         return _own_loops(operand)
     if line.opcode == "broadcast":
@@ -209,16 +204,15 @@ def _gathered_loops(line: HloLine, rank: int, loops: Loops) -> Loops:
         rank: the number of axes of the array.
         loops: the position of the loop over each axis of the result of the gather.
     """
-    named = {name: hlo.parse_integers(text) for name, text in _GATHER_AXES.findall(line.rest)}
-    offsets, batching = named.get("offset_dims", ()), named.get("operand_batching_dims", ())
+    offsets, batching = (line.axes(name) or () for name in ("offset_dims", "operand_batching_dims"))
     indices = {loop for axis, loop in enumerate(loops) if axis not in offsets and loop is not None}
-    removed = {*named.get("collapsed_slice_dims", ()), *batching}
+    removed = {*(line.axes("collapsed_slice_dims") or ()), *batching}
     kept = (axis for axis in range(rank) if axis not in removed)
     kept_loops = dict(zip(kept, (loops[axis] for axis in offsets), strict=True))
     gathered: list[int | None] = []
     for axis in range(rank):
         of_axis = {kept_loops[axis]} if axis in kept_loops else set[int | None]()
-        if axis in named.get("start_index_map", ()) or axis in batching:
+        if axis in (line.axes("start_index_map") or ()) or axis in batching:
             of_axis |= indices
         gathered.append(max((loop for loop in of_axis if loop is not None), default=None))
     return tuple(gathered)

@@ -40,11 +40,14 @@ _DATA_MOVEMENT = NO_KERNEL | SLICES | {
     "dynamic-update-slice", "fusion", "rng-bit-generator", "sort", "domain", "infeed", "outfeed",
     "send", "recv",
 }  # fmt: skip
-_TRANSCENDENTAL = {
+_TRANSCENDENTAL = (
     "exponential", "exponential-minus-one", "log", "log-plus-one", "power", "tanh", "sine", "cosine",
     "tan", "sqrt", "rsqrt", "cbrt", "logistic", "erf", "atan2",
+)  # fmt: skip
+# Opcode -> kind of work on floating-point numbers. Other elementwise operations are arithmetic.
+_FLOATING_KINDS = {
+    **dict.fromkeys(_TRANSCENDENTAL, "transcendentals"), "divide": "divisions", "remainder": "divisions",
 }  # fmt: skip
-_DIVISIONS = {"divide", "remainder"}
 
 
 def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
@@ -63,8 +66,8 @@ def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
     if kind in ("dot", "convolution", "custom-call"):
         return _count_product(line, operands)
     if kind == "reduce":
-        axes = re.search(r"dimensions=\{([\d,]*)\}", line.rest)
-        is_fastest = axes is None or operands[0].fastest in hlo.parse_integers(axes[1])
+        axes = line.axes("dimensions")
+        is_fastest = axes is None or operands[0].fastest in axes
         return "reductions" if is_fastest else "arithmetic", operands[0].size
     if kind == "reduce-window":
         window = _WINDOW.search(line.rest)
@@ -74,11 +77,7 @@ def count_work(line: HloLine, lines: Instructions) -> tuple[str, int]:
     if kind == "scatter":
         return "arithmetic", operands[-1].size
     is_floating = line.dtype.startswith(("f", "bf"))
-    if kind in _TRANSCENDENTAL and is_floating:
-        return "transcendentals", line.size
-    if kind in _DIVISIONS and is_floating:
-        return "divisions", line.size
-    return "arithmetic", line.size
+    return _FLOATING_KINDS.get(kind, "arithmetic") if is_floating else "arithmetic", line.size
 
 
 def _count_product(line: HloLine, operands: list[HloLine]) -> tuple[str, int]:
@@ -160,8 +159,8 @@ def _count_taps(
 def _is_transposing(line: HloLine, operand: HloLine) -> bool:
     if line.fastest is None or operand.fastest is None:
         return False
-    order = re.search(r"dimensions=\{([\d,]*)\}", line.rest) if line.opcode == "transpose" else None
-    return (hlo.parse_integers(order[1])[line.fastest] if order else line.fastest) != operand.fastest
+    order = line.axes("dimensions") if line.opcode == "transpose" else None
+    return (order[line.fastest] if order else line.fastest) != operand.fastest
 
 
 def library_name(line: HloLine) -> str:

@@ -121,10 +121,10 @@ def _count_jaxpr(jaxpr: Any) -> tuple[int, int]:
 def _count_equation(equation: Any) -> tuple[int, int]:
     """Return (flops, transcendentals) of an equation, including the jaxprs in its parameters."""
     name, params = equation.primitive.name, equation.params
-    if name == "scan":
-        return _count_loop(params["length"], params["jaxpr"])
-    if name == "while":
-        return _count_loop(trip_count(equation), params["body_jaxpr"])
+    if name in ("scan", "while"):
+        trips = params["length"] if name == "scan" else trip_count(equation)
+        flops, transcendentals = _count_jaxpr(params["jaxpr" if name == "scan" else "body_jaxpr"])
+        return trips * flops, trips * transcendentals
     if name == "cond":
         return max(map(_count_jaxpr, params["branches"]), key=sum)
     if name == "custom_linear_solve":
@@ -144,11 +144,6 @@ def _count_equation(equation: Any) -> tuple[int, int]:
         raise KeyError("complex numbers")
     count = _RULES[rule](params, inputs, outputs)
     return (0, count) if rule == "transcendental" else (count, 0)
-
-
-def _count_loop(trips: int, body: Any) -> tuple[int, int]:
-    flops, transcendentals = _count_jaxpr(body)
-    return trips * flops, trips * transcendentals
 
 
 def subjaxprs(equation: Any) -> list[Any]:

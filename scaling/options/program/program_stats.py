@@ -63,9 +63,8 @@ def unexpected_collectives(case: Case, collectives: Mapping[str, int]) -> str | 
     Only `split=data` on several devices and some targets of the workload `ceiling` need collectives.
     """
     communicates = any(collectives.values())
-    expected = case.split == "data" and case.devices > 1
-    if case.workload == CEILING:
-        expected = case.target in _COMMUNICATING
+    is_sum = case.split == "data" and case.devices > 1
+    expected = case.target in _COMMUNICATING if case.workload == CEILING else is_sum
     if communicates == expected:
         return None
     verb = "communicates" if communicates else "does not communicate"

@@ -10,18 +10,20 @@ import contextlib
 import dataclasses
 import functools
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from scaling.core import inputs
+from scaling.core import inputs, modes
 from scaling.core.case import SECOND, Case
+from scaling.core.shape import point_structs
 from scaling.core.tolerances import ROUNDOFF
 from scaling.core.workload import Workload
 from scaling.options.reference import evaluation as evaluations
-from scaling.options.reference import fd_check, finite_step_bound
+from scaling.options.reference import fd_check
 from scaling.options.reference.evaluation import Arrays, Evaluation
 from scaling.options.reference.rounding import RoundingProperties, rounding_properties
 
@@ -91,7 +93,7 @@ def examine(case: Case, workload: Workload) -> ComputedReference:
     """
     arrays = _inputs_at(case, workload, _sample_numbers(case))
     with evaluations.evaluation_context(case.dtype):
-        native = _make_unverified_reference(_make_evaluation(case, workload, case.dtype), case, arrays)
+        native = _make_unverified_reference(case, workload, case.dtype, arrays)
         if case.dtype == "float64":
             return _verify(native, case, workload, arrays)
         native_values, noise = _values_and_noise(native.native, arrays, ROUNDOFF[case.dtype])
@@ -106,8 +108,7 @@ def examine(case: Case, workload: Workload) -> ComputedReference:
 def native_evaluation(case: Case, workload: Workload, arrays: Arrays) -> Evaluation:
     """Return an `Evaluation` in the dtype of the case, for a workload with a closed form."""
     with evaluations.evaluation_context(case.dtype):
-        evaluation = _make_evaluation(case, workload, case.dtype)
-        native: Evaluation = _make_unverified_reference(evaluation, case, arrays).native
+        native: Evaluation = _make_unverified_reference(case, workload, case.dtype, arrays).native
         return native
 
 
@@ -123,11 +124,15 @@ def _inputs_at(case: Case, workload: Workload, points: np.ndarray) -> dict[str, 
     }
 
 
-def _make_evaluation(case: Case, workload: Workload, dtype: str) -> Evaluation:
-    specs = {**workload.points, **workload.shared}
-    integers = frozenset(name for name, spec in specs.items() if spec.integer)
-    function = finite_step_bound.gradient(workload) if case.target in SECOND else workload.function
-    return Evaluation(function, workload.names, frozenset(workload.points), integers, dtype)
+@functools.lru_cache(maxsize=8)  # programs are cached by their function
+def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
+    """Return a function that computes the gradient of the sum of the outputs, an array of shape (inputs,)."""
+
+    def gradient(**named: Any) -> Any:
+        total = lambda *x: jax.numpy.sum(function(**named | dict(zip(names, x, strict=True))))  # noqa: E731
+        return modes.gradient(total)(*[named[name] for name in names])
+
+    return gradient
 
 
 def _values_and_noise(
@@ -140,8 +145,17 @@ def _values_and_noise(
     return center, np.max(np.abs(np.array(perturbed) - center), axis=0)
 
 
-def _make_unverified_reference(evaluation: Evaluation, case: Case, arrays: Arrays) -> ComputedReference:
-    properties = _rounding_properties_with_jvp(evaluation, arrays)
+def _make_unverified_reference(
+    case: Case, workload: Workload, dtype: str, arrays: Arrays
+) -> ComputedReference:
+    function, names = workload.function, workload.names
+    if case.target in SECOND:
+        function = _gradient(function, names)
+    properties = _rounding_properties_with_jvp(
+        function, names, point_structs(dataclasses.replace(case, dtype=dtype), workload)
+    )
+    integers = frozenset(name for name, spec in workload.inputs.items() if spec.integer)
+    evaluation = Evaluation(function, names, frozenset(workload.points), integers, dtype)
     width = max(properties.width, evaluations.count_inputs(evaluation, arrays))
     evaluation = dataclasses.replace(evaluation, width=width)
     computed = ComputedReference(evaluation, evaluation, properties.terms, 2.0**-properties.bits)
@@ -149,32 +163,32 @@ def _make_unverified_reference(evaluation: Evaluation, case: Case, arrays: Array
         return computed
     differentiable = evaluations.with_pushforward(evaluation, arrays)
     if differentiable is None:
-        reason = "JAX can differentiate the function neither in forward mode nor in reverse mode"
-        return dataclasses.replace(computed, unsure=f"{reason}; add a reference to the workload")
+        unsure = (
+            "JAX can differentiate the function neither in forward mode nor in reverse mode; "
+            "add a reference to the workload"
+        )
+        return dataclasses.replace(computed, unsure=unsure)
     backward = evaluations.is_defined(differentiable, arrays, "rows")
     return dataclasses.replace(computed, evaluation=differentiable, native=differentiable, backward=backward)
 
 
-def _rounding_properties_with_jvp(evaluation: Evaluation, arrays: Arrays) -> RoundingProperties:
+def _rounding_properties_with_jvp(
+    function: Callable[..., Any], names: Sequence[str], structs: Mapping[str, Any]
+) -> RoundingProperties:
     """Return the rounding properties of the Jacobian-vector product of the function at one point.
 
     If the function has no forward mode, return those of the function itself with twice as many terms.
     """
-    structs = {}
-    for name, array in arrays.items():
-        dtype = np.int32 if name in evaluation.integers else jax.numpy.dtype(evaluation.dtype)
-        shape = array.shape[1:] if name in evaluation.per_point else array.shape
-        structs[name] = jax.ShapeDtypeStruct(shape, dtype)
-    x = {name: structs[name] for name in evaluation.names}
-    constants = {name: struct for name, struct in structs.items() if name not in evaluation.names}
+    x = {name: structs[name] for name in names}
+    constants = {name: struct for name, struct in structs.items() if name not in names}
 
     def jvp(constants: dict[str, Any], x: dict[str, Any], tangents: dict[str, Any]) -> Any:
-        return jax.jvp(lambda z: evaluation.function(**constants, **z), (x,), (tangents,))
+        return jax.jvp(lambda z: function(**constants, **z), (x,), (tangents,))
 
     try:
         return rounding_properties(jvp, constants, x, x)
     except Exception:  # no rule for forward mode
-        properties = rounding_properties(lambda named: evaluation.function(**named), structs)
+        properties = rounding_properties(lambda named: function(**named), structs)
         return dataclasses.replace(properties, terms=2 * properties.terms)
 
 
@@ -192,7 +206,7 @@ def _make_float64_reference(
     `noise` explain from `native_values`, the values in the dtype of the case.
     """
     try:
-        exact = _make_unverified_reference(_make_evaluation(case, workload, "float64"), case, arrays)
+        exact = _make_unverified_reference(case, workload, "float64", arrays)
         exact_values = evaluations.values(exact.evaluation, arrays)
     except Exception as error:
         message = (str(error).strip().splitlines() or [""])[0][:120]
@@ -243,8 +257,8 @@ def _verify(
             )
             return dataclasses.replace(computed, wrong=wrong)
         if is_unsure or result.is_wrong.any():
-            confirmed = f"{result.confirmed_share:.0%} of its outputs"
-            share = f"finite differences in {evaluation.dtype} confirm {confirmed}"
+            confirmed = f"confirm {result.confirmed_share:.0%} of its outputs"
+            share = f"finite differences in {evaluation.dtype} {confirmed}"
             reason = f"{obstacle}, and {share}" if obstacle else f"{share}; add a reference to the workload"
             return dataclasses.replace(computed, unsure=reason)
     return dataclasses.replace(computed, seconds=_estimate_seconds(evaluation, case, arrays))

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
-from scaling.options.reference.random_rounding import with_random_rounding
+from scaling.options.reference.rounding import with_random_rounding
 
 Arrays = Mapping[str, np.ndarray]
 ArrayFunction = Callable[[Any], jax.Array]
@@ -72,30 +72,23 @@ def values(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
 
 def directional_derivative(evaluation: Evaluation, arrays: Arrays, direction: Arrays) -> np.ndarray:
     """Return the derivative of each output along a direction, an array of shape (points, outputs)."""
-    tangents = {name: direction[name] for name in evaluation.names}
-    jvp = _jitted(evaluation, "jvp")
-    return np.asarray(jvp(*_cast(evaluation, arrays), *_cast(evaluation, tangents)), np.float64)
+    tangents = [np.asarray(direction[name]).astype(jnp.dtype(evaluation.dtype)) for name in evaluation.names]
+    return np.asarray(_jitted(evaluation, "jvp")(*_cast(evaluation, arrays), tangents), np.float64)
 
 
 def jacobian_columns(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
     """Return the columns `indices` of the Jacobian at each point, of shape (points, outputs, columns)."""
-    return _evaluate_in_blocks(evaluation, arrays, indices, "columns", 2)
+    return _evaluate_in_blocks(evaluation, arrays, "columns", np.asarray(indices, np.int32), 2)
 
 
 def jacobian_rows(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
     """Return the rows `indices` of the Jacobian at each point, an array of shape (points, rows, inputs)."""
-    return _evaluate_in_blocks(evaluation, arrays, indices, "rows", 1)
+    return _evaluate_in_blocks(evaluation, arrays, "rows", np.asarray(indices, np.int32), 1)
 
 
-def gram_columns(evaluation: Evaluation, arrays: Arrays, indices: np.ndarray) -> np.ndarray:
-    """Return the columns `indices` of J^T J at each point, an array of shape (points, inputs, columns)."""
-    return _evaluate_in_blocks(evaluation, arrays, indices, "gram_columns", 2)
-
-
-def gram_times_vector(evaluation: Evaluation, arrays: Arrays, vector: np.ndarray) -> np.ndarray:
-    """Return the product of J^T J and a vector at each point, an array of shape (points, inputs)."""
-    flat = vector.astype(jnp.dtype(evaluation.dtype))
-    return np.asarray(_jitted(evaluation, "gram_times")(*_cast(evaluation, arrays), flat), np.float64)
+def gram_products(evaluation: Evaluation, arrays: Arrays, vectors: np.ndarray) -> np.ndarray:
+    """Return the products of J^T J and each row of `vectors`, of shape (points, inputs, vectors)."""
+    return _evaluate_in_blocks(evaluation, arrays, "gram", vectors.astype(jnp.dtype(evaluation.dtype)), 2)
 
 
 def jacobian(evaluation: Evaluation, arrays: Arrays) -> np.ndarray:
@@ -168,18 +161,17 @@ def with_rounding(
 
 
 def _evaluate_in_blocks(
-    evaluation: Evaluation, arrays: Arrays, indices: np.ndarray, kernel: str, axis: int
+    evaluation: Evaluation, arrays: Arrays, kernel: str, seeds: np.ndarray, axis: int
 ) -> np.ndarray:
-    """Return the results of a kernel for all indices, evaluated in blocks and concatenated along `axis`."""
+    """Return the results of a kernel for all seeds, evaluated in blocks and concatenated along `axis`."""
     per_point, shared = _cast(evaluation, arrays)
-    size = min(len(indices), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
+    size = min(len(seeds), seeds_per_call(evaluation, len(next(iter(per_point.values())))))
     parts = []
-    for start in range(0, len(indices), size):
-        block = np.asarray(indices[start : start + size], np.int32)
-        padded = np.pad(block, (0, size - len(block)), "edge")
-        part = np.asarray(_jitted(evaluation, kernel)(per_point, shared, padded), np.float64)
-        parts.append(part.take(range(len(block)), axis) if len(block) < size else part)
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis)
+    for start in range(0, len(seeds), size):
+        block = seeds[np.minimum(np.arange(start, start + size), len(seeds) - 1)]  # all have the same size
+        parts.append(np.asarray(_jitted(evaluation, kernel)(per_point, shared, block), np.float64))
+    results = parts[0] if len(parts) == 1 else np.concatenate(parts, axis)
+    return results if results.shape[axis] == len(seeds) else results.take(range(len(seeds)), axis)
 
 
 def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -193,18 +185,16 @@ def _cast(evaluation: Evaluation, arrays: Arrays) -> tuple[dict[str, np.ndarray]
 
 def _jitted(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
     """Return a jitted function (per-point inputs, shared inputs, *seeds) -> array of shape (points, ...)."""
-    seed = evaluation.rounding_key
-    if not seed:
-        return _compiled(evaluation, kernel)
-    return functools.partial(
-        _compiled(dataclasses.replace(evaluation, rounding_key=1), kernel), np.uint32(seed)
-    )
+    key = evaluation.rounding_key
+    compiled = _compiled(dataclasses.replace(evaluation, rounding_key=min(1, key)), kernel)
+    return functools.partial(compiled, np.uint32(key))
 
 
 @functools.lru_cache(maxsize=64)
 def _compiled(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
-    """Return the function of `_jitted`, with `rounding_key` as first argument if it is not 0."""
-    compute, seed_axes = _KERNELS[kernel]
+    """Return the function of `_jitted` with the rounding key as its first argument."""
+    tangent_axes = [0 if name in evaluation.per_point else None for name in evaluation.names]
+    seed_axes = {"values": (), "jvp": (tangent_axes,)}.get(kernel, (None,))
 
     def at_point(per_point: dict[str, Any], shared: dict[str, Any], *seeds: Any) -> jax.Array:
         arrays = {**per_point, **shared}
@@ -214,49 +204,15 @@ def _compiled(evaluation: Evaluation, kernel: str) -> Callable[..., jax.Array]:
             named = dict(zip(evaluation.names, unravel(z), strict=True))
             return jnp.ravel(evaluation.function(**arrays, **named))
 
-        return compute(evaluation, f, x, *seeds)
+        return _KERNELS[kernel](f, x, _pushforward(evaluation, f, x), *seeds)
 
     batched = jax.vmap(at_point, in_axes=(0, None, *seed_axes))
-    if not evaluation.rounding_key:
-        return jax.jit(batched)
-    return jax.jit(lambda seed, *arguments: with_random_rounding(batched, seed)(*arguments))
 
+    def at_points(key: Any, *arguments: Any) -> jax.Array:
+        function = with_random_rounding(batched, key) if evaluation.rounding_key else batched
+        return function(*arguments)
 
-def _jvp(
-    evaluation: Evaluation, f: ArrayFunction, x: jax.Array, per_point: dict[str, Any], shared: dict[str, Any]
-) -> jax.Array:
-    """Return the product of the Jacobian and a tangent, whose parts are `per_point` and `shared`."""
-    tangents = {**per_point, **shared}
-    tangent = ravel_pytree([tangents[name] for name in evaluation.names])[0]
-    return _pushforward(evaluation, f, x)(tangent)
-
-
-def _columns(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
-    return jax.vmap(lambda i: _pushforward(evaluation, f, x)(_one_hot(i, x)), out_axes=1)(indices)
-
-
-def _rows(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
-    y, pullback = jax.vjp(f, x)
-    return jax.vmap(lambda i: pullback(_one_hot(i, y))[0])(indices)
-
-
-def _gram_columns(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, indices: jax.Array) -> jax.Array:
-    return jax.vmap(lambda i: _gram_times(evaluation, f, x, _one_hot(i, x)), out_axes=1)(indices)
-
-
-def _gram_times(evaluation: Evaluation, f: ArrayFunction, x: jax.Array, v: jax.Array) -> jax.Array:
-    return jax.vjp(f, x)[1](_pushforward(evaluation, f, x)(v))[0]
-
-
-# Name -> (kernel, in_axes of its seeds). Kernel: (evaluation, function of a flat x, x, *seeds) -> array.
-_KERNELS: dict[str, tuple[Callable[..., jax.Array], tuple[int | None, ...]]] = {
-    "values": (lambda evaluation, f, x: f(x), ()),
-    "jvp": (_jvp, (0, None)),
-    "columns": (_columns, (None,)),
-    "rows": (_rows, (None,)),
-    "gram_columns": (_gram_columns, (None,)),
-    "gram_times": (_gram_times, (None,)),
-}
+    return jax.jit(at_points)
 
 
 def _pushforward(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> ArrayFunction:
@@ -267,5 +223,28 @@ def _pushforward(evaluation: Evaluation, f: ArrayFunction, x: jax.Array) -> Arra
     return lambda v: pushforward(v)[0]
 
 
+def _columns(f: ArrayFunction, x: jax.Array, push: ArrayFunction, indices: jax.Array) -> jax.Array:
+    return jax.vmap(lambda i: push(_one_hot(i, x)), out_axes=1)(indices)
+
+
+def _rows(f: ArrayFunction, x: jax.Array, push: ArrayFunction, indices: jax.Array) -> jax.Array:
+    y, pullback = jax.vjp(f, x)
+    return jax.vmap(lambda i: pullback(_one_hot(i, y))[0])(indices)
+
+
+def _gram(f: ArrayFunction, x: jax.Array, push: ArrayFunction, vectors: jax.Array) -> jax.Array:
+    return jax.vmap(lambda v: jax.vjp(f, x)[1](push(v))[0], out_axes=1)(vectors)
+
+
 def _one_hot(i: Any, like: jax.Array) -> jax.Array:
     return (jnp.arange(like.size, dtype=jnp.int32) == i).astype(like.dtype)
+
+
+# Name -> kernel (function f of a flat x, x, v -> J v, *seeds) -> array.
+_KERNELS: dict[str, Callable[..., jax.Array]] = {
+    "values": lambda f, x, push: f(x),
+    "jvp": lambda f, x, push, tangents: push(ravel_pytree(tangents)[0]),
+    "columns": _columns,
+    "rows": _rows,
+    "gram": _gram,
+}

@@ -3,37 +3,22 @@
 The bounds are estimated from values of the function in float64.
 """
 
-import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from scaling.core import inputs
-from scaling.core.modes import STEPS, ravel
+from scaling.core.modes import STEPS
 from scaling.core.reference import Arrays, ReferenceSpec, closed_form, reference_jacobians
 from scaling.core.tolerances import ROUNDOFF, Jacobians
-from scaling.core.workload import Reference, Workload
+from scaling.core.workload import Reference
 
 _MOST_SAMPLED_INPUTS = 64  # the most input elements for which the curvature is estimated
 _MOST_VALUES = 2**24  # the most function values at these inputs, which limits their number
 
 ValuesAtShift = Callable[[Any], np.ndarray]  # shift of one input element -> values of the function
-
-
-def gradient(workload: Workload) -> Callable[..., Any]:
-    """Return a function that computes the gradient of a workload's function, an array of shape (inputs,)."""
-    return _gradient(workload.function, workload.names)
-
-
-@functools.lru_cache(maxsize=8)
-def _gradient(function: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    def gradient(**named: Any) -> Any:
-        f = lambda *z: jax.numpy.sum(function(**{**named, **dict(zip(names, z, strict=True))}))  # noqa: E731
-        return ravel(jax.grad(f, argnums=tuple(range(len(names))))(*[named[name] for name in names]))
-
-    return gradient
 
 
 def result_bounds(spec: ReferenceSpec, start: int, stop: int) -> np.ndarray:
@@ -56,7 +41,7 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     """
     workload, points = spec.workload, stop - start
     arrays, step = inputs.exact_inputs(spec.case, workload, start, stop), STEPS[spec.case.dtype]
-    elements = _input_elements(workload, arrays, points)
+    elements = [(name, i) for name in workload.names for i in range(math.prod(workload.inputs[name].shape))]
     count = min(_MOST_SAMPLED_INPUTS, max(8, _MOST_VALUES // (points * spec.sizes.values)))
     sampled = np.unique(np.linspace(0, len(elements) - 1, count).astype(int))
     truncation, input_rounding = np.zeros((2, points, len(sampled)))
@@ -82,11 +67,6 @@ def input_bounds(spec: ReferenceSpec, start: int, stop: int, terms: int) -> np.n
     if is_complete:
         return bounds
     return np.broadcast_to(bounds.max(axis=1, keepdims=True), (points, len(elements)))
-
-
-def _input_elements(workload: Workload, arrays: Arrays, points: int) -> list[tuple[str, int]]:
-    sizes = {name: arrays[name].size // (points if name in workload.points else 1) for name in workload.names}
-    return [(name, i) for name, size in sizes.items() for i in range(size)]
 
 
 def _evaluate_reference(spec: ReferenceSpec, arrays: Arrays) -> Reference:

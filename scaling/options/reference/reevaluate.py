@@ -1,13 +1,12 @@
 """Evaluate entries that failed the check again with random rounding errors, to find out if they are wrong.
 
 The derivative is evaluated several times in the dtype of the case, each time with other rounding errors in
-all intermediate results (random_rounding.py). The range of an entry among these evaluations estimates its
+all intermediate results (rounding.py). The range of an entry among these evaluations estimates its
 rounding error. The entry passes if its error is not larger than the tolerance plus a multiple of the range.
 """
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import numpy as np
@@ -76,59 +75,50 @@ def _reevaluate_block(
     axes = (0, 1) if len(sizes) == 1 and sizes.ndim > 1 else 0
     typical = np.sqrt(np.mean(sizes**2, axis=axes, keepdims=True))[0][..., columns]
     retry = _make_retry(spec, native, block, comparison, points, columns)
-    natural_size = _natural_size(retry)
-    judged = _judge(retry, typical, natural_size, np.zeros(()))
-    unexplained = np.asarray(~judged.passes.reshape(len(points), -1).all(axis=1))
+    natural_size, noise = _natural_size(retry), np.zeros(retry.want.shape)
+    is_wrong, is_excluded, *_ = _judge(retry, typical, natural_size, noise)
+    passes = ~is_wrong & ~is_excluded
+    unexplained = ~passes.reshape(len(points), -1).all(axis=1)
     if unexplained.any():  # by the rounding errors of the values
         rows = _choose_failed(unexplained, unexplained.astype(float), len(points))
-        retry = _make_retry(spec, native, block, comparison, points[rows], columns)
-        natural_size = np.broadcast_to(natural_size, judged.passes.shape)[rows]
-        judged.replace(rows, _judge(retry, typical, natural_size, _estimate_rounding_errors(retry)))
+        part = _make_retry(spec, native, block, comparison, points[rows], columns)
+        try:
+            noise[rows] = np.where(passes[rows], 0.0, _estimate_rounding_errors(part))
+        except Exception as failure:  # of the function, or of JAX: the entries that do not pass stay wrong
+            message = f"{type(failure).__name__}: {failure}".strip().splitlines()[0][:120]
+            block = block._replace(note=f"{block.note}; its rounding error is unknown ({message})")
+    is_wrong, is_excluded, is_hidden, error, allowed = _judge(retry, typical, natural_size, noise)
     point_is_wrong, point_errors = np.zeros(len(errors), bool), np.zeros(len(errors))
-    point_is_wrong[points] = judged.is_wrong.reshape(len(points), -1).max(axis=1)
-    point_errors[points] = judged.error.reshape(len(points), -1).max(axis=1)
-    comparisons.allowed = max(comparisons.allowed, float(judged.allowed.max()))
+    point_is_wrong[points] = is_wrong.reshape(len(points), -1).max(axis=1)
+    point_errors[points] = error.reshape(len(points), -1).max(axis=1)
+    comparisons.allowed = max(comparisons.allowed, float(allowed.max()))
     comparisons.record_errors(block, point_errors, point_is_wrong)
     # Judge the failed entries that were not reevaluated.
     failed_before = errors[points[:, None], ..., columns] > spec.tolerance
-    excluded_share = judged.is_excluded.sum() / max(1, failed_before.sum())
+    excluded_share = is_excluded.sum() / max(1, failed_before.sum())
     errors[points[:, None], ..., columns] = 0.0
     failed = errors > comparisons.allowed
-    comparisons.undecided_entries += int(judged.is_excluded.sum() + excluded_share * failed.sum())
-    if failed.any() and not excluded_share and not judged.is_hidden.any():
+    comparisons.undecided_entries += int(is_excluded.sum() + excluded_share * failed.sum())
+    if failed.any() and not excluded_share and not is_hidden.any():
         by_point = errors.reshape(len(errors), -1)
         comparisons.record_errors(block, by_point.max(axis=1), failed.reshape(by_point.shape).max(axis=1))
 
 
-@dataclass
-class Judgment:
-    """The outcome for entries that were reevaluated, as arrays of the shape of the entries."""
-
-    is_wrong: np.ndarray  # whether rounding errors do not explain the error of the entry
-    is_excluded: np.ndarray  # whether rounding errors are so large that the entry proves nothing
-    is_hidden: np.ndarray  # whether rounding errors exceed the largest tolerance
-    error: np.ndarray  # relative error; 0 if the entry is excluded
-    allowed: np.ndarray  # the relative error up to which the entry passes
-
-    @property
-    def passes(self) -> np.ndarray:
-        """Return whether each entry is neither wrong nor excluded."""
-        return ~self.is_wrong & ~self.is_excluded
-
-    def replace(self, rows: np.ndarray, other: "Judgment") -> None:
-        """Replace the outcome of the entries in the given rows that do not pass by that of `other`."""
-        undecided = ~self.passes[rows]
-        for field in fields(self):
-            mine, new = getattr(self, field.name), getattr(other, field.name)
-            mine[rows] = np.where(undecided, new, mine[rows])
-
-
-def _judge(retry: Retry, typical: np.ndarray, natural_size: np.ndarray, noise: np.ndarray) -> Judgment:
-    """Judge entries by their errors and by estimates of their rounding errors, of shape () or of the entries.
+def _judge(
+    retry: Retry, typical: np.ndarray, natural_size: np.ndarray, noise: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """Judge entries by their errors and by `noise`, estimates of their rounding errors of the same shape.
 
     Args:
         typical: the typical size of each entry, see `_reevaluate_block`.
         natural_size: the result of `_natural_size`.
+
+    Returns: five arrays of the shape of the entries.
+        Whether rounding errors do not explain the error of the entry, so that it is wrong.
+        Whether rounding errors are so large that the entry proves nothing and is excluded.
+        Whether rounding errors exceed the largest tolerance.
+        The relative error, or 0 if the entry is excluded.
+        The relative error up to which the entry passes.
     """
     spec = retry.spec
     # The function's values may contain this rounding error, whatever the mode. Alone it excludes no entry.
@@ -136,17 +126,18 @@ def _judge(retry: Retry, typical: np.ndarray, natural_size: np.ndarray, noise: n
     most = min(spec.tolerance, spec.max_tolerance - spec.tolerance) * typical
     noise = np.maximum(noise, np.minimum(most, value_rounding))
     error, limit = np.abs(retry.got - retry.want), spec.tolerance * retry.size
-    is_hidden = np.broadcast_to(noise > spec.max_tolerance * retry.size, error.shape).copy()
+    is_hidden = noise > spec.max_tolerance * retry.size
     size = np.where(is_hidden, np.maximum(np.maximum(retry.size, typical), natural_size), retry.size)
     allowed = spec.tolerance + relative_error(noise, size)
     is_right = error <= limit
     is_wrong = ~is_right & ~(error <= limit + noise)
     is_excluded = ~is_right & ~is_wrong & ~(allowed <= spec.max_tolerance)
-    return Judgment(
+    counted_error = np.where(is_excluded, 0.0, relative_error(error, size))
+    return (
         is_wrong,
         is_excluded,
         is_hidden,
-        np.where(is_excluded, 0.0, relative_error(error, size)),
+        counted_error,
         np.where(is_right | is_excluded, spec.tolerance, allowed),
     )
 
@@ -159,9 +150,8 @@ def _choose_entries(
     by_point = failed.reshape(len(failed), -1)
     most = max(_LEAST_POINTS, _MOST_ENTRIES // by_point.shape[1])
     points = _choose_failed(by_point.max(axis=1), errors.reshape(by_point.shape).max(axis=1), most)
-    is_linear = spec.reduction.linear_in_inputs and not spec.reduction.sums_points
     has_columns = comparison.measure is None and spec.case.target != "hvp" and not spec.case.ad_mode.is_value
-    if not (has_columns and is_linear):
+    if not has_columns or spec.reduction.sums_points or not spec.reduction.linear_in_inputs:
         return points, slice(None)  # single columns cannot be evaluated
     by_column, worst = (array[points].reshape(-1, array.shape[-1]) for array in (failed, errors))
     return points, _choose_failed(by_column.max(axis=0), worst.max(axis=0), _MOST_COLUMNS)
@@ -175,18 +165,13 @@ def _choose_failed(failed: np.ndarray, errors: np.ndarray, most: int) -> np.ndar
     """
     order, failures = np.argsort(-errors, kind="stable"), int(failed.sum())
     if failures <= most:
-        return np.sort(order[: min(most, _round_up(failures))])
+        count = 16
+        while count < failures:
+            count *= 4
+        return np.sort(order[: min(most, count)])
     worst, rest = order[: most // 2], np.sort(order[most // 2 : failures])
     spaced = np.linspace(0, len(rest) - 1, most - most // 2).astype(int)
     return np.sort(np.concatenate([worst, rest[spaced]]))
-
-
-def _round_up(count: int) -> int:
-    """Return the least of 16, 64, 256, ... that is not less than `count`."""
-    size = 16
-    while size < count:
-        size *= 4
-    return size
 
 
 def _make_retry(
@@ -217,19 +202,15 @@ def _estimate_rounding_errors(retry: Retry) -> np.ndarray:
     """Return the rounding error of each entry in the dtype of the case, an array that broadcasts to them.
 
     The rounding error is three times the range of the entry among evaluations with random rounding errors. A
-    rounding error relative to the size of the entry is at least the median of those of all entries. If the
-    function cannot be evaluated, the result is zero.
+    rounding error relative to the size of the entry is at least the median of those of all entries.
     """
     generator, relative = np.random.default_rng(1), _PERTURBATION_ROUNDINGS * retry.spec.roundoff
     sizes = retry.spec.sizes
     is_large = len(retry.want) * sizes.values * sizes.inputs > _LARGE
     count, ranges = (_FEW_EVALUATIONS, _RATIO_OF_RANGES * _RANGES) if is_large else (_EVALUATIONS, _RANGES)
-    try:
-        with evaluations.evaluation_context(retry.native.dtype):
-            pairs = evaluations.with_rounding(retry.native, retry.arrays, relative, generator, count)
-            rounded = np.array([retry.measure(*pair) for pair in pairs])
-    except Exception:
-        return np.zeros(())
+    with evaluations.evaluation_context(retry.native.dtype):
+        pairs = evaluations.with_rounding(retry.native, retry.arrays, relative, generator, count)
+        rounded = np.array([retry.measure(*pair) for pair in pairs])
     noise = ranges * (rounded.max(axis=0) - rounded.min(axis=0))
     median = float(np.median(relative_error(noise, retry.size)))
     return np.maximum(noise, retry.size * min(1.0, median))
@@ -240,13 +221,10 @@ def _natural_size(retry: Retry) -> np.ndarray:
 
     The estimate is |f(x)| / |x| for a derivative, a power of this ratio for a reduction of higher degree, and
     |f(x)| for a value or the product of a derivative and x. The result broadcasts to the shape of the
-    entries. It is zero if the function cannot be evaluated.
+    entries.
     """
-    try:
-        with evaluations.evaluation_context(retry.native.dtype):
-            value = np.abs(evaluations.values(retry.native, retry.arrays))
-    except Exception:
-        return np.zeros((1,) * retry.want.ndim)
+    with evaluations.evaluation_context(retry.native.dtype):
+        value = np.abs(evaluations.values(retry.native, retry.arrays))
     spec, shape = retry.spec, retry.want.shape
     value = np.maximum(value, np.sqrt(np.mean(value**2, axis=0)))  # an output may cross zero at a point
     is_along_point = spec.case.ad_mode.is_value or spec.reduction.along_point or spec.case.target == "hvp"

@@ -1,14 +1,25 @@
-"""Find the longest sum, the narrowest dtype and the largest array of a jaxpr, for its rounding error."""
+"""Rounding errors of a function: the properties of its jaxpr that determine them, and random rounding.
 
+`rounding_properties` finds the longest sum, the narrowest dtype and the largest array of a jaxpr.
+
+`with_random_rounding` adds random rounding errors to each intermediate result (Monte Carlo arithmetic). The
+variation of a result among several evaluations estimates its rounding error, including cancellation. For
+example, where tanh(x) is close to 1, the small value 1 - tanh(x)^2 varies by a few unit roundoffs of 1.
+Source: D. S. Parker, Monte Carlo arithmetic, Technical Report CSD-970002, UCLA, 1997.
+"""
+
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 
+from scaling.options.jaxpr_evaluation import bind, evaluate
 from scaling.options.program.jaxpr_flops import subjaxprs, trip_count
 
 # An elementwise operation counts as this fraction of a term, because the tolerance of a term allows sixteen
@@ -22,11 +33,30 @@ _TERMS_OF_FUNCTIONS = {  # additional terms of these functions
         regularized_incomplete_beta random_gamma_grad""",
 }
 _FUNCTION_TERMS = {name: terms for terms, names in _TERMS_OF_FUNCTIONS.items() for name in names.split()}
-_FACTORIZATION_NAMES = "cholesky lu qr geqrf householder_product eigh eig svd schur triangular_solve"
-_EXACT_NAMES = """argmax argmin bitcast_convert_type broadcast_in_dim concatenate copy copy_p dynamic_slice
+# Names -> (parameters, shapes of the operands, elements of the result) -> terms of an element of the result.
+_SUMS: dict[str, Callable[[Any, list[tuple[int, ...]], int], float]] = {
+    "reduce_sum reduce_prod reduce_window_sum": lambda params, x, size: math.prod(x[0]) / max(1, size),
+    "cumsum cumprod cumlogsumexp": lambda params, x, size: x[0][params["axis"]],
+    "dot_general": lambda params, x, size: math.prod(
+        x[0][axis] for axis in params["dimension_numbers"][0][0]
+    ),
+    "conv_general_dilated": lambda params, x, size: (
+        math.prod(x[1]) / x[1][params["dimension_numbers"].rhs_spec[0]]
+    ),
+    "scatter": lambda params, x, size: 0.0,
+    "scatter-add scatter-sub scatter-mul scatter-min scatter-max": lambda params, x, size: math.prod(x[2]),
+    "polynomial": lambda params, x, size: _ELEMENTWISE_TERMS * 2 * (len(x) - 2),
+    "cholesky lu qr geqrf householder_product eigh eig svd schur triangular_solve": (
+        lambda params, x, size: 4 * max(x[0], default=1)
+    ),
+    "fft": lambda params, x, size: math.log2(max(2, math.prod(x[0]))),
+}
+_SUM_TERMS = {name: count_terms for names, count_terms in _SUMS.items() for name in names.split()}
+_EXACT = """argmax argmin bitcast_convert_type broadcast_in_dim concatenate copy copy_p dynamic_slice
     dynamic_update_slice gather iota max min neg pad reduce_max reduce_min reshape rev select_n sort split
     squeeze stop_gradient transpose abs sign"""
-EXACT_NAMES = frozenset(_EXACT_NAMES.split())  # the operations without a rounding error
+_EXACT_NAMES = frozenset(_EXACT.split())  # the operations without a rounding error
+_ROUNDINGS = 2  # the largest relative error of an intermediate result, in unit roundoffs of its dtype
 
 
 @dataclass(frozen=True)
@@ -42,15 +72,16 @@ def rounding_properties(function: Callable[..., Any], *arguments: Any) -> Roundi
     """Return the rounding properties of `function(*arguments)`. The arguments may be abstract arrays."""
     jaxpr = jax.make_jaxpr(function)(*arguments).jaxpr
     extremes = _Extremes()
-    longest = max(_terms_to_outputs(jaxpr, [0.0] * len(jaxpr.invars), extremes), default=0.0)
+    longest = _longest_path(jaxpr, extremes)
     return RoundingProperties(max(1, math.ceil(longest)), extremes.bits, extremes.width)
 
 
+@dataclass
 class _Extremes:
     """The fewest mantissa bits (with the implicit bit) and the most elements of the results so far."""
 
-    def __init__(self) -> None:
-        self.bits, self.width = 53, 1
+    bits: int = 53
+    width: int = 1
 
     def update(self, equation: Any, variable: Any) -> None:
         """Update both extremes with a result of an equation."""
@@ -59,7 +90,7 @@ class _Extremes:
         if equation.primitive.name == "reduce_precision":
             self.bits = min(self.bits, int(equation.params["mantissa_bits"]) + 1)
         if jax.dtypes.issubdtype(getattr(aval, "dtype", np.int32), np.floating):
-            self.bits = min(self.bits, int(jax.numpy.finfo(aval.dtype).nmant) + 1)
+            self.bits = min(self.bits, int(jnp.finfo(aval.dtype).nmant) + 1)
 
 
 def _terms_to_outputs(jaxpr: Any, input_terms: Sequence[float | None], extremes: _Extremes) -> list[float]:
@@ -117,26 +148,138 @@ def _known_or_assumed_trips(equation: Any) -> int:
 
 def _terms_of_operation(equation: Any) -> float:
     """Return the number of terms of the sum that one operation computes for each element of its result."""
-    name, params = equation.primitive.name, equation.params
-    shapes = [tuple(getattr(atom.aval, "shape", ())) for atom in equation.invars]
-    result_size = int(getattr(equation.outvars[0].aval, "size", 1)) if equation.outvars else 1
-    size = math.prod(shapes[0]) if shapes else 1
-    if name in EXACT_NAMES:
+    name = equation.primitive.name
+    if name in _EXACT_NAMES:
         return 0.0
-    if name in ("reduce_sum", "reduce_prod", "reduce_window_sum"):
-        return size / max(1, result_size)
-    if name in ("cumsum", "cumprod", "cumlogsumexp"):
-        return shapes[0][params["axis"]]
-    if name == "dot_general":
-        return math.prod(shapes[0][axis] for axis in params["dimension_numbers"][0][0])
-    if name == "conv_general_dilated":
-        return math.prod(shapes[1]) / shapes[1][params["dimension_numbers"].rhs_spec[0]]
-    if name.startswith("scatter"):
-        return math.prod(shapes[2]) if len(shapes) > 2 and name != "scatter" else 0.0
-    if name == "polynomial":
-        return _ELEMENTWISE_TERMS * 2 * (len(shapes) - 2)
-    if name in _FACTORIZATION_NAMES.split():
-        return 4 * max(shapes[0], default=1)
-    if name == "fft":
-        return math.log2(max(2, size))
-    return _ELEMENTWISE_TERMS + _FUNCTION_TERMS.get(name, 0.0)
+    if name not in _SUM_TERMS:
+        return _ELEMENTWISE_TERMS + _FUNCTION_TERMS.get(name, 0.0)
+    shapes = [tuple(getattr(atom.aval, "shape", ())) for atom in equation.invars]
+    return _SUM_TERMS[name](equation.params, shapes, equation.outvars[0].aval.size)
+
+
+def with_random_rounding(function: Callable[..., Any], seed: jax.Array) -> Callable[..., Any]:
+    """Return a copy of a function with a random relative error in the result of each inexact operation.
+
+    Args:
+        function: a function of pytrees of arrays that returns an array.
+        seed: a scalar uint32 that selects the errors. It may be traced.
+    """
+
+    def rounded(*arguments: Any) -> Any:
+        rounded_function = _Interpreter(seed).as_function(jax.make_jaxpr(function)(*arguments))
+        return rounded_function(*jax.tree.leaves(arguments))[0]
+
+    return rounded
+
+
+class _Interpreter:
+    """An interpreter of jaxprs with random errors that depend on the seed, the operation and its result."""
+
+    def __init__(self, seed: jax.Array) -> None:
+        self._seed, self._operations = seed, itertools.count(1)
+
+    def as_function(self, jaxpr: Any) -> Callable[..., list[Any]]:
+        """Return a function that evaluates a jaxpr at its arguments."""
+        return lambda *arguments: evaluate(jaxpr, arguments, self._evaluate_equation)
+
+    def _evaluate_equation(self, equation: Any, operands: list[Any]) -> list[Any]:
+        name = equation.primitive.name
+        if name in _CONTROL_FLOW:
+            return _CONTROL_FLOW[name](self, equation, operands)
+        if (called := _called_jaxpr(equation)) is not None:
+            return self.as_function(called)(*operands)
+        results = bind(equation, operands)
+        is_exact = name in _EXACT_NAMES or not any(map(_is_inexact, operands))
+        return results if is_exact else [self._round(result) for result in results]
+
+    def _round(self, x: Any) -> Any:
+        if not _is_inexact(x):
+            return x
+        precision = jnp.finfo(x.dtype)
+        bits = jax.lax.bitcast_convert_type(jnp.real(x).astype(jnp.float32), jnp.uint32)
+        index = jax.lax.iota(jnp.uint32, max(1, x.size))[: x.size].reshape(x.shape)
+        salt = self._seed * jnp.uint32(0x9E3779B9) + jnp.uint32(next(self._operations) * 0x85EBCA6B % 2**32)
+        mixed = jax.lax.bitcast_convert_type(_mix(bits ^ salt ^ (index * jnp.uint32(0x27D4EB2F))), jnp.int32)
+        uniform = mixed.astype(jnp.float32) / 2.0**31  # in [-1, 1]
+        error = ((uniform + jnp.sign(uniform)) / 2).astype(precision.dtype)  # large enough to change x
+        return x * (1 + _ROUNDINGS * float(precision.eps) / 2 * error)
+
+
+def _is_inexact(x: Any) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(x), jnp.inexact))
+
+
+def _mix(bits: jax.Array) -> jax.Array:
+    """Return a hash of each element of a uint32 array (the finalizer of MurmurHash3)."""
+    bits = (bits ^ (bits >> 16)) * jnp.uint32(0x85EBCA6B)
+    bits = (bits ^ (bits >> 13)) * jnp.uint32(0xC2B2AE35)
+    return bits ^ (bits >> 16)
+
+
+def _called_jaxpr(equation: Any) -> Any:
+    """Return the jaxpr that an equation calls, as a nested `jax.jit` does, or None if it is not a call."""
+    jaxprs = [value for value in equation.params.values() if isinstance(value, (ClosedJaxpr, Jaxpr))]
+    if len(jaxprs) != 1 or (isinstance(jaxprs[0], Jaxpr) and jaxprs[0].constvars):
+        return None
+    open_jaxpr = getattr(jaxprs[0], "jaxpr", jaxprs[0])
+    pairs = [(equation.invars, open_jaxpr.invars), (equation.outvars, open_jaxpr.outvars)]
+    return jaxprs[0] if all(_shapes(outer) == _shapes(inner) for outer, inner in pairs) else None
+
+
+def _shapes(atoms: Sequence[Any]) -> list[tuple[int, ...]]:
+    return [atom.aval.shape for atom in atoms]
+
+
+def _scan(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:
+    params, body = equation.params, interpreter.as_function(equation.params["jaxpr"])
+    inner = getattr(params["jaxpr"], "jaxpr", params["jaxpr"])
+    # The arrays that are scanned over have one axis more than their elements. The other operands are the
+    # constants and the carry. Their numbers are in `params` under names that depend on the version of JAX.
+    count = len(equation.outvars) - _scanned(equation.outvars, inner.outvars)  # of the carry
+    last = len(operands) - _scanned(equation.invars, inner.invars)
+    first = last - count
+    constants = operands[:first]
+
+    def step(carry: list[Any], x: list[Any]) -> tuple[list[Any], list[Any]]:
+        results = body(*constants, *carry, *x)
+        return results[:count], results[count:]
+
+    carry, stacked = jax.lax.scan(
+        step, operands[first:last], operands[last:], params["length"], params["reverse"]
+    )
+    return [*carry, *stacked]
+
+
+def _scanned(outer: Sequence[Any], inner: Sequence[Any]) -> int:
+    return sum(a.aval.ndim > b.aval.ndim for a, b in zip(outer, inner, strict=True))
+
+
+def _while(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:
+    """Evaluate a loop with rounding errors, for as many iterations as the loop has without them.
+
+    With rounding errors, the loop itself may not converge.
+    """
+    params = equation.params
+    first = params["cond_nconsts"]
+    last = first + params["body_nconsts"]
+    of_condition, of_body, start = operands[:first], operands[first:last], operands[last:]
+    condition, body = (jaxpr_as_fun(params[name]) for name in ("cond_jaxpr", "body_jaxpr"))
+    rounded_body = interpreter.as_function(params["body_jaxpr"])
+    _, rounded = jax.lax.while_loop(
+        lambda carry: condition(*of_condition, *carry[0])[0],
+        lambda carry: (body(*of_body, *carry[0]), rounded_body(*of_body, *carry[1])),
+        (start, start),
+    )
+    return rounded
+
+
+def _cond(interpreter: _Interpreter, equation: Any, operands: list[Any]) -> list[Any]:
+    branches = [interpreter.as_function(branch) for branch in equation.params["branches"]]
+    return jax.lax.switch(operands[0], branches, *operands[1:])
+
+
+_CONTROL_FLOW: dict[str, Callable[[_Interpreter, Any, list[Any]], list[Any]]] = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+}

@@ -6,8 +6,8 @@ are compared entry by entry.
 """
 
 import functools
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -24,14 +24,6 @@ from scaling.options.reference.finite_step_bound import result_bounds
 _DIRECTIONS = 2
 _COLUMNS, _ROWS = 8, 4
 _SIGN_SAMPLES = 3  # the number of random sign changes from which the magnitude of summed terms is estimated
-
-
-class Sample(NamedTuple):
-    """The part of the Jacobian that is compared at every point."""
-
-    # columns, rows: the indices of the compared columns and rows
-    columns: np.ndarray
-    rows: np.ndarray
 
 
 def compare_samples(spec: ReferenceSpec, got: np.ndarray) -> Iterator[PointsComparison]:
@@ -63,10 +55,10 @@ def compared_shares(spec: ReferenceSpec, kept: float) -> dict[str, float]:
     """
     if _is_matrix_vector_product(spec):
         return {"entries": kept, "points": 1.0}
-    sample = _sample_columns_and_rows(spec)
+    compared_columns, compared_rows = _sample_columns_and_rows(spec)
     outputs = spec.reduction.shape(spec.sizes.outputs, spec.sizes.inputs)[0]
     complete = 0.0 if spec.reduction.sums_points else _count_complete_points(spec) / spec.case.points
-    columns, rows = len(sample.columns) / spec.sizes.inputs, len(sample.rows) / outputs
+    columns, rows = len(compared_columns) / spec.sizes.inputs, len(compared_rows) / outputs
     sampled = columns if spec.reduction.sampling == "columns" else rows + columns - rows * columns
     entries = kept * (sampled + (1 - sampled) * complete)
     return {"entries": entries, "points": 1.0 if sampled == 1 else complete}
@@ -89,25 +81,25 @@ def _count_complete_points(spec: ReferenceSpec) -> int:
     return int(min(spec.case.points, references.BUDGET_SECONDS / 2 / seconds_per_point))
 
 
-def _sample_columns_and_rows(spec: ReferenceSpec) -> Sample:
+def _sample_columns_and_rows(spec: ReferenceSpec) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of the columns and of the rows of the Jacobian that are compared at every point."""
     assert spec.computed is not None
     generator = np.random.default_rng(spec.case.data_seed)
     outputs = 1 if spec.reduction.sums_outputs else spec.sizes.outputs
     rows = _sample_indices(_ROWS, outputs, generator) if spec.computed.backward else np.arange(0)
-    return Sample(_sample_indices(_COLUMNS, spec.sizes.inputs, generator), rows)
+    return _sample_indices(_COLUMNS, spec.sizes.inputs, generator), rows
 
 
 def _compare_block(spec: ReferenceSpec, got: np.ndarray, start: int, stop: int) -> PointsComparison:
     assert spec.computed is not None
     arrays = inputs.exact_inputs(spec.case, spec.workload, start, stop)
     generator = np.random.default_rng([spec.case.data_seed, start])
-    evaluation, got = spec.computed.evaluation, got.astype(np.float64)
+    compare = _compare_jacobians
     if _is_matrix_vector_product(spec):
-        comparisons = [_compare_products(spec, evaluation, arrays, got[:, :, 0], generator)]
+        compare = _compare_products
     elif spec.reduction.sampling == "columns":
-        comparisons = list(_compare_gram(evaluation, arrays, got, _sample_columns_and_rows(spec), generator))
-    else:
-        comparisons = list(_compare_jacobians(spec, evaluation, arrays, got, generator))
+        compare = _compare_gram
+    comparisons = list(compare(spec, spec.computed.evaluation, arrays, got.astype(np.float64), generator))
     extra = np.zeros(stop - start)
     if spec.case.ad_mode.finite_step:
         sizes = [each.scale.reshape(len(got), -1).max(axis=1) for each in comparisons]
@@ -127,7 +119,8 @@ def _compare_jacobians(
     `got` has the shape (points, outputs, inputs), or with colored seeds the shape (points, 1, nonzeros). With
     colored seeds, all other entries are taken as zero.
     """
-    is_summed, sample = spec.reduction.sums_outputs, _sample_columns_and_rows(spec)
+    is_summed = spec.reduction.sums_outputs
+    compared_columns, compared_rows = _sample_columns_and_rows(spec)
     if spec.pattern is None:
         J, rows, cols = Jacobians(got), np.arange(got.shape[1])[:, None], np.arange(got.shape[2])
     else:
@@ -139,12 +132,12 @@ def _compare_jacobians(
         want = measure(evaluation, arrays)
         size = np.maximum(np.sqrt(J.by_output(J.values**2, flat**2)), np.abs(want))
         yield EntryComparison(J.by_output(J.values, flat), want, size, measure)
-    measure = functools.partial(_evaluate_slices, evaluations.jacobian_columns, sample.columns, is_summed)
-    entries = np.stack([J.by_output(J.values * (cols == k)) for k in sample.columns], axis=2)
+    measure = functools.partial(_evaluate_slices, evaluations.jacobian_columns, compared_columns, is_summed)
+    entries = np.stack([J.by_output(J.values * (cols == k)) for k in compared_columns], axis=2)
     yield EntryComparison(entries, measure(evaluation, arrays), J.largest_by_output()[:, :, None], measure)
-    if len(sample.rows):
-        measure = functools.partial(_evaluate_slices, evaluations.jacobian_rows, sample.rows, is_summed)
-        entries = np.stack([J.by_input(J.values * (rows == k)) for k in sample.rows], axis=1)
+    if len(compared_rows):
+        measure = functools.partial(_evaluate_slices, evaluations.jacobian_rows, compared_rows, is_summed)
+        entries = np.stack([J.by_input(J.values * (rows == k)) for k in compared_rows], axis=1)
         want = measure(evaluation, arrays)
         yield EntryComparison(entries, want, np.abs(want).max(axis=2, keepdims=True), measure)
 
@@ -155,8 +148,8 @@ def _compare_products(
     arrays: Arrays,
     got: np.ndarray,
     generator: np.random.Generator,
-) -> EntryComparison:
-    """Return a comparison of the products J v with the reference. `got` has the shape (points, outputs).
+) -> Iterator[EntryComparison]:
+    """Yield a comparison of the products J v with the reference. `got` has the shape (points, outputs, 1).
 
     v is the point itself, or for a sum over the inputs a vector of ones. The magnitude of the summed terms is
     estimated from products of J and vectors that differ from v in random signs.
@@ -171,22 +164,24 @@ def _compare_products(
     for _ in range(_SIGN_SAMPLES):
         signed = {name: x * generator.choice([-1.0, 1.0], np.shape(x)) for name, x in direction.items()}
         size = np.maximum(size, np.abs(evaluations.directional_derivative(evaluation, arrays, signed)))
-    return EntryComparison(got, want, size, measure)
+    yield EntryComparison(got[:, :, 0], want, size, measure)
 
 
 def _compare_gram(
-    evaluation: Evaluation, arrays: Arrays, got: np.ndarray, sample: Sample, generator: np.random.Generator
+    spec: ReferenceSpec,
+    evaluation: Evaluation,
+    arrays: Arrays,
+    got: np.ndarray,
+    generator: np.random.Generator,
 ) -> Iterator[EntryComparison]:
-    """Yield comparisons of products of J^T J and random vectors, and of some columns of J^T J."""
-    for _ in range(_DIRECTIONS):
-        vector = generator.choice([-1.0, 1.0], got.shape[2])
-        measure = functools.partial(_evaluate_slices, evaluations.gram_times_vector, vector, False)
+    """Yield comparisons of products of J^T J with random vectors, and of some columns of J^T J."""
+    columns, _ = _sample_columns_and_rows(spec)
+    random_signs = generator.choice([-1.0, 1.0], (_DIRECTIONS, got.shape[2]))
+    norm, largest = np.sqrt((got**2).sum(axis=2, keepdims=True)), np.abs(got).max(axis=2, keepdims=True)
+    for vectors, size in ((random_signs, norm), (np.eye(got.shape[2])[columns], largest)):
+        measure = functools.partial(_evaluate_slices, evaluations.gram_products, vectors, False)
         want = measure(evaluation, arrays)
-        size = np.maximum(np.sqrt((got**2).sum(axis=2)), np.abs(want))
-        yield EntryComparison(got @ vector, want, size, measure)
-    measure = functools.partial(_evaluate_slices, evaluations.gram_columns, sample.columns, False)
-    size = np.abs(got).max(axis=2, keepdims=True)
-    yield EntryComparison(got[:, :, sample.columns], measure(evaluation, arrays), size, measure)
+        yield EntryComparison(got @ vectors.T, want, np.maximum(size, np.abs(want)), measure)
 
 
 def _directional_derivative(
@@ -199,8 +194,8 @@ def _directional_derivative(
 
 
 def _evaluate_slices(
-    evaluate: Any,
-    indices: np.ndarray,
+    evaluate: Callable[..., np.ndarray],
+    seeds: np.ndarray,
     is_summed: bool,
     evaluation: Evaluation,
     arrays: Arrays,
@@ -208,5 +203,4 @@ def _evaluate_slices(
 ) -> np.ndarray:
     if is_summed:
         evaluation = evaluations.with_summed_outputs(evaluation)
-    slices: np.ndarray = evaluate(evaluation, arrays, indices)
-    return slices
+    return evaluate(evaluation, arrays, seeds)

@@ -1,0 +1,29 @@
+"""Evaluate a jaxpr equation by equation, with a rule of the caller for each equation."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jax.extend.core import Literal
+
+
+def evaluate(
+    jaxpr: Any, arguments: Sequence[Any], apply: Callable[[Any, list[Any]], Sequence[Any]]
+) -> list[Any]:
+    """Return the outputs of a jaxpr, which must be closed or have no constants.
+
+    `apply` is a function (equation, operands) that returns the results of an equation.
+    """
+    constants, jaxpr = getattr(jaxpr, "consts", ()), getattr(jaxpr, "jaxpr", jaxpr)
+    values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *arguments], strict=True))
+    read = lambda atom: atom.val if isinstance(atom, Literal) else values[atom]  # noqa: E731
+    for equation in jaxpr.eqns:
+        results = apply(equation, [read(atom) for atom in equation.invars])
+        values.update(zip(equation.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def bind(equation: Any, operands: Sequence[Any]) -> list[Any]:
+    """Return the results of an equation for operands that are arrays or tracers."""
+    primitive = equation.primitive
+    results = primitive.bind(*operands, **primitive.get_bind_params(equation.params))
+    return list(results) if primitive.multiple_results else [results]
