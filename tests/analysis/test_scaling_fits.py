@@ -56,13 +56,9 @@ def fit_of(curve, name):
 
 FITS = [
     # law, its parts, device counts, maximum of the median half-width of each interval
-    (AMDAHL, (0.0,), DOUBLING, (0.002,)),
     (AMDAHL, (0.05,), DOUBLING, (0.01,)),
-    (AMDAHL, (0.15,), DOUBLING, (0.02,)),
     (AMDAHL, (0.05,), ONE_TO_EIGHT, (0.03,)),
-    (UNIVERSAL, (0.05, 1e-4), DOUBLING, (0.02, 2e-4)),
     (UNIVERSAL, (0.01, 1e-3), DOUBLING, (0.02, 3e-4)),
-    (UNIVERSAL, (0.05, 0.0), DOUBLING, (0.02, 1e-4)),
     (GUSTAFSON, (0.05,), DOUBLING, (0.1,)),
 ]
 

@@ -128,6 +128,7 @@ def test_enzyme_skips_the_derivative_of_a_sort_instead_of_crashing(tmp_path, mon
     assert text == "Enzyme crashes when it differentiates a sort"
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("name", ["rbf", "linear by both", "linear by W", "residual by both", "poisson"])
 @pytest.mark.parametrize(("engine", "mode"), [
     ("numpy", "finite_difference"), ("autograd", "jacfwd"), ("autograd", "jacrev"),

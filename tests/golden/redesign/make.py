@@ -160,6 +160,12 @@ def reading(command: Command, cwd: Path) -> dict[str, Any]:
     }
 
 
+def prints_more_than_one_line(done):
+    """Return whether a refusal prints more than its line; on a busy machine lines of progress precede it."""
+    progress = [line for line in done.stdout.splitlines() if line.startswith("examining: ")]
+    return len(progress) < done.stdout.count("\n") or done.stderr.count("\n") != 1
+
+
 def surface(command: Command, cwd: Path) -> dict[str, Any]:
     """Return the public surface: verbs, options, fields, exit statuses of bad input, fields of a record."""
     copy_results(cwd)
@@ -174,7 +180,7 @@ def surface(command: Command, cwd: Path) -> dict[str, Any]:
         "options": {verb: options(done.stdout) for verb, done in helps.items() if verb not in _HYDRA},
         "fields": re.findall(r"^  ([a-z_.]+) {1,18}\S", fields, re.MULTILINE),
         "refused": {name: {"words": _BAD[name], "exit": done.returncode} for name, done in refused.items()},
-        "unclear": [name for name, done in refused.items() if done.stdout or done.stderr.count("\n") != 1],
+        "unclear": [name for name, done in refused.items() if prints_more_than_one_line(done)],
         "record": sorted({name for record in records for name in record}),
         "case": sorted({name for record in records for name in record["case"]}),
         "environment": sorted(set.intersection(*(set(record["environment"]) for record in records))),
