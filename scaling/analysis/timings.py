@@ -112,7 +112,7 @@ def near_floor(timing: Timing) -> float | None:
 
 
 def is_empty_call(timing: Timing) -> bool:
-    """Return whether a measured time cannot be distinguished from the time of an empty call.
+    """Return whether a measured time is not distinguishable from a call of a program that does nothing.
 
     This is the case if the lower limit of the 95 % confidence interval is at most the time of an empty call.
     If the interval is unknown, the median is compared instead.

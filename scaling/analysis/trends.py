@@ -101,7 +101,7 @@ def _describe_crossover(crossovers: Sequence[Crossover], swept: str) -> str:
 def describe_growth(findings: Findings) -> list[str]:
     """Return a sentence for each function that states how its time grows with the problem size.
 
-    The sentence describes the times on the smallest device count.
+    Each sentence describes the times on the fewest devices.
     """
     groups = group_by(findings.size_exponents, lambda row: id(row.sweep)).values()
     return _describe_largest(

@@ -181,7 +181,7 @@ def allocation_machine(cluster: ClusterSettings) -> Machine:
 def query_states(jobs: Sequence[str]) -> dict[str, JobState]:
     """Return a dict from job ID, such as "12_3", to job state. Jobs that Slurm does not know are omitted.
 
-    The dict also contains the other tasks of the job arrays.
+    If an ID is that of one task of a job array, the dict contains all tasks of the array.
     """
     if not jobs:
         return {}

@@ -218,18 +218,19 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values at the points [start, stop), and a lower bound on the scale of their errors.
+    """Return the function values at the points [start, stop), and the scale of their rounding errors.
 
-    The values have the shape (points, outputs). The bound has the shape (points,) or is None if unknown.
+    The values have the shape (points, outputs). The scale has the shape (points,), or is None if it is
+    unknown. The error of an entry is relative to the entry or, if that is larger, to the scale of its point.
     """
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians at the points [start, stop), and a lower bound on the scale of their errors.
+    """Return the Jacobians at the points [start, stop), and the scale of their rounding errors.
 
-    The bound has the shape (points,) or is None if unknown.
+    The scale is used as that of `reference_values`.
     """
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.nonzeros_pattern is not None:

@@ -91,7 +91,7 @@ def gather_text(gather: Gather, text: str) -> list[str]:
 def compile_stages(
     function: Callable[..., Any], arguments: list[Any], options: dict[str, Any] | None = None
 ) -> Stages:
-    """Trace, lower and compile a function, and time each stage.
+    """Trace, lower and compile a function, and return the compiled function with the time of each stage.
 
     Args:
         function: a function wrapped by JAX, such as by `jax.jit`. Any other function is not compiled.

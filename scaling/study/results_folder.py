@@ -10,7 +10,7 @@ from scaling.core.case import Refusal
 
 
 def parse_results(value: Any) -> Path:
-    """Return the value of `results=PATH` as a path. Raise `Refusal` if no folder can have this path."""
+    """Return the value of `results=PATH` as a path. Raise `Refusal` if it is not a valid path of a folder."""
     is_path = isinstance(value, str | int | float) and not isinstance(value, bool)
     if not is_path or not str(value).strip() or "\0" in str(value):
         raise Refusal(f"results must be a folder, such as results=results/mine, not {value!r}")

@@ -103,7 +103,7 @@ def _run_job(folder: Path, job: PublishJob, lock: int) -> Iterator[Event]:
 
 
 def _remove_caches_and_logs(wandb_folder: Path) -> None:
-    """Remove what wandb has written to a folder, except offline copies without logs, which contain paths."""
+    """Remove the files of wandb from a folder, except offline copies. Logs contain paths and are removed."""
     copies = list(wandb_folder.glob("offline-run-*"))
     extra = [path for path in wandb_folder.glob("*") if path not in copies]
     for path in [*extra, *(copy / name for copy in copies for name in ("logs", "tmp"))]:

@@ -273,11 +273,15 @@ class CommonEntries(NamedTuple):
 def match_patterns(
     case: Case, workload: Workload, sizes: DerivativeShape, reduction: Reduction, detected: Pattern | None
 ) -> tuple[Pattern | None, Pattern | None, Pattern | None, CommonEntries | None]:
-    """Return the patterns (own, result, nonzeros, common) of a case, each None if there is none.
+    """Return the sparsity patterns that the check of a case uses. Each of them is None if there is none.
 
-    `own` is the pattern of the workload, `result` that of a result with colored seeds, and `nonzeros` that of
-    the workload's closed form `nonzeros`, if this form is used. `common` is the correspondence between the
-    entries of the last two. `detected` is the pattern that was detected for seeds=colored, otherwise None.
+    Args:
+        detected: the pattern that was detected for seeds=colored, or None.
+    Returns:
+        own: the pattern that the workload states.
+        result: the positions of the entries of a result with seeds=colored.
+        nonzeros: the positions of the entries of the closed form `Workload.nonzeros`, if it is used.
+        common: which entries of `result` are entries of `nonzeros`, and at which index.
     """
     own = result = None
     if workload.pattern is not None and case.target not in SECOND:
