@@ -295,7 +295,7 @@ def test_published_rows_have_valid_case_fields_and_modes():
         assert row.get("times") or row["published"]
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_published_rows_all_match_a_case_of_the_sources_study():
     cases = [to_dict(cell.case) for cell in preflight.examine_cells(compose("study=sources"))]
     for row in published_results._load_rows():

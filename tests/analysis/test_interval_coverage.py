@@ -10,7 +10,7 @@ from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.timing import ratio_interval
 
-pytestmark = pytest.mark.thin(4, "contract")
+pytestmark = pytest.mark.thin(4, "thorough")
 
 CASE = Case("linear", sizes={"p": 5, "o": 3}, points=7)
 RUNS = 250

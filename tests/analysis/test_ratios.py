@@ -12,7 +12,7 @@ from scaling.core.case import Case
 from scaling.core.record import Record
 from scaling.core.timing import median_interval
 
-pytestmark = pytest.mark.thin(3, "contract")
+pytestmark = pytest.mark.thin(3, "thorough")
 
 CASE = Case("linear", sizes={"p": 5, "o": 3}, points=7)
 

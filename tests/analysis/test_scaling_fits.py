@@ -10,7 +10,7 @@ from scaling.analysis.estimate import Estimate
 from scaling.analysis.scaling_fits import AMDAHL, GUSTAFSON, UNIVERSAL
 from scaling.analysis.timings import pool_processes
 
-pytestmark = pytest.mark.thin(8, "contract")
+pytestmark = pytest.mark.thin(8, "thorough")
 
 DOUBLING, ONE_TO_EIGHT = tuple(2**i for i in range(8)), tuple(range(1, 9))
 TRIALS = 100

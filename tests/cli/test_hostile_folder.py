@@ -12,7 +12,7 @@ from scaling.core import store
 from scaling.core.record import SCHEMA, to_line
 from tests.support.verbs import VERBS, verb_arguments
 
-pytestmark = pytest.mark.thin(20, "contract")
+pytestmark = pytest.mark.thin(20, "thorough")
 
 
 def contents(folder):

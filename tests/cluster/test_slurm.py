@@ -389,7 +389,7 @@ def test_a_failing_setup_line_ends_the_job_and_is_named_in_the_record(
         (["cluster.sbatch={colour: red}"], "Slurm: unrecognized option '--colour=red'"),
         (["cluster.sbatch.colour=red"], "Slurm: unrecognized option '--colour=red'"),
         (["cluster.time=-1"], "cluster.time must be a positive number of minutes, not -1"),
-        (["cluster.partion=main"], "unknown key of cluster 'partion': choose from name, partition"),
+        (["cluster.partion=main"], "unknown key of cluster=slurm 'partion': choose from name, partition"),
     ],
 )  # fmt: skip
 def test_impossible_requests_are_rejected_in_one_line_and_leave_no_files(

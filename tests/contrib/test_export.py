@@ -221,7 +221,7 @@ def fit_models(path, several_parameters):
     return {(region, metric): model for region, metric, model in lines}
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 @needs_extrap
 def test_extrap_recovers_the_scaling_law_in_devices_and_size(tmp_path):
     records = [
@@ -239,7 +239,7 @@ def test_extrap_recovers_the_scaling_law_in_devices_and_size(tmp_path):
     assert ("jacfwd (vmap), shard_map, points split", "flops") in models
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 @needs_extrap
 def test_extrap_reads_every_file_of_a_study_with_gaps(exported):
     paths = sorted((exported / "extrap").glob("*.txt"))

@@ -193,7 +193,7 @@ def problem(name, **fields):
     return case, built, derivative_shape(case, built)
 
 
-@pytest.mark.covering(2)
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("reference", ["closed form", "computed"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("name", REDUCED_PROBLEMS)
@@ -220,6 +220,7 @@ def test_a_correct_reduction_passes_and_an_entry_off_by_a_thousandth_fails(name,
     assert verdict.reason == "wrong_answer" and f"point {point} is wrong" in verdict.text
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize("reduction", [None, *REDUCTIONS, "points"])
 @pytest.mark.parametrize("factor, reason", [(1.0, None), (1.01, "wrong_answer"), (-7.0, "wrong_answer")])
 def test_a_wrong_derivative_rule_is_detected_in_every_reduction(factor, reason, reduction, monkeypatch):

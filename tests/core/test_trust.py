@@ -17,7 +17,7 @@ from scaling.core.timing import Sampling
 from scaling.options import host_monitor
 from scaling.study import completion
 
-pytestmark = pytest.mark.thin(2, "contract")
+pytestmark = pytest.mark.thin(2, "thorough")
 
 FEW_SAMPLES = Sampling(least=7, most=9, seconds=0.1, warm_up=0.001)
 PROBLEMS = {

@@ -20,7 +20,7 @@ from scaling.study import applicability, completion
 from scaling.study.grid import GridCell, expand_study
 from scaling.workloads import ceiling
 
-pytestmark = pytest.mark.thin(3, "contract")
+pytestmark = pytest.mark.thin(3, "thorough")
 
 jax.config.update("jax_num_cpu_devices", 8)  # the number that test_contract.py uses
 jax.config.update("jax_enable_x64", True)

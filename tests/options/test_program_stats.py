@@ -22,7 +22,7 @@ from scaling.options.program.jaxpr_flops import OperationCounts
 from scaling.options.reference import rounding
 from scaling.study import completion, preflight_process
 
-pytestmark = pytest.mark.thin(3, "contract")
+pytestmark = pytest.mark.thin(3, "thorough")
 
 jax.config.update("jax_num_cpu_devices", 8)  # the number that test_contract.py uses
 jax.config.update("jax_enable_x64", True)

@@ -17,7 +17,7 @@ from scaling.core.workload import Workload, uniform
 from scaling.options.sparse import color_graph, sparsity
 from scaling.options.sparse.color_graph import color
 
-pytestmark = pytest.mark.thin(20, "contract")
+pytestmark = pytest.mark.thin(20, "thorough")
 
 jax.config.update("jax_enable_x64", True)
 

@@ -246,6 +246,7 @@ def test_a_package_missing_in_the_environment_is_named(fake_julia, tmp_path, mon
     assert skip_reason(case) == ("not_installed", f"Enzyme is not installed; {julia.INSTALL}")
 
 
+@pytest.mark.covering(1)
 @pytest.mark.parametrize(
     ("mode", "dtype"), [("jacfwd", "float64"), ("jacfwd", "float32"), ("value", "float64")]
 )

@@ -44,7 +44,7 @@ def test_the_test_that_detects_a_defect_exists(defect):
     assert defect.found_by is None or plant.files_with(defect.found_by)
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 @pytest.mark.parametrize("defect", TABLE, ids=lambda defect: defect.name)
 def test_every_defect_has_a_location_in_the_package(defect):
     assert plant.find_place(defect).parts[0] == plant.PACKAGE

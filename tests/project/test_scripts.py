@@ -18,7 +18,7 @@ echo "$(basename "$0")" "$@" >> called
 """
 TWO_WORKERS = "-m pytest -n 2 --dist loadfile --no-loadscope-reorder -m"
 FOUR_WORKERS = TWO_WORKERS.replace("2", "4")
-WAITING_TESTS = "(contract or wandb or peer) and not process"
+WAITING_TESTS = "(thorough or contract or wandb or peer or browser or plan) and not process"
 ANY_TIER = " or ".join(TIERS)
 
 

@@ -99,7 +99,7 @@ def test_every_figure_with_data_is_drawn(drawings):
     assert set(drawings) == set(figures.NAMES) - {"plan-*"}
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_same_values_give_identical_files(study, drawings, tmp_path):
     again = figures.make_figures(study)
     assert files.page_specs(again) == files.page_specs(figures.make_figures(study))
@@ -170,7 +170,7 @@ def test_lines_have_sufficient_contrast_with_the_background(dark, ground):
             assert (bright + 0.05) / (dim + 0.05) >= 3, (name, colour)
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_text_from_records_is_escaped_in_every_panel_and_file(tmp_path):
     case = {"workload": 'a$b"</svg><script>', "target": "x<y>&z$", "variant": '#1c1e21 id="q" url(#r)'}
     records = [
@@ -360,7 +360,7 @@ def test_equal_times_are_drawn_without_warnings(read, tmp_path):
     assert "jacfwd" in svg_text(by_name["size"], tmp_path)
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_two_hundred_curves_are_reduced_to_a_legible_figure(read):
     kinds = [
         (m, a, b)

@@ -222,7 +222,7 @@ def test_cases_too_large_or_failed_have_their_own_table(plans_only):
     assert failed["reason"] == "error: an exception" and failed["what happened"] == NASTY
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_plans_do_not_appear_among_measurements(tmp_path):
     with_plans = write(
         tmp_path / "both",
@@ -279,7 +279,7 @@ def test_figure_marks_predictions_by_formula_and_explains_hollow_marks(plans_onl
     assert by_formula == [512]
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_measurements_on_the_same_device_kind_are_drawn_with_the_plan(tmp_path):
     def draw(name, records):
         (drawing,) = (
@@ -298,7 +298,7 @@ def test_measurements_on_the_same_device_kind_are_drawn_with_the_plan(tmp_path):
     assert draw("mode", [*planned_curve(), *measured("jacrev")]) == plan_figure
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_weak_plans_are_drawn_only_with_weak_measurements(tmp_path):
     weak = [
         planned_record(case_of("rbf", "jacfwd", 1, count, weak=True), 0.01 + 1e-4 * count)

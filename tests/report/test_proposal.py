@@ -57,7 +57,7 @@ def test_study_with_constant_work_per_device_is_called_weak_scaling(tmp_path):
     assert "the scaled speed-up on 4 devices" in text
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_outdated_figure_of_weak_scaling_is_removed(tmp_path):
     folder = made_up.write(tmp_path / "study", list(weak_series()))
     write_report.write_report(folder)
@@ -85,7 +85,7 @@ def test_table_has_the_numbers_of_the_curve_with_their_intervals(tmp_path, make_
     assert cells[4][1].startswith("2.50 s (")
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_fastest_method_of_the_largest_problem_is_shown_for_each_family(study_copy):
     text = write_proposal(study_copy)
     captions = re.findall(r"^\*\*(\w+) scaling of (\w+).*?, with (\w+)", text, re.MULTILINE)
@@ -110,7 +110,7 @@ def test_proposal_does_not_require_a_report(tmp_path):
     assert "scaling-weak.png" in text and not (tmp_path / "study/report/index.html").exists()
 
 
-@pytest.mark.contract
+@pytest.mark.thorough
 def test_methods_describe_how_times_were_measured(study_copy):
     text = write_proposal(study_copy)
     for words in (

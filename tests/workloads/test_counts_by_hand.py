@@ -18,7 +18,7 @@ from scaling.core import layout, timing
 from scaling.options.program import jaxpr_flops
 from scaling.study import completion
 
-pytestmark = pytest.mark.thin(4, "contract")
+pytestmark = pytest.mark.thin(4, "thorough")
 
 jax.config.update("jax_num_cpu_devices", 8)  # the number that test_contract.py uses
 jax.config.update("jax_enable_x64", True)
