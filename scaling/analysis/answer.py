@@ -205,7 +205,10 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
         sentences.append(f"More devices {pay}: {describe_slower(name, more, first)}")
     tied = [timing for timing in (first, *others) if not time_ratio(timing, first).above_one]
     chosen = min(tied, key=lambda timing: timing.case.devices)
-    text = f"Recommended: {count_of(chosen.case.devices, 'device')}"
+    devices = (
+        count_of(chosen.case.devices, "device") if chosen is first else _format_devices(findings, chosen)
+    )
+    text = f"Recommended: {devices}"
     if chosen is not first:
         takes = describe_slower(method_of(chosen.case).name, chosen, first)
         text += f", not distinguished from {count_of(first.case.devices, 'device')} ({takes})"

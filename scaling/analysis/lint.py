@@ -286,7 +286,7 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (WARNING, "trend within a process", _check_each(_trend),
      f"sampling.warm_up=0.5, a machine at rest; {_FRESH}"),
     (WARNING, f"padding of more than {format_percentage(_PADDED)}", _check_each(_padded),
-     "points and seeds, or a mesh, that divide evenly: see the table of meshes"),
+     "points and seeds, or a mesh, that divide evenly: see the table of cases"),
     (WARNING, "chunk=auto: other blocks in other processes", _check_each(_varying_blocks),
      f"memory_limit=..., the same for all, or chunk and block; {_FRESH}"),
     (WARNING, "no baseline: a plain jit program on one device", _curves_without_jit,

@@ -148,18 +148,25 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
     only_cpu = {"JAX_PLATFORMS": "cpu"} if is_bound or job["hardware"] else {}
     os.environ.update(variables | only_cpu)
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        future = pool.submit(_advise, job | {"cores": usable[:count] if is_bound else None})
+        future = pool.submit(_advise_or_refuse, job | {"cores": usable[:count] if is_bound else None})
         while True:
             try:
                 return future.result()
             except KeyboardInterrupt:  # the new process receives Ctrl-C too, and prints its advice so far
                 if future.done():
                     raise KeyboardInterrupt("stopped before there was any advice") from None
-            except SystemExit as error:
-                raise Refusal(f"{job['name']} raised SystemExit: {error}") from None
             except BrokenProcessPool:
                 text = "the process that compiles and measures the function died, perhaps for lack of memory"
                 raise Refusal(f"{text}: try fewer points, or hardware=NAME") from None
+
+
+def _advise_or_refuse(job: Job) -> float:
+    try:
+        return _advise(job)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # its class may not be known in the parent
+        raise Refusal(f"{job['name']} raised {type(error).__name__}: {error}") from None
 
 
 def _advise(job: Job) -> float:

@@ -6,6 +6,7 @@ are not copied again, so that repeating the command completes an interrupted mer
 """
 
 import argparse
+import fcntl
 import uuid
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from rich.console import Console
 
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
+from scaling.cluster import job_state
 from scaling.core import store
 from scaling.core.case import Refusal
 from scaling.core.formatting import count_of
@@ -74,6 +76,14 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> list[str]:
         if variants := sorted(path.name for path in folder.glob("versus-*") if path.is_dir()):
             names = ", ".join(variants)
             lines.append(f"{folder}: the other variant of its comparison is not copied: {names}")
+        tasks = job_state.find_tasks(folder, query_scheduler=False, save=False)
+        if count := sum(task.open for task in tasks):
+            running = f"{count_of(count, 'task')} of its jobs may still run"
+            lines.append(
+                f"{folder}: {running}; `scaling status {folder}` shows them; merge again after they end"
+            )
+        elif _is_locked(folder):
+            lines.append(f"{folder}: a run is in progress there; merge again after it ends")
     lines += _unite_studies([target, *folders], target)
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
         if not (target / path.name).exists() and (study := store.read_json(path)) is not None:
@@ -87,6 +97,15 @@ def _copy_folders(folders: Sequence[Path], target: Path) -> list[str]:
         of = f"{count_of(several, 'measurement')} with several records"
         lines.append(f"{of}, of the same case, environment and replicate: the last one counts")
     return lines
+
+
+def _is_locked(folder: Path) -> bool:
+    try:
+        with (folder / ".lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    return False
 
 
 def _copy_records(folder: Path, target: Path, records: _Records) -> str:

@@ -26,6 +26,7 @@ _STATE_OF_REASON = {  # reason of a record -> state of the job
     "timeout": "TIMEOUT", "preempted": "PREEMPTED", "node_failed": "NODE_FAIL",
     "out_of_memory": "OUT_OF_MEMORY",
 }  # fmt: skip
+_LOG_BYTES = 65536  # of the end of a log that are read
 _STATES = "states.json"  # file in the folder of a submission with the final states of its tasks
 
 
@@ -178,9 +179,14 @@ def state_in_log(task: TaskState) -> str | None:
 
 
 def read_log(task: TaskState, kind: str) -> list[str]:
-    """Return the lines of standard error (kind "err") or standard output ("out") of a task."""
-    path = task.entry.log_path(kind)
-    return path.read_text(errors="replace").splitlines() if path.exists() else []
+    """Return the last lines of standard error (kind "err") or standard output ("out") of a task.
+
+    The list is empty if there is no log, or if the user cannot read it.
+    """
+    with contextlib.suppress(OSError), task.entry.log_path(kind).open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - _LOG_BYTES))
+        return file.read().decode(errors="replace").splitlines()
+    return []
 
 
 def _find_process(task: TaskState) -> int | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core.case import Case
+from scaling.core.case import SECOND, Case
 from scaling.core.memory import available_bytes
 from scaling.core.modes import TANGENT
 from scaling.peers import formulas
@@ -155,6 +155,7 @@ def why_unsupported(case: Case, workload: Any, sizes: Any, modes: Iterable[str])
     needed = case.points * (2 * result + 8 * largest) * (8 if case.dtype == "float64" else 4)
     available = available_bytes() or math.inf
     return first_reason(
+        (case.target in SECOND, f"{case.engine} offers no {case.target}"),
         (case.mode not in modes, f"{case.engine} offers {', '.join(modes)}"),
         (case.chunk is not None, f"{case.engine} computes one seed at a time; omit chunk"),
         (needed > available, f"needs about {needed / 1e9:.3g} GB, has {available / 1e9:.3g} GB"),

@@ -105,7 +105,7 @@ def versions(engine: str) -> dict[str, str | None]:
         return {}
     peer, (name, _, system) = module(engine), engine.partition("/")
     if callable(getattr(peer, "versions", None)):
-        by_package = peer.versions(system)
+        by_package = peer.versions(system) if system else peer.versions()
     else:
         by_package = {package: _version(package) for package in getattr(peer, "PACKAGES", ())}
     if name not in _BUILT_IN:

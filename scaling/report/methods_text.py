@@ -77,8 +77,11 @@ def _describe_cases(ok: Sequence[Record]) -> str:
     ]
     if len(settings) > 1:
         sentences.append(f"{len(settings)} memory settings were measured.")
-    if any(record.environment.get("bound") for record in ok):
-        sentences.append("A CPU device is a core that the process was bound to before it started JAX.")
+    on_cpu = [record for record in ok if record.environment.get("platform") == "cpu"]
+    if bound := sum(bool(record.environment.get("bound")) for record in on_cpu):
+        where = "" if bound == len(on_cpu) else f" in {bound} of {count_of(len(on_cpu), 'record')}"
+        text = f"A CPU device is a core that the process was bound to before it started JAX{where}."
+        sentences.append(text)
     if shared := sum(not record.honest for record in ok):
         sentences.append(
             f"{count_of(shared, 'record')} without a core for each device are not part of any scaling curve "

@@ -105,11 +105,11 @@ def _column_widths(columns: Sequence[Sequence[str]], width: int) -> list[int] | 
 def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[str]:
     """Return the summary that `scaling run` prints at its end, as lines that fit on one screen."""
     width = min(width, WIDTH)
-    below = [
-        *_list_warnings(findings, folder, width),
-        f"scaling report {folder}  # every problem, curves and figures",
-        f"scaling lint {folder}  # all warnings, and how to fix them",
-    ]
+    below = _list_warnings(findings, folder, width)
+    steps = {"report": "every problem, curves and figures", "lint": "all warnings, and how to fix them"}
+    for verb, what in steps.items():
+        command, comment = f"scaling {verb} {folder}", f"  # {what}"
+        below.append(command + comment if len(command + comment) <= width else command)
     rows = [row for _, (row, *_) in answer.largest_problems(findings)]
     sentences = [_describe_fastest(findings, row) for row in rows] or answer.summarize(findings)
     paragraphs = [wrap_text(sentence, width, "  ") for sentence in sentences]

@@ -62,7 +62,14 @@ def do_job(job: PublishJob, send_event: Callable[..., Any]) -> None:
         if state in ("published", "unchanged"):
             _remove_copies(digest)  # `wandb sync` would send them again
     rest = [run for run in job.runs if run.digest not in states]
-    _map_in_threads(lambda run: report(run, _keep_offline_copy(job, run)), rest)
+
+    def keep_copy(run: TrackedRun) -> None:
+        try:
+            report(run, _keep_offline_copy(job, run))
+        except Exception as error:  # a full disk, or a folder that is not writable
+            send_event(reason=f"{run.name}: {reason_of(error)}")
+
+    _map_in_threads(keep_copy, rest)
     wandb.teardown()
 
 

@@ -164,7 +164,10 @@ class ChildProcess:
         """Keep the last lines of standard error in memory. Append all lines to the log, without secrets."""
         assert self._process.stderr is not None
         remaining = _LOG_CHARACTERS if log else 0
-        with self._process.stderr as lines, open(log or os.devnull, "a", errors="replace") as file:
+        with (
+            self._process.stderr as lines,
+            open(log or os.devnull, "a", encoding="utf-8", errors="replace") as file,
+        ):
             while line := lines.readline(_LINE_CHARACTERS):
                 self._stderr.append(line.rstrip("\n"))
                 if remaining > 0:

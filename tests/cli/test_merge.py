@@ -164,9 +164,12 @@ def test_merge_reads_but_does_not_write_a_folder_in_use_by_a_run(sources, tmp_pa
             merging.merge([sources[1]], sources[0])
 
 
-def test_jobs_are_not_copied(sources, tmp_path):
+def test_a_run_in_progress_is_named_and_jobs_are_not_copied(sources, tmp_path):
     (tmp_path / "a" / "jobs" / "20261122T000000-abcd").mkdir(parents=True)
-    merging.merge(sources, str(tmp_path / "c"))
+    assert not any("in progress" in line for line in merging.merge(sources, str(tmp_path / "b and a")))
+    with store.locked(tmp_path / "a"):
+        lines = merging.merge(sources, str(tmp_path / "c"))
+    assert any("a: a run is in progress there; merge again after it ends" in line for line in lines)
     assert not (tmp_path / "c" / "jobs").exists()
 
 

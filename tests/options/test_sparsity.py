@@ -370,3 +370,14 @@ def test_a_coloring_has_the_side_from_which_each_entry_is_read():
     assert isinstance(coloring, Coloring) and (coloring.column_count, coloring.row_count) == (2, 1)
     assert coloring.by_row.any() and not coloring.by_row.all()
     assert coloring.by_row.shape == coloring.pattern.rows.shape
+
+
+def test_a_pattern_with_one_full_row_is_colored_in_little_memory():
+    n, full = 100_000, 2_000  # the tridiagonal Jacobian of a PDE, and one integral constraint
+    rows = np.concatenate([np.repeat(np.arange(n), 3), np.full(full, n)])
+    columns = np.concatenate([(np.arange(n)[:, None] + np.arange(-1, 2)).ravel(), np.arange(full) * 50])
+    inside = (columns >= 0) & (columns < n)
+    pattern = Pattern(rows[inside].astype(np.int32), columns[inside].astype(np.int32), n + 1, n)
+    coloring = color_graph.color(pattern, "columns")
+    sparsity.validate_coloring(coloring)
+    assert coloring.column_count == full

@@ -22,6 +22,7 @@ import numpy as np
 from scaling.core.shape import Coloring, Pattern
 
 _MOST_THRESHOLDS = 20  # the most numbers of entries from which rows and columns own their entries
+_MOST_SATURATION = 2**26  # columns times entries of the fullest row, up to which DSATUR is used
 
 
 def color(pattern: Pattern, compress: str) -> Coloring:
@@ -94,6 +95,10 @@ def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int
     if len(fullest) == len(columns):
         color_of[fullest] = np.arange(len(fullest))
         return color_of, len(fullest)
+    if len(fullest) * pattern.inputs > _MOST_SATURATION:
+        color_of[fullest] = np.arange(len(fullest))
+        graph = _conflict_graph(pattern, owned, columns[color_of[columns] < 0])
+        return color_of, max(len(fullest), int(_color_in_order(graph, color_of)))
     graph, most = _conflict_graph(pattern, owned, columns), len(fullest)
     while True:
         most *= 2
@@ -133,8 +138,11 @@ def _conflict_graph(pattern: Pattern, owned: np.ndarray, columns: np.ndarray) ->
 
 
 def compile_loop() -> None:
-    """Compile the numba function of this file, so that measured times do not include compilation."""
-    color(Pattern(np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32), 2, 3), "columns")
+    """Compile the numba functions of this file, so that measured times do not include compilation."""
+    pattern = Pattern(np.array([0, 0, 1, 1], np.int32), np.array([0, 1, 1, 2], np.int32), 2, 3)
+    color(pattern, "columns")
+    graph = _conflict_graph(pattern, np.ones(4, bool), np.arange(3))
+    _color_in_order(graph, np.full(3, -1, np.int32))
 
 
 @numba.njit(cache=True)
@@ -152,6 +160,29 @@ def _insert(links, node, head):
 def _remove(links, node):
     following, preceding = links
     following[preceding[node]], preceding[following[node]] = following[node], preceding[node]
+
+
+@numba.njit(cache=True)
+def _color_in_order(graph, color_of):
+    """Color the columns in the order of the graph, each with the lowest color of no conflicting column.
+
+    The colors are written to `color_of`. Return the highest of them plus one. The time is linear in the
+    number of conflicts, and the memory in the number of columns.
+    """
+    order, column_start, row_of, owned, row_start, column_of, owned_end = graph
+    used_by, count = np.full(len(color_of) + 1, -1, np.int64), 0  # color -> last column that cannot have it
+    for column in order:
+        for p in range(column_start[column], column_start[column + 1]):
+            row = row_of[p]
+            for q in range(row_start[row], row_start[row + 1] if owned[p] else owned_end[row]):
+                if color_of[column_of[q]] >= 0:
+                    used_by[color_of[column_of[q]]] = column
+        color = 0
+        while used_by[color] == column:
+            color += 1
+        color_of[column] = color
+        count = max(count, color + 1)
+    return count
 
 
 @numba.njit(cache=True)

@@ -82,7 +82,7 @@ def reason_to_skip(case: Case, workload: Any, sizes: Any) -> str | None:
     )  # fmt: skip
 
 
-def versions(system: str) -> dict[str, str | None]:
+def versions(system: str = "") -> dict[str, str | None]:
     """Return the version of Julia, under "julia", and of each package of a system such as "ForwardDiff".
 
     The version of a package that is not installed is None.
