@@ -7,6 +7,7 @@ each with a separate Philox generator. layout.py places the inputs on devices.
 
 import functools
 import math
+import operator
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,10 +52,16 @@ class InputSpec:
 def _parse_shape(function: str, sizes: tuple[Any, ...], hint: str = "") -> tuple[int, ...]:
     if len(sizes) == 1 and isinstance(sizes[0], tuple | list):
         sizes = tuple(sizes[0])
+    shape = []
     for size in sizes:
-        if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 0:
+        try:  # also an integer array without axes, such as jnp.prod(...)
+            length = -1 if isinstance(size, bool | np.bool_) else operator.index(size)
+        except TypeError:
+            length = -1
+        if length < 0:
             raise Refusal(f"the sizes of {function}(...) must be integers, zero or more, not {size!r}{hint}")
-    return tuple(map(int, sizes))
+        shape.append(length)
+    return tuple(shape)
 
 
 def _require_finite(function: str, **parameters: Any) -> None:

@@ -65,12 +65,14 @@ def compile_largest(
     """
     fitting: dict[BlockSizes, CompiledCase] = {}
     last: CompiledCase | None = None
+    shortage: str | None = None
 
     def compile_and_measure(blocks: BlockSizes) -> MemoryNeed:
-        nonlocal last
+        nonlocal last, shortage
         storage = HOST if blocks.storage == HOST else None
         last = compile_blocks(dataclasses.replace(case, **vars(blocks) | {"storage": storage}))
-        if not (describe_shortage(last) or last.overflow):
+        shortage = describe_shortage(last) or last.overflow
+        if not shortage:
             fitting[blocks] = last
             return MemoryNeed(last.bytes_while_running, True)
         needs = {**last.needs, "temp_bytes": 0} if last.needs.get("temp_bytes") else last.needs
@@ -89,9 +91,7 @@ def compile_largest(
     least = min((need.bytes for need in needs.values() if need.bytes is not None), default=None)
     tried = count_of(len(needs), "program")
     smallest = f"; the smallest of {tried} needs {format_bytes(least)}" if least else ""
-    raise TooLarge(
-        f"no block size fits: {describe_shortage(last) or last.overflow}{smallest}", last.recorded_needs
-    )
+    raise TooLarge(f"no block size fits: {shortage}{smallest}", last.recorded_needs)
 
 
 def find_blocks(

@@ -164,7 +164,7 @@ def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> N
             if event["event"] == "meet":
                 group.send({"coordinator": event["address"]})
             if event["event"] == "waiting":
-                report_wait(event["text"])
+                report_wait(event.get("text", "waits for cores"))
     except WorkerDied as death:
         if group.transport and death.reason != "timeout" and not responded:
             raise AllocationLost(str(death)) from None
