@@ -77,6 +77,10 @@ def wait_for(job, *expected):
 
 
 def start_requeued_job(job):
-    """Start a requeued job now. Otherwise, Slurm waits until its credential has expired, for 16 s."""
+    """Start a requeued job in 2 s. Otherwise, Slurm waits 16 s for the end of all of its processes.
+
+    Slurm rejects a job that restarts in the same second in which its credential was revoked.
+    """
     wait_until(lambda: "PENDING" in slurm("squeue", "-h", "-j", job, "-o", "%T"), f"job {job} being requeued")
+    time.sleep(2)
     slurm("scontrol", "update", f"JobId={job}", "StartTime=now")
