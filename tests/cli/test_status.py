@@ -741,7 +741,9 @@ def test_an_exception_is_recorded_with_its_line_and_logged_with_its_traceback(
     number = next(n for n, line in enumerate(source_lines, 1) if "bad luck" in line)
     arguments = write_study("{workload: mine, points: 6, mode: jacfwd}")
     done = scaling_command([*arguments, "cluster=local", "bind=false", "results=here"], timeout=60)
-    [record] = store.load(tmp_path / "here").records
+    records = store.load(tmp_path / "here").records
+    assert len(records) == 1, [(r.reason, r.text) for r in records]
+    record = records[0]
     assert (
         done.returncode == 1
         and record.reason == "error"
