@@ -118,7 +118,7 @@ def final_states(results):
 
 def test_curves_over_two_nodes_exclude_oversubscribed_device_counts(scaling_command, results):
     arguments = ["run", "study=smoke", *SLURM, *QUICK, "devices=[1,2,4]", "results=out", "wait=true"]
-    arguments += ["where=\"mode == 'jacfwd' and workload in ('linear', 'residual')\""]  # every api and split
+    arguments += ["where=\"mode == 'jacfwd' and workload == 'linear'\""]  # both splits
     done = scaling_command(arguments, timeout=2 * TIMEOUT)
     assert done.returncode == 0, done.stdout + done.stderr
     records = load(results).records

@@ -35,7 +35,7 @@ def test_each_example_passes_the_check_in_its_modes(cell):
         assert (record.status, record.text) == ("ok", None) and record.error <= record.tolerance
 
 
-@pytest.mark.process
+@pytest.mark.thorough
 @pytest.mark.sample(4)
 @pytest.mark.parametrize("cell", CELLS, ids=NAMES)
 def test_the_derivative_written_in_cpp_is_that_of_jax(cell, tmp_path):

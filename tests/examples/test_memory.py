@@ -34,7 +34,7 @@ def cases_of(name):
 
 
 CASES = [
-    pytest.param(case, id=f"{name}-{n}", marks=[pytest.mark.process] * (name in SLOW))
+    pytest.param(case, id=f"{name}-{n}", marks=[pytest.mark.thorough] * (name in SLOW))
     for name in measure.CASES
     for n, case in enumerate(cases_of(name))
 ]
