@@ -93,6 +93,8 @@ def _read_job(words: Sequence[str]) -> Job:
     if stated not in ([1, True, False], [0, False, True]):
         example = "scaling advise spring.py:force --points x=100000,17, or workload=NAME and its fields"
         raise Refusal(f"advice is on one function with --points, or on one workload: {example}")
+    if inputs["shared"] and not functions:
+        raise Refusal("--shared has no effect with workload=, whose sizes give the shapes: omit --shared")
     if not re.fullmatch(r"\d{1,9}(\.\d*)?", budget := fields.pop("budget")):
         raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     known = _FIELDS_OF_FUNCTION if functions else _FIELDS_OF_WORKLOAD

@@ -39,6 +39,9 @@ def parse(words: Sequence[str], fields: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--multirun", "-m", action="store_true")
     parser.add_argument("--cfg", "-c", choices=["job"])
     parser.add_argument("--config-dir", "-cd", metavar="DIR")
+    for word in words:  # argparse would read -mode=jacfwd as the option -m
+        if word.startswith("-") and word.lstrip("-").partition("=")[0] in fields:
+            raise _unknown_option(word, fields)
     given, overrides = parser.parse_known_args(list(words))
     if given.config_dir is not None and not os.path.isdir(given.config_dir):
         raise Refusal(f"--config-dir takes a folder, such as --config-dir my_conf, not {given.config_dir!r}")
@@ -68,7 +71,7 @@ def _check_override(word: str, fields: Sequence[str]) -> None:
 def _unknown_option(word: str, fields: Sequence[str]) -> Refusal:
     name, sign, value = word.lstrip("-").partition("=")
     near = difflib.get_close_matches(name.replace("-", "_").lower(), fields, n=1)
-    if near and word.startswith("--"):
+    if near and (word.startswith("--") or near[0] == name):
         meant = f"{near[0]}={value}" if sign else _example(near[0], fields)
     else:
         meant = next(iter(difflib.get_close_matches(word, _OPTIONS, n=1)), "")

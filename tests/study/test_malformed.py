@@ -392,6 +392,8 @@ TABLES["words"] = {
         ((*RBF, "--where", "devices==1"), "did you mean 'where="),
         ((*RBF, "--nothing-like-it"), "unknown option '--nothing-like-it'.*--help"),
         ((*RBF, "-x"), "unknown option '-x'"),
+        ((*RBF, "-mode=jacfwd"), "unknown option '-mode=jacfwd'.*did you mean mode=jacfwd"),
+        ((*RBF, "-cluster=slurm"), "did you mean cluster=slurm"),
         ((*RBF, "--"), "--"),
         ((*RBF, "--multi"), "--multirun"),
         ((*RBF, "--config-dir"), "--config-dir"),
