@@ -94,7 +94,7 @@ if RUNNING:
         os.write(1, b'5\\n{"event": "end"}\\n"x"\\nno line end')
         print("printed")
     if case.variant == "parent":
-        os.system("sleep 20 &")
+        os.system("sleep 3600 &")
 return smooth(x)
 """
 RETURNS = 'Workload(function=function, points={"x": X}, reference=None if "unreferenced" in case.variant else reference)'
@@ -235,15 +235,13 @@ def shuffled_order(seed, count):
 
 
 def test_output_and_child_processes_of_a_workload_do_not_affect_a_run(command, scaling_command, tmp_path):
-    """One writes lines like events to a file descriptor, as a C library could; the other leaves a child that sleeps for 20 s."""
-    start = time.monotonic()
-    done = scaling_command(command("plain", "loud", "parent"))
+    """One writes lines like events to a file descriptor, as a C library could; the other leaves a child that sleeps for an hour."""
+    done = scaling_command(command("plain", "loud", "parent"))  # times out if it waits for the child
     assert {name: (record.status, record.text) for name, record in records_by_variant(tmp_path).items()} == {
         "plain": ("ok", None), "loud": ("ok", None), "parent": ("ok", None),
     }  # fmt: skip
     assert len(load(folder(tmp_path)).records) == 3
     assert (done.returncode, done.stderr) == (0, "")
-    assert time.monotonic() - start < 16, "it does not wait for the child"
 
 
 @pytest.mark.default
