@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
+import jax
+
 from scaling.advice.candidates import CODED
 from scaling.core import memory
 from scaling.core.case import Case
@@ -49,6 +51,9 @@ def predict_candidates(
         text = f"not compiled: {too_much[case]}"
         fields[case] = {"status": "skipped", "reason": "dominated", "text": text}
     pool = ThreadPoolExecutor(len(cores.usable_cores()))
+    uses_cache = jax.config.values["jax_enable_compilation_cache"]
+    # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
+    jax.config.update("jax_enable_compilation_cache", False)
     try:
         ordered = sorted((c for c in work if c not in not_compiled), key=lambda case: work[case])
         compiled = {pool.submit(_compile, traced[case]): case for case in ordered}
@@ -62,6 +67,7 @@ def predict_candidates(
         note("interrupted: advice from the candidates that are compiled")
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+        jax.config.update("jax_enable_compilation_cache", uses_cache)
     return fields
 
 

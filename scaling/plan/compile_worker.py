@@ -18,8 +18,10 @@ import math
 import os
 import re
 import signal
+import tempfile
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -32,7 +34,7 @@ from scaling.core import compile_case, environment, layout, memory, run_case, sh
 from scaling.core.case import AUTO, Case, Refusal, from_dict
 from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
-from scaling.options.program import hlo_cost, program_stats
+from scaling.options.program import hlo_cost, llvm_instructions, program_stats
 from scaling.workers import event_channel
 
 _USED = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
@@ -128,6 +130,7 @@ class TracedCase:
         self.sizes = compile_case.settle_shape(case, self.built, self._missing_memory)
         self.jaxpr: Any = None
         self.program: str | None = None
+        self._operations = dict[int, dict[str, float]]()  # of the kernels of a program for CPUs, by its id
         if case.chunk == AUTO:  # the block sizes and thus the program are determined by compiling
             return
         uncompiled = compile_case.compile_blocks(
@@ -159,11 +162,12 @@ class TracedCase:
             )
         except shape.TooLarge as error:
             return fields | describe_failure(error)
-        cost = hlo_cost.read(compiled_case.stages.compiled.as_text())
+        compiled = compiled_case.stages.compiled
+        cost = hlo_cost.read(compiled.as_text(), self._operations.get(id(compiled)))
         fields |= {
             **vars(program_stats.program_work(compiled_case, self.devices, cost)), **compiled_case.needs,
             **{name: getattr(compiled_case.stages, name) for name in COMPILING_STAGES},
-            **_optimized_work(cost, compiled_case.steps, self.header["platform"]),
+            **_optimized_work(cost, compiled_case.steps),
             "passes": shape.count_passes(compiled_case.case, self.built, self.sizes) or None,
             "padding": shape.padding_share(self.case, self.sizes), "blocks": compiled_case.blocks,
             "peak_bytes": compiled_case.bytes_while_running,
@@ -182,6 +186,8 @@ class TracedCase:
         If the program does not fit into memory, the executable is a `_RejectedProgram`.
         """
         try:
+            if self.header["platform"] == "cpu":
+                return self._compile_for_cpu(program)
             return timing.compile_stages(program.function, list(program.arguments.values()), options)
         except Exception as error:
             if options is None and _NO_TILES in str(error):
@@ -189,6 +195,14 @@ class TracedCase:
             if not _USED.search(str(error)) and not memory.is_out_of_memory(str(error)):
                 raise
             return timing.Stages(program.function, _rejected_program(program, self.case.devices, str(error)))
+
+    def _compile_for_cpu(self, program: layout.Program) -> timing.Stages:
+        """Compile a program, and count the operations of its kernels in the LLVM IR that XLA writes."""
+        with tempfile.TemporaryDirectory() as folder:
+            arguments = list(program.arguments.values())
+            stages = timing.compile_stages(program.function, arguments, {"xla_dump_to": folder})
+            self._operations[id(stages.compiled)] = llvm_instructions.count_operations(Path(folder))
+        return stages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -272,16 +286,15 @@ def _device_jaxpr(jaxpr: Any) -> Any:
     return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))[0]
 
 
-def _optimized_work(cost: hlo_cost.ProgramCost, steps: int, platform: str) -> RecordFields:
+def _optimized_work(cost: hlo_cost.ProgramCost, steps: int) -> RecordFields:
     """Return the kernels and operation counts of the optimized program as a dict of record fields.
 
     A call runs the program `steps` times. Equal kernels are merged, and `times` is their total number of
-    executions. On platforms other than a CPU, the overhead of a kernel is 0.
+    executions.
     """
     counts: Counter[hlo_cost.Kernel] = Counter()
     for kernel in cost.kernels:
-        once = dataclasses.replace(kernel, times=1.0, overhead=kernel.overhead if platform == "cpu" else 0)
-        counts[once] += kernel.times * steps  # type: ignore[assignment]
+        counts[dataclasses.replace(kernel, times=1.0)] += kernel.times * steps  # type: ignore[assignment]
     flops = sum(
         (k.products + k.arithmetic + k.divisions + k.reductions) * times for k, times in counts.items()
     )

@@ -1,8 +1,10 @@
 """Time model: predict the time of a call from the kernels and messages of its compiled program.
 
 A kernel takes the longer of the times for its bytes and for its operations at the rates of the machine (the
-roofline model). On a CPU, its overhead is added (see hlo_cost.py). Kernels and messages do not overlap, and
-all devices wait for the slowest. Caches are ignored beyond the table of bandwidths.
+roofline model). On a CPU, the operations are those of the machine code, and the overhead of the kernel is added
+(see llvm_instructions.py and cpu_overhead.py). Kernels and messages do not overlap, and
+all devices wait for the slowest. Beyond the table of bandwidths, caches are ignored except for kernels of a CPU
+with few bytes.
 
 The uncertainty is estimated by a Monte Carlo simulation with random machines. A program reaches random
 fractions of the memory, arithmetic and network rates, and the call and kernel latencies have a random factor.
@@ -20,7 +22,6 @@ import numpy as np
 from scipy import stats
 
 from scaling.core.case import Case
-from scaling.options.program import cpu_overhead
 from scaling.plan.hardware import Hardware, Rates
 from scaling.plan.network import CollectiveCost, collective
 
@@ -28,6 +29,7 @@ DRAWS = 2000  # number of random machines
 _KEPT = 100  # number of random machines whose times are recorded
 _SEED = 0
 _PERCENTILES = (2.5, 50, 97.5)
+_CACHE = 2**19  # bytes of a kernel that a CPU core keeps in its cache
 
 # Work of a kernel or message by field of hlo_cost.py. A missing field is 0, except that `times` is 1.
 Work = dict[str, float]
@@ -140,7 +142,8 @@ def _kernel_seconds(
     speeds: dict[str, float | None] = {
         "products": rates.products[dtype][case.precision], "arithmetic": rates.arithmetic[dtype],
         "divisions": rates.divisions[dtype], "transcendentals": rates.transcendental[dtype],
-        "reductions": rates.reductions[dtype], "overhead": _overhead_rate(rates),
+        "reductions": rates.reductions[dtype], "operations": _float32_rate(rates),
+        "overhead": _float32_rate(rates),
     }  # fmt: skip
     seconds = {name: np.zeros(len(kernels)) for name in ("memory", *speeds)}
     for k, kernel in enumerate(kernels):
@@ -148,25 +151,29 @@ def _kernel_seconds(
             if speeds["arithmetic"] is None:  # emulated, such as float64 on a TPU
                 raise _UnknownRate(f"no rate of arithmetic in {dtype} is known")
             raise _UnknownRate(f"the work of {library} is not known")
-        for name in (name for name in speeds if kernel.get(name)):
+        executed = kernel.get("operations", 0)
+        for name in (
+            name for name in (("operations", "overhead") if executed else speeds) if kernel.get(name)
+        ):
             if (speed := speeds[name]) is None:
                 raise _UnknownRate(f"no rate of {name} in {dtype} is known")
             seconds[name][k] = kernel[name] / speed
         moved = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
         transposed = min(kernel.get("turned", 0), moved)
+        if executed:  # these operations include loads and stores, in the order of the loops
+            moved, transposed = moved if moved > _CACHE else 0, 0
         bandwidth = _bandwidth(moved, rates)
         seconds["memory"][k] = (moved - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
     return seconds, np.array([kernel.get("times", 1) for kernel in kernels], float)
 
 
-def _overhead_rate(rates: Rates) -> float | None:
-    """Return the rate of overhead on a CPU, in units of cpu_overhead.py per second, or None if unknown.
+def _float32_rate(rates: Rates) -> float | None:
+    """Return the rate of arithmetic in float32 in operations per second, or None if it is unknown.
 
-    If the arithmetic rate in float32 is unknown, twice the rate in float64 is used.
+    If only the rate in float64 is known, twice this rate is returned.
     """
     in_float32, in_float64 = (rates.arithmetic[dtype] for dtype in ("float32", "float64"))
-    operations = in_float32 or (in_float64 and 2 * in_float64)
-    return operations and operations / cpu_overhead.OPERATIONS
+    return in_float32 or (in_float64 and 2 * in_float64)
 
 
 def _bandwidth(size: float, rates: Rates) -> float:

@@ -33,6 +33,8 @@ class Kernel:
         arithmetic: the number of other operations, including comparisons, selections and conversions.
         divisions: the number of floating-point divisions.
         transcendentals: the number of evaluations of transcendental functions.
+        operations: the work of all instructions that a CPU executes, as llvm_instructions.py counts it; 0 if
+            it is unknown.
         overhead: the additional time on a CPU, in the unit that cpu_overhead.py defines.
         reductions: the number of terms of sums along the minor-most axis. Other sums are arithmetic.
         library: the name of a library call whose operations are unknown, or "" if there is none.
@@ -45,6 +47,7 @@ class Kernel:
     arithmetic: int = 0
     divisions: int = 0
     transcendentals: int = 0
+    operations: int = 0
     overhead: int = 0
     reductions: int = 0
     library: str = ""
@@ -99,14 +102,19 @@ def _known_bytes(parts: Sequence[Kernel | Message]) -> int | None:
     return None if math.isinf(total) else int(total)
 
 
-def read(text: str) -> ProgramCost:
+def read(text: str, operations: Mapping[str, float] | None = None) -> ProgramCost:
     """Return the cost of an optimized HLO module from the text that `jax.stages.Compiled.as_text` returns.
 
     Of the branches of a conditional, only the one with the most bytes is counted. If the trip count of a loop
     is unknown, its kernels and collectives have an infinite number of executions. If an instruction has an
     unexpected format, as in another version of XLA, all bytes of the module are unknown.
+
+    Args:
+        operations: the result of `llvm_instructions.count_operations` for a program of a CPU; None for other
+            programs, whose kernels have no overhead.
     """
     computations, entry = hlo.parse(text)
+    operations_of = _find_operations(computations, operations or {})
     devices = math.prod(map(int, _DEVICES.findall(text[: text.find("\n")])))
 
     @functools.cache
@@ -127,7 +135,14 @@ def read(text: str) -> ProgramCost:
                 operands = {x: computations[name][x] for x in line.operands}
                 fused = computations[line.called[0]] if kind == "fusion" else {}
                 parts += _collectives(fused, line, operands, devices)
-                parts.append(_analyze_fusion(fused or _as_fusion(line, operands), computations, in_loop))
+                kernel = _analyze_fusion(fused or _as_fusion(line, operands), computations, in_loop)
+                parts.append(
+                    dataclasses.replace(
+                        kernel,
+                        operations=round(operations_of.get(line.name, 0)),
+                        overhead=0 if operations is None else kernel.overhead,
+                    )
+                )
         return tuple(parts)
 
     opcodes = Counter(
@@ -140,6 +155,20 @@ def read(text: str) -> ProgramCost:
     kernels = tuple(part for part in parts if isinstance(part, Kernel))
     messages = tuple(part for part in parts if isinstance(part, Message))
     return ProgramCost(kernels, messages, {kind: opcodes[kind] for kind in hlo_ops.COLLECTIVES})
+
+
+def _find_operations(computations: Computations, operations: Mapping[str, float]) -> dict[str, float]:
+    """Return the operations of all fusions by name. XLA compiles equal fusions to one kernel."""
+    fusions = [line for lines in computations.values() for line in lines.values() if line.opcode == "fusion"]
+    shapes = {
+        line.name: (
+            line.dims,
+            *((x.opcode, x.dims, x.dtype, x.fastest) for x in computations[line.called[0]].values()),
+        )
+        for line in fusions
+    }
+    compiled = {shapes[name]: operations[name] for name in shapes if name in operations}
+    return {name: compiled[shape] for name, shape in shapes.items() if shape in compiled} | dict(operations)
 
 
 def as_work(part: Kernel | Message) -> dict[str, Any]:
@@ -172,8 +201,7 @@ def _collectives(
 
 
 def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bool) -> Kernel:
-    uses = tuple(hlo_loops.trace_uses(lines))
-    evaluations = hlo_loops.count_evaluations(uses)
+    evaluations = hlo_loops.count_evaluations(lines)
     work_of = {
         line.name: _repeat_work(*hlo_ops.count_work(line, lines), evaluations[line.name] / max(line.size, 1))
         for line in lines.values()
@@ -181,7 +209,7 @@ def _analyze_fusion(lines: Instructions, computations: Computations, in_loop: bo
     work: Counter[str] = Counter()
     for kind, amount in work_of.values():
         work[kind] += amount
-    work["overhead"] = cpu_overhead.count_overhead(lines, uses, work_of, in_loop)
+    work["overhead"] = cpu_overhead.count_overhead(lines, work_of, in_loop)
     library = ""
     for line in lines.values():
         if line.opcode == "custom-call" and not work_of[line.name][0]:

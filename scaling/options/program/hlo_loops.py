@@ -1,4 +1,4 @@
-"""Count how often a fusion evaluates each instruction, and find the order in which it reads the elements.
+"""Count how often a fusion evaluates each of its instructions.
 
 XLA compiles a fusion to one loop nest over the elements of its result. The innermost loop computes the values
 that the current element needs. A value that does not depend on the inner loops is computed outside of them. A
@@ -11,7 +11,7 @@ indices, such as in a sum of two shifted arrays, is evaluated twice.
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from scaling.options.program import hlo, hlo_ops
@@ -33,14 +33,11 @@ class Use:
         name: the name of the instruction.
         loops: the position of the loop over each axis of its result, see `Loops`.
         lengths: the length of each enclosing loop, outermost first.
-        is_gathered: whether the instruction is evaluated at indices of a gather that vary with the innermost
-            loop.
     """
 
     name: str
     loops: Loops
     lengths: tuple[int, ...]
-    is_gathered: bool = False
 
     @property
     def evaluations(self) -> int:
@@ -51,28 +48,19 @@ class Use:
         innermost = max((loop for loop in self.loops if loop is not None), default=-1)
         return math.prod(self.lengths[: innermost + 1])
 
-    @property
-    def varies_innermost(self) -> bool:
-        """Return whether the innermost loop runs over an axis of the result of the instruction."""
-        return len(self.lengths) - 1 in self.loops
 
-    def is_contiguous(self, line: HloLine) -> bool:
-        """Return whether the innermost loop runs over the minor-most axis of the result of `line`."""
-        return line.fastest is not None and self.loops[line.fastest] == len(self.lengths) - 1
+def count_evaluations(lines: Instructions) -> Counter[str]:
+    """Return a dict from the name of each instruction of a fusion to the number of evaluations of its elements.
 
-
-def count_evaluations(uses: Iterable[Use]) -> Counter[str]:
-    """Return a dict from the name of each instruction to the number of evaluations of its elements.
-
-    The number is the total over all uses of the instruction in a fusion.
+    The number is the total over all uses of the instruction.
     """
     evaluations: Counter[str] = Counter()
-    for use in uses:
+    for use in _trace_uses(lines):
         evaluations[use.name] += use.evaluations
     return evaluations
 
 
-def trace_uses(lines: Instructions) -> Iterator[Use]:
+def _trace_uses(lines: Instructions) -> Iterator[Use]:
     """Yield the uses of all instructions in the loop nest of a fusion, with uses at equal indices as one."""
     visits: Counter[str] = Counter()
     root = hlo.root_of(lines)
@@ -89,20 +77,10 @@ def trace_uses(lines: Instructions) -> Iterator[Use]:
             if operand is None or (operand.operands and visits[operand.name] >= _MOST_USES):
                 continue
             loops, lengths = _operand_loops(line, operand, use.loops, use.lengths)
-            is_same_nest = use.is_gathered and len(lengths) == len(use.lengths)
-            is_gathered = is_same_nest or _gathers_innermost(line, operand, use)
-            operand_use = Use(operand.name, loops, lengths, is_gathered), shifts
+            operand_use = Use(operand.name, loops, lengths), shifts
             if operand_use not in found:
                 found.add(operand_use)
                 pending.append(operand_use)
-
-
-def _gathers_innermost(line: HloLine, operand: HloLine, use: Use) -> bool:
-    """Return whether an instruction gathers from this operand at indices that the innermost loop varies."""
-    if line.opcode != "gather" or operand.name != line.operands[0]:
-        return False
-    offsets, innermost = line.axes("offset_dims") or (), len(use.lengths) - 1
-    return any(loop == innermost and axis not in offsets for axis, loop in enumerate(use.loops))
 
 
 def _own_loops(line: HloLine) -> tuple[Loops, tuple[int, ...]]:

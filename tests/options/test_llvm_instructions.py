@@ -1,0 +1,161 @@
+"""The instructions that a CPU executes: in LLVM IR written by hand, and in programs that XLA compiles."""
+
+import os
+
+import pytest
+
+from scaling.core import environment
+
+os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
+import jax
+import jax.numpy as jnp
+
+from scaling.options.program import hlo_cost, llvm_instructions
+
+LOOP = """
+define ptr @kernel(ptr %0) {{
+  br label %head
+
+head:
+  %i = phi i64 [ {start}, %1 ], [ %next, %last ]
+  {body}
+  br label %last
+
+last:
+  %next = add nuw nsw i64 %i, {step}
+  %done = icmp eq i64 %next, {end}
+  br i1 %done, label %exit, label %head
+
+exit:
+  ret ptr null
+}}
+"""
+
+
+def count(text, folder, bits=256):
+    """Return the instructions of the kernel in LLVM IR, without the unit of its registers."""
+    (folder / "kernel.ir-with-opt.ll").write_text(
+        text + f'attributes #0 = {{ "prefer-vector-width"="{bits}" }}\n'
+    )
+    (operations,) = llvm_instructions.count_operations(folder).values()
+    return operations * 32 / bits
+
+
+def count_compiled(function, *arguments, folder):
+    """Return the operations of all kernels of a function that XLA compiles."""
+    compiled = jax.jit(function).lower(*arguments).compile(compiler_options={"xla_dump_to": str(folder)})
+    operations = llvm_instructions.count_operations(folder)
+    assert operations
+    return sum(kernel.operations for kernel in hlo_cost.read(compiled.as_text(), operations).kernels)
+
+
+@pytest.mark.parametrize(("start", "step", "end", "trips"), [(0, 1, 7, 7), (3, 2, 13, 5), (10, -1, 4, 6)])
+def test_an_instruction_in_a_loop_is_executed_in_each_iteration(start, step, end, trips, tmp_path):
+    body = "%x = fadd float 0.0, 1.0"
+    counts = [count(LOOP.format(start=start, step=step, end=end, body=text), tmp_path) for text in (body, "")]
+    assert counts[0] - counts[1] == trips
+
+
+@pytest.mark.parametrize(("bits", "registers"), [(128, 4), (256, 2), (512, 1)])
+def test_a_vector_counts_once_for_each_register(bits, registers, tmp_path):
+    body = "%x = fadd <16 x float> zeroinitializer, zeroinitializer"
+    counts = [count(LOOP.format(start=0, step=1, end=7, body=text), tmp_path, bits) for text in (body, "")]
+    assert counts[0] - counts[1] == 7 * registers
+
+
+NESTED = """
+define ptr @kernel(ptr %0) {
+  br label %outer
+
+outer:
+  %i = phi i64 [ 0, %1 ], [ %i.next, %outer.last ]
+  br label %inner
+
+inner:
+  %j = phi i64 [ 0, %outer ], [ %j.next, %inner.last ]
+  %inside = icmp ult i64 %j, 2
+  br i1 %inside, label %copied, label %inner.last
+
+copied:
+  %x = fadd float 0.0, 1.0
+  %unknown = fcmp olt float %x, 0.0
+  br i1 %unknown, label %rare, label %inner.last
+
+rare:
+  %y = fdiv float %x, 3.0
+  br label %inner.last
+
+inner.last:
+  %j.next = add i64 %j, 1
+  %j.done = icmp eq i64 %j.next, 5
+  br i1 %j.done, label %outer.last, label %inner
+
+outer.last:
+  %i.next = add i64 %i, 1
+  %i.done = icmp eq i64 %i.next, 3
+  br i1 %i.done, label %exit, label %outer
+
+exit:
+  ret ptr null
+}
+"""
+
+
+def test_a_branch_on_a_loop_counter_is_counted_exactly_and_another_is_taken_half_of_the_time():
+    ((_, blocks),) = llvm_instructions.parse_functions(NESTED)
+    executions = llvm_instructions.Function(blocks).count_executions()
+    names = ("%outer", "%inner", "%copied", "%rare", "%inner.last", "%outer.last", "%exit")
+    assert [executions[name] for name in names] == pytest.approx([3, 15, 6, 3, 15, 3, 1])
+
+
+def test_a_kernel_is_executed_by_all_work_groups():
+    text = """
+define ptr @kernel(ptr %0) {
+  %2 = load i64, ptr %0
+  %3 = icmp ult i64 %2, 6
+  br i1 %3, label %work, label %exit
+
+work:
+  %x = fadd float 0.0, 1.0
+  br label %exit
+
+exit:
+  ret ptr null
+}
+"""
+    ((_, blocks),) = llvm_instructions.parse_functions(text)
+    assert llvm_instructions.Function(blocks).count_instructions(256) == 6 * (0.5 + 1 + 0.5 + 1 + 0.5)
+
+
+@pytest.mark.parametrize(
+    ("line", "cost"),
+    [
+        ("%x = fmul <8 x float> %a, %b", 1), ("%x = getelementptr i8, ptr %a, i64 4", 0), ("store float %x, ptr %a", 1),
+        ("%x = load <8 x float>, ptr %a", 0.5), ("%x = udiv i16 %a, 5", 3), ("%x = urem i64 %a, %b", 20),
+        ("%x = fdiv <16 x float> %a, %b", 40), ("br label %exit", 0.5), ("%x = icmp eq <8 x i64> %a, %b", 4),
+        ("%x = tail call float @llvm.sin.f32(float %a)", 30), ("%x = call <8 x float> @llvm.sin.v8f32(<8 x float> %a)", 240),
+        ("%x = call float @cbrtf(float %a)", 85), ("tail call void @llvm.experimental.noalias.scope.decl(metadata !4)", 0),
+        ("%x = call <8 x float> @llvm.fabs.v8f32(<8 x float> %a)", 1), ("%x = call float @llvm.sqrt.f32(float %a)", 20),
+        ("tail call void @llvm.memcpy.p0.p0.i64(ptr %a, ptr %b, i64 320, i1 false)", 30),
+    ],
+)  # fmt: skip
+def test_the_cost_of_an_instruction_is_that_of_so_many_additions(line, cost):
+    assert llvm_instructions.instruction_cost(line, 256) == cost
+
+
+def test_a_program_of_twice_the_size_executes_twice_the_operations(tmp_path):
+    def f(x):
+        return jnp.tanh(x) * x[::-1]
+
+    small, large = (count_compiled(f, jnp.ones(n), folder=tmp_path / str(n)) for n in (4096, 8192))
+    assert large == pytest.approx(2 * small, rel=0.1)
+    assert small > 4096 * 10  # the polynomials of tanh
+
+
+def test_equal_kernels_of_a_program_all_have_their_operations(tmp_path):
+    def f(x, y):
+        return jnp.sum(jnp.sin(x) + 1), jnp.sum(jnp.sin(y) + 1)
+
+    both = count_compiled(f, jnp.ones(3000), jnp.ones(3000), folder=tmp_path / "both")
+    one = count_compiled(lambda x: f(x, x)[0], jnp.ones(3000), folder=tmp_path / "one")
+    assert both == pytest.approx(2 * one, rel=0.05)
