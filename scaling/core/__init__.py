@@ -19,7 +19,7 @@ _OPTIONS = {
     "gram": "scaling.options.gram",  # reduce=gram
     "host_monitor": "scaling.options.host_monitor",
     "host_offload": "scaling.options.host_offload",  # storage=host
-    "laplacian": "scaling.options.laplacian",  # the modes jet and forward_laplacian
+    "laplacian": "scaling.options.laplacian",  # target=laplacian
     "mixed_mode": "scaling.options.mixed_mode",  # mode=mixed
     "peers": "scaling.peers.interface",  # engine
     "planned_record": "scaling.options.planned_record",  # reading a record of `scaling plan`

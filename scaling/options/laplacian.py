@@ -1,7 +1,7 @@
-"""Compute the Laplacian of a function by Taylor mode: direction by direction, or all directions in one pass.
+"""Compute the Laplacian of a function, the sum of its second derivatives along the unit vectors.
 
-The Laplacian of a scalar function is the sum of its second derivatives along the unit vectors. The unit
-vectors are called directions below. There are two algorithms:
+The unit vectors are called directions below. A mode that computes columns H v of the Hessian multiplies each
+of them by v. `nested_jvp` differentiates twice in forward mode. Taylor mode has two algorithms:
 
 `jet` computes the second derivative along each direction separately, with `jax.experimental.jet`. Calls of
 functions are inlined first, because that JAX module has rules for primitive operations only.
@@ -30,7 +30,7 @@ import jax.numpy as jnp
 from jax.experimental import jet as taylor
 
 from scaling.core.case import Refusal
-from scaling.core.modes import LinearMap, sum_over_block
+from scaling.core.modes import LinearMap, jacfwd, ravel
 from scaling.options.jaxpr_evaluation import bind, evaluate
 
 # Names of primitives of JAX. Piecewise linear operations, such as max, are included in the linear ones.
@@ -66,6 +66,24 @@ class Expanded(NamedTuple):
     second: Any
 
 
+def _sum_over_block(form: LinearMap) -> LinearMap:
+    return lambda V: jax.vmap(form)(V).sum()
+
+
+def sum_products(column: LinearMap) -> LinearMap:
+    """Return a function of V that sums v^T H v over the directions v in V, where `column` maps v to H v."""
+    return _sum_over_block(lambda v: (ravel(v) * column(v)).sum())
+
+
+def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
+    """Return a function of V that sums v^T H v over the directions v in V, each as the JVP of a JVP along v.
+
+    H is the Hessian of f at x, where f must return a scalar. V is a tuple of arrays like x, each with a
+    leading axis of directions.
+    """
+    return _sum_over_block(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
+
+
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return a function of V that sums v^T H v over the directions v in V, with a separate pass for each v.
 
@@ -90,7 +108,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
                 "use mode=forward_laplacian"
             ) from None
 
-    return sum_over_block(second_derivative)
+    return _sum_over_block(second_derivative)
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
