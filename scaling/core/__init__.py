@@ -21,6 +21,7 @@ _OPTIONS = {
     "host_offload": "scaling.options.host_offload",  # storage=host
     "laplacian": "scaling.options.laplacian",  # target=laplacian
     "mixed_mode": "scaling.options.mixed_mode",  # mode=mixed
+    "peer_program": "scaling.peers.peer_program",  # engine
     "peers": "scaling.peers.interface",  # engine
     "planned_record": "scaling.options.planned_record",  # reading a record of `scaling plan`
     "pmap": "scaling.options.pmap",  # api=pmap

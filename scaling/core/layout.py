@@ -1,10 +1,8 @@
 """Partition a derivative over devices with `jit`, `shard_map` or `pmap`; place its inputs, gather its result.
 
-The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). Either axis
-may have length 1. All three APIs wrap the same function, which each device runs. `lay_out` returns the
-wrapped function to compile, with the shapes and shardings of its arguments. `place_inputs` transfers the
-arguments to the devices. On the host, the two axes of the mesh are the leading axes of a result.
-`gather_pieces` removes the padding and adds the partial sums of the devices in float64.
+The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). All three
+APIs wrap the same function, which each device runs. On the host, the two axes of the mesh are the leading
+axes of a result. `gather_pieces` removes the padding and adds the partial sums of the devices in float64.
 """
 
 import math
@@ -32,10 +30,9 @@ from scaling.core.shape import (
 )
 from scaling.core.workload import Workload
 
-# The axes of the mesh. pmap has the single axis POINTS.
-POINTS, SEEDS = "points", "seeds"
-# Names of arguments that are not inputs: the colors and the positions of each linear map, see
-# `jacobian.PartColoring`, and the number of the first seed. They begin with "+", which no input contains.
+POINTS, SEEDS = "points", "seeds"  # the axes of the mesh; pmap has the single axis POINTS
+# Arguments that are not inputs, whose names contain no "+": the colors and the positions of each linear map
+# (`jacobian.PartColoring`), and the number of the first seed.
 COLORS, POSITIONS, START = "+colors", "+positions", "+start"
 OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
 
@@ -45,15 +42,12 @@ class Program:
     """A function to compile, with its arguments."""
 
     function: Callable[..., Any]  # the function to compile, which runs on all devices of the case
-    # The abstract arguments by name, in the order of the parameters of `function`.
-    arguments: Mapping[str, jax.ShapeDtypeStruct]
-    # The function that copies a result to the host as one array of the shape `shape.result_shape`.
-    collect: Callable[[Any], np.ndarray]
+    arguments: Mapping[str, jax.ShapeDtypeStruct]  # the abstract arguments by name, in order
+    collect: Callable[[Any], np.ndarray]  # the function that copies a result to the host as one array
     # The function that copies a result to the host as a list of arrays to concatenate along the last axis.
     pieces: Callable[[Any], list[np.ndarray]]
     sizes: DerivativeShape  # the shape of the derivative
-    # The values of the arguments that are not inputs, such as the colors of columns, by name.
-    given: Mapping[str, np.ndarray] = field(default_factory=dict)
+    given: Mapping[str, np.ndarray] = field(default_factory=dict)  # the arguments that are not inputs
 
 
 class Argument(NamedTuple):
@@ -71,10 +65,7 @@ def lay_out(
     sizes: DerivativeShape | None = None,
     has_start: bool = False,
 ) -> Program:
-    """Return the program of a case, partitioned over its devices.
-
-    With `has_start`, the index of the first seed is an argument of the program.
-    """
+    """Return the program of a case on its devices, with `has_start` as a function of the first seed too."""
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
     sizes = sizes or derivative_shape(case, workload)
@@ -182,11 +173,9 @@ def place_inputs(
     host: Mapping[str, np.ndarray] | None = None,
     names: Iterable[str] | None = None,
 ) -> list[jax.Array]:
-    """Return the arguments of a program as arrays on its devices. Each process generates only its own rows.
+    """Return the arguments of a program, or those in `names`, as arrays on its devices.
 
-    Args:
-        host: a dict of the per-point inputs if the host stores them, or None to generate them.
-        names: the names of the arguments to place, or None for all arguments.
+    Each process generates its own rows of the per-point inputs, unless they are given in `host`.
     """
     return [
         _place_argument(case, workload, program, name, host)
@@ -220,10 +209,7 @@ def _place_argument(
 
 
 def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> list[np.ndarray]:
-    """Return a result as a list of host arrays to concatenate along the last axis.
-
-    `result` is an array, or for an AD mode with seeds a tuple with one element per linear map.
-    """
+    """Return a result, with one element per linear map, as host arrays to concatenate along the last axis."""
     if not case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
         return [_gather_unseeded(case, workload, array, result_shape(case, workload, sizes))]
@@ -258,8 +244,7 @@ def _gather_part(
 ) -> list[np.ndarray]:
     """Return the result of one linear map as a list of arrays to concatenate along the last axis.
 
-    If the reduction is `linear_in_inputs` and the map differentiates only some of the inputs, the list has
-    one array for each of these inputs.
+    There is one array per input if the reduction is `linear_in_inputs` and the map has only some inputs.
     """
     reduction = workload.reduction
     if reduction.sums_points:
@@ -289,10 +274,9 @@ def _gather_part(
 def _gather_sums(
     case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the sums over the seeds of all devices as a list of arrays.
+    """Return the sums over the seeds of all devices as an array of shape (points, elements, 1).
 
-    In reverse mode with a reduction that is `linear_in_inputs`, there is one array of shape (points, 1,
-    elements) for each input. Otherwise, there is a single array of shape (points, elements, 1).
+    In reverse mode and `linear_in_inputs`, return an array of shape (points, 1, elements) for each input.
     """
     if part.along_point or case.axes[1] == 1:
         arrays = [x[:, 0] for x in arrays]

@@ -22,10 +22,9 @@ def available_bytes() -> int | None:
 
 
 def limit_process() -> None:
-    """Set RLIMIT_DATA so that this process can allocate at most 95 % of the memory that is available now.
+    """Set RLIMIT_DATA, unless it is lower, to 95 % of the memory that is available to this process now.
 
-    An allocation beyond the limit then fails, before Linux kills a process because memory ran out. A lower
-    existing limit is kept.
+    An allocation beyond the limit then fails, before Linux kills a process because memory ran out.
     """
     data = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
     if data and (free := available_bytes()):
@@ -64,10 +63,8 @@ def describe_shortage(
 ) -> str | None:
     """Return text such as 'needs 96.0 GB, has 80.0 GB' if the memory is too small, otherwise None.
 
-    Args:
-        device_bytes: the bytes that each device needs, or None if unknown.
-        limit: the bytes that each device may use, or None for all of its memory.
-        host_bytes: the bytes that the host needs in addition, which count only for CPU devices.
+    Each device needs `device_bytes` (None if unknown) and may use `limit` bytes (None for all). CPU devices
+    share the memory of the host, which needs `host_bytes` in addition.
     """
     if device_bytes is None:
         return None

@@ -53,10 +53,9 @@ MAX_SECONDS = 1e9  # 30 years
 
 @dataclass(frozen=True)
 class Record:
-    """The outcome and the measurements of one run of a case, including all timing samples.
+    """The outcome and the measurements of one run of a case, with all timing samples.
 
-    A field is None if it does not apply to the case or is unknown. `seconds` contains the samples: the time
-    per call, in seconds, of the slowest process.
+    A field is None if it does not apply to the case or is unknown.
     """
 
     case: Case
@@ -79,8 +78,7 @@ class Record:
     seconds_min: list[float] = field(default_factory=list)  # time per call of each sample, fastest process
     slowest_rank: int | None = None  # the process that was the slowest most often
     calls_per_sample: int | None = None
-    # The time of a call of an empty program with the same api, devices and processes.
-    floor_seconds: float | None = None
+    floor_seconds: float | None = None  # the time of an empty program with the same api and devices
     turns: list[int] = field(default_factory=list)  # the number of samples of each turn, in order
     block: str | None = None  # an identifier of the cases whose turns alternated
     # For each compilation after the first, the seconds of its stages and the number of its samples.
@@ -106,8 +104,7 @@ class Record:
     collectives: dict[str, int] | None = None  # kind -> number in the compiled program
     blocks: dict[str, Any] | None = None  # with chunk=auto: block, chunk, storage, limit_bytes, probes
     chosen: dict[str, Any] | None = None  # with mode=auto: mode, batch, chunk, block, forward
-    # With split=both or seeds=colored: the fraction of (point, seed) pairs that are padding.
-    padding: float | None = None
+    padding: float | None = None  # with split=both or seeds=colored: the fraction of padding, see shape.py
     detect_seconds: float | None = None  # with seeds=colored: the time to detect the sparsity pattern
     color_seconds: float | None = None  # with seeds=colored: the time to color its columns or rows
     colors: dict[str, int | None] | None = None  # the numbers of colors of columns and of rows
@@ -126,7 +123,7 @@ class Record:
 
     @functools.cached_property
     def key(self) -> str:
-        """Return the hash that identifies the case. The value is cached, because it is read often."""
+        """Return the hash that identifies the case."""
         return self.case.key
 
     @property
@@ -160,9 +157,8 @@ class Record:
     def honest(self) -> bool:
         """Return whether the times may be used in scaling curves: each CPU device must have its own core."""
         cores = self.environment.get("cores")
-        return self.environment.get("platform") != "cpu" or (
-            isinstance(cores, list) and len(cores) == self.case.devices
-        )
+        has_cores = isinstance(cores, list) and len(cores) == self.case.devices
+        return has_cores or self.environment.get("platform") != "cpu"
 
 
 def is_number(value: Any) -> bool:

@@ -2,15 +2,15 @@
 
 The field `reduce` of a case is a key of `REDUCTIONS`. A device applies the step `columns` (in forward mode)
 or `rows` (in reverse mode) of a reduction to each slice (column or row) of J as soon as the slice is
-computed, so that it need not store the whole J. `of_jacobians` reduces a whole J from a workload. `reference`
-computes the expected result for the correctness check, with the two magnitudes from which tolerances.py
-computes a tolerance. To add a reduction, add one value to `REDUCTIONS`. This module does not import JAX,
-because modules that read records import its table.
+computed, so that it need not store the whole J. To add a reduction, add one value to `REDUCTIONS`. This
+module does not import JAX, because modules that read records import its table.
 """
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scaling.core import load_option
 
 if TYPE_CHECKING:
     from scaling.core.tolerances import Jacobians, SizedEntries
@@ -37,8 +37,7 @@ class SliceStep:
     # The argument is a column of shape (..., outputs). For rows there are two arguments: a row, as a tuple of
     # one array per input, and the tuple of inputs x. None uses the slice unchanged.
     function: Callable[..., Any] | None = None
-    # Whether the contributions are summed over the seeds, on each device, then on the host.
-    sums_seeds: bool = False
+    sums_seeds: bool = False  # whether contributions are summed over the seeds, on devices, then on the host
     products: bool = False  # whether the device computes the inner products of all pairs of columns of J
 
 
@@ -48,21 +47,19 @@ class Reduction:
 
     name: str  # the value of the field `reduce` of a case
     _: KW_ONLY
-    # The two axes of the result: OUTPUTS, INPUTS, or None for an axis of length 1.
-    axes: tuple[str | None, str | None]
-    # columns, rows: the step for each column of J in forward mode, and for each row in reverse mode
-    columns: SliceStep = SliceStep()
-    rows: SliceStep = SliceStep()
-    # The JAX function (J, x) -> result for all points. J has the shape (points, outputs, inputs), and x has
-    # the shape (points, inputs).
+    axes: tuple[str | None, str | None]  # the two axes of the result: OUTPUTS, INPUTS or None, of length 1
+    columns: SliceStep = SliceStep()  # the step for each column of J in forward mode
+    rows: SliceStep = SliceStep()  # the step for each row of J in reverse mode
+    # The JAX function (J, x) -> result that reduces the whole J of a workload. J has the shape (points,
+    # outputs, inputs), and x has the shape (points, inputs).
     of_jacobians: Callable[[Any, Any], Any]
-    # The entries of J whose sum is one element of the result: an "entry", the largest "column", the largest
-    # "row", or "all".
-    entries: str
+    entries: (
+        str  # the entries of J whose sum is one element: an "entry", the largest "column", "row", or "all"
+    )
     # The NumPy function that computes the expected result and its sensitivity to rounding.
     reference: Callable[["SizedEntries"], ReferenceTerms]
-    # The NumPy function (J, bound) -> change, for the error of finite differences. `change` has the shape
-    # (points,): the largest change of the result if each entry J[p, o, i] changes by at most bound[p, i].
+    # The NumPy function (J, bound) -> largest change of the result of each point, of shape (points,), if each
+    # entry J[p, o, i] changes by at most bound[p, i], the error of a finite difference.
     step_bound: Callable[["Jacobians", Any], Any] = lambda J, bound: bound.max(axis=1)
     degree: int = 1  # the degree of the result as a polynomial in the entries of J
     # What the check compares if the whole reference takes too long: a sample of the "entries" of J,
@@ -121,26 +118,8 @@ def _reference_norm(e: "SizedEntries") -> ReferenceTerms:
     return ReferenceTerms(norm, 2 * largest * flat.sum(axis=2, keepdims=True) + second_order, norm)
 
 
-def _reference_gram(e: "SizedEntries") -> ReferenceTerms:
-    J, columns, largest = e.values, e.magnitude.sum(axis=1), e.largest
-    second_order = e.rounding.entry * J.shape[1] * largest**2
-    influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
-    return ReferenceTerms(J.transpose(0, 2, 1) @ J, influence, e.magnitude.transpose(0, 2, 1) @ e.magnitude)
-
-
-def _reference_trace(e: "SizedEntries") -> ReferenceTerms:
-    trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.values, e.magnitude))
-    return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)
-
-
 def _bound_norm(J: "Jacobians", bound: Any) -> Any:
     return (2 * J.by_input(abs(J.values)) * bound + J.entries_by_input() * bound**2).sum(axis=1)
-
-
-def _bound_gram(J: "Jacobians", bound: Any) -> Any:
-    columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
-    crossed = bound[:, :, None] * columns[:, None, :]
-    return (crossed + crossed.transpose(0, 2, 1) + J.entries_by_input().max() * pairs).max(axis=(1, 2))
 
 
 WHOLE = Reduction(
@@ -158,7 +137,7 @@ TRACE = Reduction(
     columns=SliceStep(sums_seeds=True),
     of_jacobians=lambda J, x: J.trace(axis1=1, axis2=2),
     entries="column",
-    reference=_reference_trace,
+    reference=lambda e: load_option("laplacian").reference_trace(e),
 )
 _TABLE = (
     WHOLE,
@@ -211,8 +190,8 @@ _TABLE = (
         rows=SliceStep(sums_seeds=True, products=True),
         of_jacobians=lambda J, x: J.swapaxes(1, 2) @ J,
         entries="column",
-        reference=_reference_gram,
-        step_bound=_bound_gram,
+        reference=lambda e: load_option("gram").reference_gram(e),
+        step_bound=lambda J, bound: load_option("gram").step_bound(J, bound),
         degree=2,
         sampling="columns",
     ),

@@ -1,17 +1,15 @@
 """Compute the expected result of a case in float64, for one range of points (batch elements) at a time.
 
 The expected result (the reference) is evaluated at the inputs after rounding to the dtype of the case. It
-does not depend on the AD mode, the devices or the chunk size under test. `reference_spec` selects the first
-method in this list that applies:
+does not depend on the AD mode or the devices under test. `reference_spec` selects the first method that fits:
 
     mode=value                         the values of `nonzeros` or `reference`, else of the function itself
     `nonzeros` fits the result         NumPy, the nonzeros of the workload's own sparsity pattern
     the workload has a `reference`     NumPy, dense Jacobians
     otherwise                          JAX, the derivative of the function in float64 (options/reference)
 
-`nonzeros` and `reference` are closed forms that the workload provides. `nonzeros` fits a result with colored
-seeds, and any other result unless the workload also has a `reference` and the reduction needs a dense
-Jacobian.
+`nonzeros` and `reference` are closed forms of the workload. `nonzeros` fits a result with colored seeds, and
+any other result unless the workload also has a `reference` and the reduction needs a dense Jacobian.
 """
 
 import contextlib
@@ -43,12 +41,10 @@ from scaling.core.workload import Inputs, Reference, Workload
 
 BUDGET_SECONDS = 10.0  # if a computed reference takes longer, only a sample of the entries is compared
 _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # with a larger tolerance, a comparison proves nothing
-# The number of array elements per range of points, which fit in the processor cache.
-_RANGE_NUMBERS = 2**16
+_RANGE_NUMBERS = 2**16  # the number of array elements per range of points, which fit in the processor cache
 # The largest bytes of an expected result that is cached.
 _max_cached_bytes: ContextVar[int] = ContextVar("max_cached_bytes", default=2**26)
-# The reference resets the fields of `method`, `layout` and `memory`, which must not affect the result.
-# `formulation` is kept, because a computed reference differentiates that formulation.
+# Fields that must not affect the reference. A computed reference differentiates the `formulation`.
 _RESET: dict[str, Any] = defaults(
     {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
 ) | {"api": "jit", "precision": "highest"}
@@ -60,18 +56,14 @@ Arrays = Mapping[str, np.ndarray]
 class ReferenceSpec:
     """The method that computes the reference of a case, and the tolerance of a comparison with it."""
 
-    # case, workload, sizes: the case, its workload and the shape of its derivative
     case: Case
     workload: Workload
-    sizes: DerivativeShape
+    sizes: DerivativeShape  # the shape of the derivative
     reduction: Reduction  # the reduction that maps the Jacobians of the reference to the result
     pattern: Pattern | None  # the sparsity pattern of a result with colored seeds, or None for a dense result
-    # The sparsity pattern of the workload's closed form `nonzeros`, or None if this form is not used.
-    nonzeros_pattern: Pattern | None
-    # The `CommonEntries` of these two patterns (options/sparse/sparsity.py), or None if one is missing.
-    common: Any
-    # The `ComputedReference` of a function without a closed form (options/reference/computed_reference.py).
-    computed: Any
+    nonzeros_pattern: Pattern | None  # the sparsity pattern of the closed form `nonzeros`, if it is used
+    common: Any  # the `CommonEntries` of these two patterns (options/sparse), or None if one is missing
+    computed: Any  # the `ComputedReference` of a function without a closed form (options/reference), or None
     roundoff: float  # the unit roundoff of the least precise operation
     rounding: Rounding  # the lengths of the sums that compute the result
     workload_key: Hashable  # a cache key that is equal for equal workloads
@@ -118,12 +110,9 @@ def reference_spec(
     computed = None
     has_values = case.ad_mode.is_value and closed_form(case, workload) is not None
     if nonzeros_pattern is None and workload.reference is None and not has_values:
-        option = load_option("computed_reference")
         mode = {"mode": "value" if case.ad_mode.is_value else "jacfwd", "reduce": None}
         plain = dataclasses.replace(case, **_RESET | mode)
-        key = (plain, workload_key)
-        computed = cached("computed reference", key, lambda: option.examine(plain, workload), 8)
-        workload = option.with_reference(workload, computed)
+        workload, computed = load_option("computed_reference").add_reference(plain, workload, workload_key)
     if case.ad_mode.is_value:
         added = 1 if reduction is WHOLE else case.points * max(workload.terms, sizes.values)
     elif pattern is not None:
@@ -180,8 +169,7 @@ def caching_results_up_to(max_bytes: int) -> Iterator[None]:
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected result at the points [start, stop), and the scale by which errors are divided.
 
-    Both arrays broadcast to the shape (points, 1, nonzeros) if `spec.common` is set, and otherwise to the
-    shape of the reduced result.
+    Both arrays broadcast to the shape of the result: (points, 1, nonzeros) if `spec.common` is set.
     """
     case, sizes = spec.case, spec.sizes
     shape = spec.reduction.shape(sizes.outputs, max(sizes.inputs, 1))
@@ -218,20 +206,17 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values at the points [start, stop), and the scale of their rounding errors.
+    """Return the values at the points [start, stop), of shape (points, outputs), and their error scale.
 
-    The values have the shape (points, outputs). The scale has the shape (points,), or is None if it is
-    unknown. The error of an entry is relative to the entry or, if that is larger, to the scale of its point.
+    The error of an entry is divided by the entry or, if that is larger, by the scale of its point. The scale
+    has the shape (points,), or is None if it is unknown.
     """
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians at the points [start, stop), and the scale of their rounding errors.
-
-    The scale is used as that of `reference_values`.
-    """
+    """Return the Jacobians at the points [start, stop), and their error scale as in `reference_values`."""
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.nonzeros_pattern is not None:
         reference = _evaluate_form(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
@@ -254,9 +239,9 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Evaluate a closed form. Raise `Refusal` if its result is not finite or has a wrong shape.
+    """Evaluate a closed form. Raise `Refusal` if its values have a wrong shape, NaN or infinity.
 
-    The derivative is checked only if `derivative_shape` is given.
+    The derivative is checked in the same way if `derivative_shape` is given.
     """
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
@@ -277,9 +262,7 @@ def reduce_reference(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the reduced Jacobian of each point, and the scale of its errors.
 
-    Args:
-        floor: a lower bound on the scale of the entries at each point, of shape (points,), or None.
-        named: the inputs at these points by name.
+    `floor`, of shape (points,), is a lower bound on the scale. `named` contains the inputs at these points.
     """
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)

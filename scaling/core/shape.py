@@ -1,7 +1,7 @@
 """Compute the `DerivativeShape` of a case: linear maps, seeds, `Pattern`, `Coloring`, shape of the result.
 
 A seed is a tangent (forward mode) or a cotangent (reverse mode). Functions are evaluated with abstract
-arrays, before anything is compiled. No devices are needed.
+arrays, without devices and before anything is compiled.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from scaling.core import load_option
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
 from scaling.core.formatting import innermost_location
 from scaling.core.modes import BOTH, MODES, TANGENT
-from scaling.core.workload import Workload
+from scaling.core.workload import InputSpec, Workload
 
 Named = Mapping[str, Any]  # arrays or abstract arrays by name
 
@@ -41,8 +41,7 @@ class LinearMapPart:
     mode: str  # the name of an AD mode, a key of `MODES`
     names: tuple[str, ...]  # the names of the inputs with respect to which the map differentiates
     seeds: int  # the number of seeds (tangents or cotangents)
-    # Whether the only seed is the point x itself, so that the result is J x with the Jacobian (or Hessian) J.
-    along_point: bool = False
+    along_point: bool = False  # whether the only seed is the point x, so that the result is J x
 
     @property
     def computes_columns(self) -> bool:
@@ -52,10 +51,9 @@ class LinearMapPart:
 
 @dataclass(frozen=True)
 class Pattern:
-    """The sparsity pattern of a Jacobian of shape (outputs, inputs): the positions of its possible nonzeros.
+    """The distinct positions of the possible nonzeros of a Jacobian, sorted by row, then by column.
 
-    `rows` and `cols` are integer arrays of shape (nonzeros,). The positions are distinct and sorted by row,
-    then by column.
+    `rows` and `cols` are integer arrays of shape (nonzeros,). The Jacobian has the shape (outputs, inputs).
     """
 
     rows: np.ndarray
@@ -68,39 +66,29 @@ class Pattern:
 class Coloring:
     """A coloring of the columns and rows of a sparsity pattern.
 
-    One seed computes the sum of all columns (or rows) of one color. The entries of the Jacobian are read from
-    these sums, the compressed columns and rows.
+    One seed computes a compressed column (or row), the sum of all columns (or rows) of one color.
     """
 
     pattern: Pattern
-    # An int32 array of shape (inputs,) with the color of each column, or -1 for a column without a color.
-    # None if no column has a color.
+    # An int32 array of shape (inputs,) with the color of each column or -1, or None if no column has a color.
     columns: np.ndarray | None
     rows: np.ndarray | None  # the colors of the rows in the same form, an array of shape (outputs,)
-    # column_count, row_count: the numbers of colors of columns and of rows
-    column_count: int
-    row_count: int
-    # A boolean array of shape (nonzeros,): whether each nonzero is read from a compressed row, not a column.
-    by_row: np.ndarray
-    # detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports
-    detect_seconds: float = 0.0
-    color_seconds: float = 0.0
+    column_count: int  # the number of colors of columns
+    row_count: int  # the number of colors of rows
+    by_row: np.ndarray  # shape (nonzeros,): whether each nonzero is read from a compressed row, not a column
+    detect_seconds: float = 0.0  # the time to detect the pattern, without imports
+    color_seconds: float = 0.0  # the time to color the pattern, without imports
 
 
 @dataclass(frozen=True)
 class DerivativeShape:
-    """The shape of a derivative, and the linear maps and seeds that compute it.
+    """The shape of a derivative, and the linear maps and seeds that compute it."""
 
-    For a Hessian, the Jacobian of the gradient, `outputs` is the number of differentiated inputs.
-    """
-
-    outputs: int  # the number of outputs per point (batch element)
-    # The number of differentiated inputs per point, or 1 for the product of a Hessian and a vector.
-    inputs: int
+    outputs: int  # the number of outputs per point (batch element), for a Hessian that of the gradient
+    inputs: int  # the number of differentiated inputs per point, or 1 for a product of Hessian and vector
     summed: bool  # whether the function of the batch returns a scalar, the sum over the points
     values: int  # the number of values that the function returns per point
-    # The linear maps that compute the derivative; empty for a mode without seeds or an unknown coloring.
-    parts: tuple[LinearMapPart, ...] = ()
+    parts: tuple[LinearMapPart, ...] = ()  # empty for a mode without seeds, or before a coloring is known
     coloring: Coloring | None = None  # the coloring of the Jacobian with seeds=colored, otherwise None
     passes: int = 0  # the total number of JVPs and VJPs that the linear maps need
 
@@ -112,12 +100,14 @@ class DerivativeShape:
 
 def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
     """Return two dicts of abstract arrays: the per-point inputs of all points, and the shared inputs."""
-    dtype = lambda spec: jnp.dtype(jnp.int32 if spec.integer else case.dtype)  # noqa: E731
-    points, shared = (
-        {name: jax.ShapeDtypeStruct((*leading, *spec.shape), dtype(spec)) for name, spec in specs.items()}
-        for specs, leading in ((workload.points, (case.points,)), (workload.shared, ()))
-    )
-    return points, shared
+
+    def struct(spec: InputSpec, *axes: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(
+            (*axes, *spec.shape), jnp.dtype(jnp.int32 if spec.integer else case.dtype)
+        )
+
+    points = {name: struct(spec, case.points) for name, spec in workload.points.items()}
+    return points, {name: struct(spec) for name, spec in workload.shared.items()}
 
 
 def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStruct]:
@@ -200,9 +190,9 @@ def ceil_div(count: int, divisor: int) -> int:
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the fraction of the computed (point, seed) pairs that are padding.
+    """Return the fraction of the computed (point, seed) pairs that only give all devices equally many.
 
-    Padding gives all devices the same number of pairs. Return None unless split=both or seeds=colored.
+    Return None unless split=both or seeds=colored.
     """
     if case.split != "both" and sizes.coloring is None:
         return None
@@ -214,14 +204,12 @@ def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
 
 
 def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[int, int, int]:
-    """Return the shape of the result on the host, as three integers.
+    """Return the shape of the result on the host. An axis that a reduction removes has length 1.
 
-    For a Jacobian the shape is (points, outputs, inputs). An axis that a reduction removes has length 1. The
-    other results are:
-
-        function values        (points, outputs, 1), or (1, 1, 1) for their sum over a batch
-        sum over the points    (copies, 1, inputs): one copy per device with split=data, otherwise one
-        seeds=colored          (points, 1, nonzeros)
+    Jacobians              (points, outputs, inputs)
+    function values        (points, outputs, 1), or (1, 1, 1) for their sum over a batch
+    sum over the points    (copies, 1, inputs): one copy per device with split=data, otherwise one
+    seeds=colored          (points, 1, nonzeros)
     """
     is_value = case.ad_mode.is_value
     if workload.reduction.sums_points:

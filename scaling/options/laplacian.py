@@ -31,6 +31,8 @@ from jax.experimental import jet as taylor
 
 from scaling.core.case import Refusal
 from scaling.core.modes import LinearMap, jacfwd, ravel
+from scaling.core.reductions import ReferenceTerms
+from scaling.core.tolerances import SizedEntries
 from scaling.options.jaxpr_evaluation import bind, evaluate
 
 # Names of primitives of JAX. Piecewise linear operations, such as max, are included in the linear ones.
@@ -201,3 +203,9 @@ def _expand(
         second = [s + jnp.sum(c, axis=0) for s, c in zip(second, curvatures, strict=True)]
     parts = zip(firsts, second, strict=True)
     return [Expanded(y, *next(parts)) if keep else y for y, keep in zip(g(*values), is_real, strict=True)]
+
+
+def reference_trace(e: SizedEntries) -> ReferenceTerms:
+    """Return the expected trace of the Hessians, and the two magnitudes that determine its tolerance."""
+    trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.values, e.magnitude))
+    return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)

@@ -146,6 +146,16 @@ def _detect_pattern(
     return pattern, time.perf_counter() - start
 
 
+def coloring_fields(coloring: Coloring) -> dict[str, Any]:
+    """Return the fields of a `Record` that describe a coloring."""
+    return {
+        "detect_seconds": coloring.detect_seconds,
+        "color_seconds": coloring.color_seconds,
+        "colors": {"columns": coloring.column_count, "rows": coloring.row_count},
+        "nonzeros": int(coloring.pattern.rows.size),
+    }
+
+
 def validate_coloring(coloring: Coloring) -> None:
     """Raise `ValueError` if an entry of the pattern cannot be read from its compressed column or row.
 
