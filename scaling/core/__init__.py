@@ -23,7 +23,6 @@ _OPTIONS = {
     "mixed_mode": "scaling.options.mixed_mode",  # mode=mixed
     "peer_program": "scaling.peers.peer_program",  # engine
     "peers": "scaling.peers.interface",  # engine
-    "planned_record": "scaling.options.planned_record",  # reading a record of `scaling plan`
     "pmap": "scaling.options.pmap",  # api=pmap
     "program_stats": "scaling.options.program.program_stats",
     "pytrees": "scaling.options.pytrees",  # inputs and outputs that are pytrees

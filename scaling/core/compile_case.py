@@ -14,17 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from scaling.core import layout, load_option, memory, timing
+from scaling.core import layout, load_option, memory, shape, timing
 from scaling.core.case import AUTO, Case
 from scaling.core.formatting import format_bytes
-from scaling.core.shape import (
-    DerivativeShape,
-    TooLarge,
-    ceil_div,
-    derivative_shape,
-    input_structs,
-    result_shape,
-)
+from scaling.core.shape import DerivativeShape, TooLarge
 from scaling.core.workload import Workload
 
 _MAX_ARRAY_BYTES = 2**63 - 1  # XLA aborts the process for a larger array
@@ -92,13 +85,13 @@ def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShor
 
     Raise `TooLarge` before the coloring if the inputs do not fit into memory.
     """
-    sizes = derivative_shape(case, workload)
+    sizes = shape.derivative_shape(case, workload)
     if case.seeds != "colored":
         return sizes
     require_room(lower_bound(case, workload, sizes), describe_shortage)
     if not case.ad_mode.has_seeds:
         return sizes
-    return derivative_shape(case, workload, load_option("sparse").detect_coloring(case, workload))
+    return shape.derivative_shape(case, workload, load_option("sparse").detect_coloring(case, workload))
 
 
 def compile_case(
@@ -173,12 +166,12 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
     if case.storage == "host" and sizes.parts:
         plan = load_option("host_offload").plan_offload(case, workload, sizes)
     step, step_sizes = (plan.case, plan.sizes) if plan else (case, sizes)
-    points, shared = input_structs(step, workload)
+    points, shared = shape.input_structs(step, workload)
     point_bytes = count_bytes(points) // step.points
-    arguments = ceil_div(step.points, step.axes[0]) * point_bytes + count_bytes(shared)
+    arguments = shape.ceil_div(step.points, step.axes[0]) * point_bytes + count_bytes(shared)
     itemsize, output = jnp.dtype(case.dtype).itemsize, 0
     if case.seeds != "colored" or sizes.coloring is not None:  # otherwise the nonzeros are not counted yet
-        output = math.prod(result_shape(step, workload, step_sizes)) * itemsize // case.devices
+        output = math.prod(shape.result_shape(step, workload, step_sizes)) * itemsize // case.devices
     needs: dict[str, int | None] = {"argument_bytes": arguments, "temp_bytes": 0, "output_bytes": output}
     overflow, seeds = None, max((part.seeds for part in sizes.parts), default=0)
     if (largest := max(arguments, output)) > _MAX_ARRAY_BYTES:

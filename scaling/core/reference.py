@@ -22,21 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core import inputs, load_option
+from scaling.core import inputs, load_option, tolerances
 from scaling.core.case import SECOND, VIEWS, Case, Refusal, defaults
 from scaling.core.process_cache import cached, fingerprint
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
 from scaling.core.shape import DerivativeShape, Pattern, to_dense
-from scaling.core.tolerances import (
-    ROUNDOFF,
-    Jacobians,
-    Rounding,
-    added_entries,
-    at_least,
-    reduce_jacobians,
-    tolerance,
-    unit_roundoff,
-)
+from scaling.core.tolerances import ROUNDOFF, Jacobians, Rounding, at_least, reduce_jacobians
 from scaling.core.workload import Inputs, Reference, Workload
 
 BUDGET_SECONDS = 10.0  # if a computed reference takes longer, only a sample of the entries is compared
@@ -71,7 +62,7 @@ class ReferenceSpec:
     @property
     def tolerance(self) -> float:
         """Return the largest relative error that rounding may cause in the result."""
-        return tolerance(self.roundoff, self.rounding.longest_sum)
+        return tolerances.tolerance(self.roundoff, self.rounding.longest_sum)
 
     @property
     def max_tolerance(self) -> float:
@@ -118,9 +109,9 @@ def reference_spec(
     elif pattern is not None:
         added = 1
     else:
-        added = added_entries(reduction, sizes.outputs, sizes.inputs, case.points, own_pattern)
-    roundoff = unit_roundoff(case, platform, computed.inside if computed else 0.0)
-    rounding = Rounding(workload.terms, added, tolerance(roundoff, workload.terms))
+        added = tolerances.added_entries(reduction, sizes.outputs, sizes.inputs, case.points, own_pattern)
+    roundoff = tolerances.unit_roundoff(case, platform, computed.inside if computed else 0.0)
+    rounding = Rounding(workload.terms, added, tolerances.tolerance(roundoff, workload.terms))
     return ReferenceSpec(
         case, workload, sizes, reduction, pattern, nonzeros_pattern, common, computed, roundoff, rounding,
         workload_key,

@@ -31,19 +31,10 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from scaling.core import (
-    check,
-    compile_case,
-    environment,
-    layout,
-    load_option,
-    memory,
-    shape,
-    timing,
-    workload,
-)
+from scaling.core import check, compile_case, layout, load_option, memory, shape, timing, workload
 from scaling.core.case import AUTO, CEILING, CHOSEN_FIELDS, JAX, Case, Refusal
 from scaling.core.compile_case import CompiledCase
+from scaling.core.environment import scrub
 from scaling.core.formatting import TRACEBACK_MARK, format_traceback, innermost_location
 from scaling.core.inputs import uniform
 from scaling.core.record import COMPILING_STAGES, Record
@@ -202,7 +193,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
     if not isinstance(error, Refusal):  # the message of a Refusal is a complete sentence
         location = innermost_location(error)
         text, suffix = f"{type(error).__name__}: {text}", f" ({location})" if location else ""
-    text = environment.scrub(text)[: 500 - len(suffix)] + suffix
+    text = scrub(text)[: 500 - len(suffix)] + suffix
     return "failed", "out_of_memory" if memory.is_out_of_memory(text) else "error", text
 
 
