@@ -28,7 +28,9 @@ _OPTIONS = {
     "pytrees": "scaling.options.pytrees",  # inputs and outputs that are pytrees
     "sampled_reference": "scaling.options.reference.sampled_reference",  # a slow reference
     "reevaluate": "scaling.options.reference.reevaluate",  # errors over their tolerance
+    "coloring": "scaling.options.sparse.coloring",  # seeds=colored
     "sparse": "scaling.options.sparse.sparsity",  # seeds=colored, or a workload with a pattern
+    "sparse_jacobians": "scaling.options.sparse.sparse_jacobians",  # the closed form `nonzeros`
 }
 
 

@@ -181,11 +181,10 @@ def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
             f"a result that adds up {spec.rounding.longest_sum} terms in {spec.case.dtype} may be off by "
             f"{spec.tolerance:.2g}, more than the {spec.max_tolerance:g} with which it proves anything"
         )
-    if spec.computed is None:
-        return None
-    if spec.computed.wrong:
-        return "wrong_answer", spec.computed.wrong
-    return ("no_digits", spec.computed.unsure) if spec.computed.unsure else None
+    computed = spec.computed
+    if computed is not None and (computed.wrong or computed.unsure):
+        return ("wrong_answer", computed.wrong) if computed.wrong else ("no_digits", computed.unsure)
+    return None
 
 
 def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
@@ -206,14 +205,9 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
     if spec.common is None and spec.pattern is not None:
         result = to_dense(spec.pattern, result[:, 0])
     elif spec.common is not None:
-        index, has, missing = spec.common
-        if missing.size:
-            unknown = expected[..., missing]
-            lacking = [EntryComparison(np.zeros_like(unknown), unknown, scale[..., missing])]
-            if count := int(np.count_nonzero(unknown.any(axis=(0, 1)))):
-                note = f"; of the entries that are not zero the pattern lacks {count}"
-        scale = np.where(has, scale[..., index], largest[:, None, None])
-        expected = np.where(has, expected[..., index], 0.0)
+        lacking, note = load_option("sparse").compare_lacking(spec.common, expected, scale)
+        scale = np.where(spec.common.has, scale[..., spec.common.at], largest[:, None, None])
+        expected = np.where(spec.common.has, expected[..., spec.common.at], 0.0)
     step_error = np.zeros(len(result))
     if spec.case.ad_mode.finite_step:  # one error bound holds for all entries, so they have the same scale
         bounds = load_option("finite_step").result_bounds(spec, start, stop)

@@ -177,10 +177,8 @@ def place_inputs(
 
     Each process generates its own rows of the per-point inputs, unless they are given in `host`.
     """
-    return [
-        _place_argument(case, workload, program, name, host)
-        for name in (program.arguments if names is None else names)
-    ]
+    names = program.arguments if names is None else names
+    return [_place_argument(case, workload, program, name, host) for name in names]
 
 
 def _place_argument(

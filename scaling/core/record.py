@@ -194,7 +194,7 @@ class Writer:
         self._file: int | None = None
 
     def append(self, record: Record | str) -> None:
-        """Write one record, or its line of JSON, and sync the file. On failure, restore it and raise OSError."""
+        """Write one record, or its line of JSON, and sync the file, or restore it and raise OSError."""
         line = f"{record if isinstance(record, str) else to_line(record)}\n".encode()
         if self._file is None or not os.fstat(self._file).st_nlink:  # not open yet, or deleted since
             name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"

@@ -91,23 +91,29 @@ class Reduction:
 
 def _reference_whole(e: "SizedEntries") -> ReferenceTerms:
     scale = e.size.max(axis=2, keepdims=True)
-    return ReferenceTerms(e.values, scale, scale)
+    return ReferenceTerms(e.J.values, scale, scale)
 
 
 def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
-    influence, magnitude = (e.by_input(values).max(axis=1)[:, None, None] for values in (e.size, e.magnitude))
-    return ReferenceTerms(e.by_input(e.values)[:, None, :], influence, magnitude)
+    influence, magnitude = (
+        e.J.by_input(values).max(axis=1)[:, None, None] for values in (e.size, e.magnitude)
+    )
+    return ReferenceTerms(e.J.by_input(e.J.values)[:, None, :], influence, magnitude)
 
 
 def _reference_points(e: "SizedEntries") -> ReferenceTerms:
     """Return the `ReferenceTerms` of each point. The caller must sum these over the points."""
-    return ReferenceTerms(*(e.by_input(values)[:, None, :] for values in (e.values, e.size, e.magnitude)))
+    return ReferenceTerms(*(e.J.by_input(values)[:, None, :] for values in (e.J.values, e.size, e.magnitude)))
 
 
 def _reference_product(e: "SizedEntries", x: Any) -> ReferenceTerms:
     """Return the `ReferenceTerms` of the products J x, or of the sums over the inputs if x is None."""
     weights = None if x is None else abs(x)
-    products = (e.by_output(e.values, x), e.by_output(e.size, weights), e.by_output(e.magnitude, weights))
+    products = (
+        e.J.by_output(e.J.values, x),
+        e.J.by_output(e.size, weights),
+        e.J.by_output(e.magnitude, weights),
+    )
     return ReferenceTerms(*(values[:, :, None] for values in products))
 
 

@@ -192,8 +192,9 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
     J, floor = reference_jacobians(spec, start, stop)
     if spec.common is None:
         return reduce_reference(spec, J, floor, inputs.exact_inputs(spec.case, spec.workload, start, stop))
-    assert J.pattern is not None
-    return J.values[:, None], at_least(J.largest_by_output(), floor)[:, None, J.pattern.rows]
+    assert spec.nonzeros_pattern is not None
+    largest = at_least(J.largest_by_output(), floor)
+    return J.values[:, None], largest[:, None, spec.nonzeros_pattern.rows]
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
@@ -214,7 +215,7 @@ def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jac
         entries, floor = reference.derivative[:, 0], reference.derivative_terms
         if spec.common is None and (reduction is WHOLE or reduction.products):
             return Jacobians(to_dense(spec.nonzeros_pattern, entries)), floor
-        return Jacobians(entries, spec.nonzeros_pattern), floor
+        return load_option("sparse_jacobians").SparseJacobians(entries, spec.nonzeros_pattern), floor
     columns = sizes.outputs if spec.case.target in SECOND else sizes.inputs
     reference = _evaluate_form(spec, workload.reference, start, stop, (sizes.outputs, columns))
     J, floor = reference.derivative, reference.derivative_terms

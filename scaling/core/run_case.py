@@ -245,7 +245,7 @@ def _compile_jax_program(
     sizes = compile_case.settle_shape(case, built, describe_shortage)
     note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
     if sizes.coloring is not None:
-        note(**load_option("sparse").coloring_fields(sizes.coloring))
+        note(**load_option("coloring").coloring_fields(sizes.coloring))
     compile_stages = functools.partial(_compile_stages, case, built, group)
     # chunk=auto may offload to the host, which several processes cannot do.
     on_device = group.processes > 1 and case.chunk == AUTO

@@ -1,4 +1,4 @@
-"""Compute the `DerivativeShape` of a case: linear maps, seeds, `Pattern`, `Coloring`, shape of the result.
+"""Compute the `DerivativeShape` of a case: linear maps, seeds, `Pattern`, shape of the result.
 
 A seed is a tangent (forward mode) or a cotangent (reverse mode). Functions are evaluated with abstract
 arrays, without devices and before anything is compiled.
@@ -63,24 +63,6 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class Coloring:
-    """A coloring of the columns and rows of a sparsity pattern.
-
-    One seed computes a compressed column (or row), the sum of all columns (or rows) of one color.
-    """
-
-    pattern: Pattern
-    # An int32 array of shape (inputs,) with the color of each column or -1, or None if no column has a color.
-    columns: np.ndarray | None
-    rows: np.ndarray | None  # the colors of the rows in the same form, an array of shape (outputs,)
-    column_count: int  # the number of colors of columns
-    row_count: int  # the number of colors of rows
-    by_row: np.ndarray  # shape (nonzeros,): whether each nonzero is read from a compressed row, not a column
-    detect_seconds: float = 0.0  # the time to detect the pattern, without imports
-    color_seconds: float = 0.0  # the time to color the pattern, without imports
-
-
-@dataclass(frozen=True)
 class DerivativeShape:
     """The shape of a derivative, and the linear maps and seeds that compute it."""
 
@@ -89,7 +71,7 @@ class DerivativeShape:
     summed: bool  # whether the function of the batch returns a scalar, the sum over the points
     values: int  # the number of values that the function returns per point
     parts: tuple[LinearMapPart, ...] = ()  # empty for a mode without seeds, or before a coloring is known
-    coloring: Coloring | None = None  # the coloring of the Jacobian with seeds=colored, otherwise None
+    coloring: Any = None  # the `Coloring` (options/sparse) of the Jacobian with seeds=colored, otherwise None
     passes: int = 0  # the total number of JVPs and VJPs that the linear maps need
 
     @property
@@ -116,7 +98,7 @@ def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStr
     return {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in points.items()} | dict(shared)
 
 
-def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None = None) -> DerivativeShape:
+def derivative_shape(case: Case, workload: Workload, coloring: Any = None) -> DerivativeShape:
     """Return the shape of the derivative of a case. Raise `Refusal` if its function cannot be evaluated.
 
     If seeds=colored and `coloring` is None, the returned shape has no linear maps and no seeds.
@@ -149,7 +131,7 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
 def _linear_maps(
     case: Case,
     workload: Workload,
-    coloring: Coloring | None,
+    coloring: Any,
     input_sizes: Mapping[str, int],
     result_size: int,
 ) -> tuple[LinearMapPart, ...]:

@@ -99,49 +99,34 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Jacobians:
-    """The Jacobians at some points, dense or sparse."""
+    """The dense Jacobians at some points. `SparseJacobians` in options/sparse overrides all methods."""
 
-    values: np.ndarray  # of shape (points, outputs, inputs), or (points, nonzeros) with a sparsity pattern
-    pattern: Pattern | None = None
+    values: np.ndarray  # of shape (points, outputs, inputs), or (points, nonzeros) if sparse
 
     def by_input(self, values: np.ndarray) -> np.ndarray:
         """Return the sums of an array like `values` over the outputs, in the shape (points, inputs)."""
-        if self.pattern is None:
-            return np.asarray(values.sum(axis=1))
-        return _sum_by_index(self.pattern.cols, self.pattern.inputs, values)
+        return np.asarray(values.sum(axis=1))
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
         """Return the sums over the inputs, of shape (points, outputs), weighted by x (points, inputs)."""
-        if self.pattern is None:
-            return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
-        weighted = values if x is None else values * x[:, self.pattern.cols]
-        return _sum_by_index(self.pattern.rows, self.pattern.outputs, weighted)
+        return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
 
     def largest_by_output(self) -> np.ndarray:
         """Return the largest magnitude in each row as an array of shape (points, outputs)."""
-        if self.pattern is None:
-            return np.asarray(np.abs(self.values).max(axis=2))
-        largest = np.zeros((len(self.values), self.pattern.outputs))
-        np.maximum.at(largest.T, self.pattern.rows, np.abs(self.values).T)
-        return largest
+        return np.asarray(np.abs(self.values).max(axis=2))
 
     def entries_by_input(self) -> np.ndarray:
-        """Return the number of entries in each column, of shape (inputs,), or () for dense Jacobians."""
-        if self.pattern is None:
-            return np.asarray(self.values.shape[1])
-        return np.bincount(self.pattern.cols, minlength=self.pattern.inputs)
+        """Return the number of entries in each column, of shape () or (inputs,)."""
+        return np.asarray(self.values.shape[1])
 
 
-def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizedEntries(Jacobians):
+@dataclass(frozen=True)
+class SizedEntries:
     """Jacobians with the quantities that determine the tolerance of their reduction."""
 
-    size: np.ndarray  # the size of each entry, by which its error is divided, in the shape of `values`
-    magnitude: np.ndarray  # the absolute value of each entry, in the shape of `values`
+    J: Jacobians
+    size: np.ndarray  # the size of each entry, by which its error is divided, in the shape of `J.values`
+    magnitude: np.ndarray  # the absolute value of each entry, in the shape of `J.values`
     rounding: Rounding  # the lengths of the sums that compute the result
     x: np.ndarray | None = None  # the points, of shape (points, inputs), if the reduction multiplies by them
 
@@ -177,7 +162,6 @@ def reduce_jacobians(
     the scale at each point, of shape (points,). `x`, of shape (points, inputs), contains the points.
     """
     magnitude = np.abs(J.values)
-    size = at_least(magnitude, floor)
-    entries = SizedEntries(J.values, J.pattern, size=size, magnitude=magnitude, rounding=rounding, x=x)
+    entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
     expected, influence, magnitude = reduction.reference(entries)
     return expected, rounding.scale(influence, magnitude)

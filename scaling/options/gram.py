@@ -60,7 +60,7 @@ def multiply_rows(rows: Callable[[Any], Any], seeds: SeedRange) -> Any:
 
 def reference_gram(e: SizedEntries) -> ReferenceTerms:
     """Return the expected J^T J of each point, and the two magnitudes that determine its tolerance."""
-    J, columns, largest = e.values, e.magnitude.sum(axis=1), e.largest
+    J, columns, largest = e.J.values, e.magnitude.sum(axis=1), e.largest
     second_order = e.rounding.entry * J.shape[1] * largest**2
     influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
     return ReferenceTerms(J.transpose(0, 2, 1) @ J, influence, e.magnitude.transpose(0, 2, 1) @ e.magnitude)

@@ -207,5 +207,5 @@ def _expand(
 
 def reference_trace(e: SizedEntries) -> ReferenceTerms:
     """Return the expected trace of the Hessians, and the two magnitudes that determine its tolerance."""
-    trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.values, e.magnitude))
+    trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.J.values, e.magnitude))
     return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)

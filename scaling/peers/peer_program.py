@@ -1,4 +1,4 @@
-"""Prepare the program of a peer (another AD library) for a case, in the form in which JAX programs are timed."""
+"""Prepare the program of a peer (another AD library) for a case, in the form in which it is timed."""
 
 import dataclasses
 import functools

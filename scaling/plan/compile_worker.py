@@ -33,7 +33,7 @@ from scaling.core.case import AUTO, Case, Refusal, from_dict
 from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
 from scaling.options.program import hlo_cost, program_stats
-from scaling.options.sparse import sparsity
+from scaling.options.sparse.coloring import coloring_fields
 from scaling.workers import event_channel
 
 _USED = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
@@ -152,7 +152,7 @@ class TracedCase:
     def compile(self) -> RecordFields:
         """Compile the case, and return its record fields: status, memory, operations and collectives."""
         coloring = self.sizes.coloring
-        fields = sparsity.coloring_fields(coloring) if coloring else {}
+        fields = coloring_fields(coloring) if coloring else {}
         fields |= {"capacity_bytes": int(self.header["memory"])} if self.header["memory"] else {}
         try:
             compiled_case = compile_case.compile_case(
