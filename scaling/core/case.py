@@ -239,10 +239,7 @@ _NAMED_IN_LABEL = {  # shown as name=value
 
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
-    """Return a line of text such as 'linear p=64 points=8 jacrev split=points shard_map devices=4'.
-
-    It shows the fields in `_ALWAYS_IN_LABEL` or unlike their defaults, except the fields in `leave_out`.
-    """
+    """Return a line such as 'linear p=64 points=8 jacrev split=points shard_map devices=4' for a case."""
     texts = {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),
         "overlap": "overlapped",

@@ -132,10 +132,7 @@ def verdict(
     platform: str,
     pattern: Pattern | None = None,
 ) -> Verdict:
-    """Compare the result of a case, an array of the shape `shape.result_shape`, with its reference.
-
-    `pattern` is the sparsity pattern that was detected for seeds=colored, or None for that of the workload.
-    """
+    """Compare a result on the host with its reference. `pattern` is that detected for seeds=colored."""
     spec = reference_spec(case, workload, sizes, platform, pattern)
     _require_shape(spec, result)
     if (bad := _first_not_finite(result)) is not None:

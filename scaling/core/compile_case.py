@@ -196,10 +196,7 @@ def count_bytes(arrays: Mapping[str, Any]) -> int:
 
 
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Place the inputs of a compiled case on its devices, and return two functions.
-
-    The first function runs the program and returns its result, which the second converts to one host array.
-    """
+    """Place the inputs of a program, and return a function to run it and one to collect the result."""
     assert compiled.program is not None
     if compiled.plan is not None:
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result

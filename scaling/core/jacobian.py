@@ -34,13 +34,10 @@ class DevicePosition(NamedTuple):
 
 
 class PartColoring(NamedTuple):
-    """The coloring of a sparse Jacobian for one linear map on one device.
-
-    A compressed slice is the sum of all columns (or rows) of one color.
-    """
+    """The coloring of a sparse Jacobian for one linear map on one device."""
 
     colors: Any  # the color of each column, of shape (inputs,), or of each row, of shape (outputs,)
-    positions: Any  # the flat index in the compressed slices of each nonzero that the device reads
+    positions: Any  # the flat index of each nonzero in the sums of all columns (or rows) of one color
 
 
 @dataclass(frozen=True)
@@ -186,10 +183,7 @@ def apply_linear_map(
 
 
 def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[Any, ...]:
-    """Return the row `number` of the identity, or the sum of its rows with the color `number`.
-
-    The row is returned as a tuple of arrays with the shapes and dtypes of `like`.
-    """
+    """Return row `number` of the identity, or the sum of its rows of that color, as arrays like `like`."""
     seed, start = [], 0
     for a in like:
         stop = start + a.size
@@ -233,10 +227,7 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Return the reduction of the rows or columns of a Jacobian of shape (outputs, inputs).
-
-    `batch` is the number of points if the function returns the outputs of all points, otherwise None.
-    """
+    """Return the reduction of the slices of a Jacobian (outputs, inputs), or of those of `batch` points."""
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
     return _reduce_rows(slices, reduction, outputs, batch)
@@ -280,10 +271,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the sum of the rows of each point, one array of shape (points, ...) per input.
-
-    The seed k belongs to the point k // outputs.
-    """
+    """Return the sums of the `outputs` rows of each point, one array of shape (batch, ...) per input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.numbers)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

@@ -240,10 +240,7 @@ def _gather_unseeded(
 def _gather_part(
     case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return the result of one linear map as a list of arrays to concatenate along the last axis.
-
-    There is one array per input if the reduction is `linear_in_inputs` and the map has only some inputs.
-    """
+    """Return the result of one linear map as one or more arrays to concatenate along the last axis."""
     reduction = workload.reduction
     if reduction.sums_points:
         return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))

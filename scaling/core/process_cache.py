@@ -32,10 +32,7 @@ def clear(kind: str | None = None) -> None:
 
 
 def fingerprint(value: Any) -> Hashable:
-    """Return a cache key that is equal for functions with the same code and the same captured values.
-
-    Each case creates new functions for its workload. Values that are not hashable are compared by identity.
-    """
+    """Return a cache key that is equal for functions with the same code and the same captured values."""
     if isinstance(value, tuple | list):
         return (type(value), *map(fingerprint, value))
     if isinstance(value, Mapping):

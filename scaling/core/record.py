@@ -49,10 +49,7 @@ _MAX_FLOAT = 1e30
 
 @dataclass(frozen=True)
 class Record:
-    """The outcome and the measurements of one run of a case, with all timing samples.
-
-    A field is None if it does not apply to the case or is unknown.
-    """
+    """The outcome and the samples of one run of a case. Fields that do not apply or are unknown are None."""
 
     case: Case
     status: str

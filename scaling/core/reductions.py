@@ -19,12 +19,9 @@ OUTPUTS, INPUTS = "outputs", "inputs"
 
 
 class ReferenceTerms(NamedTuple):
-    """The expected result of a reduction, and two magnitudes that determine its tolerance (tolerances.py).
+    """The expected result of a reduction, and two magnitudes that determine its tolerance (tolerances.py)."""
 
-    All arrays are float64 and broadcast to the shape of the reduced result of all points.
-    """
-
-    expected: Any  # the expected result
+    expected: Any  # the expected result at all points, in float64; the other arrays broadcast to its shape
     influence: Any  # the change of the result if J is rounded, divided by the tolerance of an entry of J
     magnitude: Any  # the sum of the magnitudes of the terms of the result
 

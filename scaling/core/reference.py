@@ -85,10 +85,7 @@ class ReferenceSpec:
 def reference_spec(
     case: Case, workload: Workload, sizes: DerivativeShape, platform: str, detected: Pattern | None
 ) -> ReferenceSpec:
-    """Return the method that computes the reference of a case, and the tolerance of a comparison with it.
-
-    `detected` is the sparsity pattern that was detected for seeds=colored, otherwise None.
-    """
+    """Return the method that computes the reference. `detected` is the pattern detected for seeds=colored."""
     reduction = _result_reduction(case, workload, sizes)
     specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
     workload_key = fingerprint(

@@ -163,10 +163,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Return a context manager that on an exception ends the attempt, without samples, and records the error.
-
-    A traceback is printed unless the exception is `CaseEnded` or `TooLarge`.
-    """
+    """Return a context manager that ends the attempt on an exception, and records the error, not the samples."""
     try:
         yield
     except Exception as error:

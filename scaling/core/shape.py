@@ -24,10 +24,7 @@ Named = Mapping[str, Any]  # arrays or abstract arrays by name
 
 
 class TooLarge(Exception):
-    """An exception for a case that needs more memory than is available.
-
-    `needs` is a dict from a record field, such as "temp_bytes", to the needed bytes per device.
-    """
+    """An exception for a case that needs too much memory: `needs` contains record fields in bytes."""
 
     def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(text)
@@ -172,10 +169,7 @@ def ceil_div(count: int, divisor: int) -> int:
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the fraction of the computed (point, seed) pairs that only give all devices equally many.
-
-    Return None unless split=both or seeds=colored.
-    """
+    """Return the fraction of padding in the (point, seed) pairs of split=both or seeds=colored, or None."""
     if case.split != "both" and sizes.coloring is None:
         return None
     point_devices, seed_devices = case.axes

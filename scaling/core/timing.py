@@ -19,8 +19,7 @@ _DEFAULT_DISPATCH_SECONDS = 10e-6  # assumed time of an empty call that was not 
 _DISPATCHES_PER_SAMPLE = 50  # a sample shorter than this many empty calls consists of several calls
 _CACHE_REFILL_SECONDS = 0.1  # a call this long refills the processor caches by itself
 _LONGEST_TURN = 0.1  # fraction of `Sampling.seconds` after which a turn with enough samples ends
-# Ranks at least 6 sqrt(count), 12 standard deviations, below the middle have a probability below 1e-30.
-_TAIL = 6
+_TAIL = 6  # ranks 6 sqrt(count), 12 standard deviations, below the middle have a probability below 1e-30
 
 Gather = Callable[[list[float]], list[list[float]]]  # floats of this process -> floats of all, by rank
 
@@ -93,18 +92,13 @@ def compile_stages(
         return Stages(function, None)
     jaxpr = trace_seconds = None
     lower = functools.partial(function.lower, *arguments)
-    began = time.perf_counter()
     if hasattr(function, "trace"):
-        traced = function.trace(*arguments)
+        trace_seconds, traced = time_once(lambda: function.trace(*arguments))
         require_addressable(traced.jaxpr)
         jaxpr, lower = traced.jaxpr, traced.lower
-        trace_seconds = time.perf_counter() - began
-    traced_at = time.perf_counter()
-    lowered = lower()
-    lowered_at = time.perf_counter()
-    compiled = lowered.compile(compiler_options=options)
-    compile_seconds = time.perf_counter() - lowered_at
-    return Stages(compiled, compiled, jaxpr, trace_seconds, lowered_at - traced_at, compile_seconds)
+    lower_seconds, lowered = time_once(lower)
+    compile_seconds, compiled = time_once(lambda: lowered.compile(compiler_options=options))
+    return Stages(compiled, compiled, jaxpr, trace_seconds, lower_seconds, compile_seconds)
 
 
 def require_addressable(jaxpr: Any) -> None:
