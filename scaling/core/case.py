@@ -87,7 +87,7 @@ class Case:
     jit: bool = _field("method", True)
     data_seed: int = _field("problem", 0)
     engine: str = _field("method", JAX)
-    chunk: int | str | None = _field("memory", None)  # seeds that a device computes at a time; None for all
+    chunk: int | str | None = _field("memory", None)  # seeds computed at a time; None for all, or "auto"
     formulation: str | None = _field("method", None)  # the name of an implementation of this function
     # The persistent compilation cache: "cold" (empty), "warm" (with the program of the case) or None.
     cache: str | None = _field("method", None)

@@ -210,6 +210,5 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
         bounds = load_option("finite_step").result_bounds(spec, start, stop)
         scale, step_error = largest[:, None, None], relative_error(bounds, largest)
     named = inputs.exact_inputs(spec.case, spec.workload, start, stop)
-    return PointsComparison(
-        start, named, [EntryComparison(result, expected, scale), *lacking], step_error, note
-    )
+    comparisons = [EntryComparison(result, expected, scale), *lacking]
+    return PointsComparison(start, named, comparisons, step_error, note)

@@ -25,15 +25,12 @@ _SMALLEST = 2.0**-24  # excludes 0 after rounding to float32 and bfloat16, which
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The shape of one row (the value at one point) of an input, and the function that generates rows.
+    """The shape of one row (the value at one point) of an input, and the function that generates rows."""
 
-    `make(generator, rows)` takes a `numpy.random.Generator` and an array of row numbers, and returns an array
-    of shape (len(rows), *shape). An `integer` input is int32 and not differentiated.
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # the shape of one row
+    # The function from a generator and an array of row numbers to an array of shape (len(rows), *shape).
     make: Callable[[np.random.Generator, np.ndarray], np.ndarray]
-    integer: bool = False
+    integer: bool = False  # whether the input is int32 and not differentiated
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _parse_shape("InputSpec", (self.shape,)))
@@ -71,9 +68,8 @@ def _require_finite(function: str, **parameters: Any) -> None:
 
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
     """Return an input with a uniform distribution on (low, high) and rows of a shape such as 2, 3."""
-    shape = _parse_shape(
-        "uniform", shape, "; the interval is given by name, such as uniform(3, low=0.5, high=2.0)"
-    )
+    hint = "; the interval is given by name, such as uniform(3, low=0.5, high=2.0)"
+    shape = _parse_shape("uniform", shape, hint)
     _require_finite("uniform", low=low, high=high)
     if not np.all(np.less(low, high)):
         raise Refusal(f"low of uniform(...) must be less than high, not low={low!r} and high={high!r}")
@@ -84,9 +80,8 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
     """Return an input with a normal distribution and rows of a shape such as 2, 3."""
-    shape = _parse_shape(
-        "normal", shape, "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
-    )
+    hint = "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
+    shape = _parse_shape("normal", shape, hint)
     _require_finite("normal", mean=mean, deviation=deviation)
     if not np.all(np.greater_equal(deviation, 0)):
         raise Refusal(f"deviation of normal(...) must be zero or more, not {deviation!r}")

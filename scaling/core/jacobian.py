@@ -78,7 +78,6 @@ def local_derivative(
     The result of this function is a tuple with one array, or sequence of arrays, for each linear map. With
     seeds=colored, such an array contains nonzeros. For a mode without seeds, the result is one array.
     """
-    evaluate = functools.partial(_value_or_slices, case, workload, sizes)
     if case.target == LAPLACIAN:
         load_option("laplacian")  # imported here, so that the time of tracing does not include the import
 
@@ -91,13 +90,11 @@ def local_derivative(
             if workload.reduction.sums_points:
                 sum_derivative = load_option("data_parallel").sum_derivative
                 return sum_derivative(case, workload, sizes, points, shared, position)
+            evaluate = functools.partial(_value_or_slices, case, workload, sizes, colorings, position)
             if case.batch == "whole":
                 assert workload.whole is not None
-                return evaluate(workload.whole, {**points, **shared}, colorings, position)
-
-            def at_point(point: Named) -> Any:
-                return evaluate(workload.function, {**point, **shared}, colorings, position)
-
+                return evaluate(workload.whole, {**points, **shared})
+            at_point = lambda point: evaluate(workload.function, {**point, **shared})  # noqa: E731
             if case.block is None:
                 return jax.vmap(at_point)(points)
             return jax.lax.map(at_point, points, batch_size=case.block)
@@ -109,10 +106,10 @@ def _value_or_slices(
     case: Case,
     workload: Workload,
     sizes: DerivativeShape,
-    function: Callable[..., Any],
-    inputs: Named,
     colorings: Sequence[PartColoring],
     position: DevicePosition,
+    function: Callable[..., Any],
+    inputs: Named,
 ) -> Any:
     if case.ad_mode.is_value:
         return function(**inputs)
@@ -256,10 +253,8 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
     step, seeds = reduction.rows, slices.seeds
     if step.products:
         return load_option("gram").multiply_rows(slices.compute, seeds)
-    function = step.function
-    reduced = (
-        slices.compute if function is None else lambda number: function(slices.compute(number), slices.x)
-    )
+    function, row = step.function, slices.compute
+    reduced = row if function is None else lambda number: function(row(number), slices.x)
     if not step.sums_seeds:
         return reduced(seeds.first) if seeds.count == 1 else map_seeds(reduced, seeds)
     leaves = lambda number: jax.tree.leaves(reduced(number))  # noqa: E731

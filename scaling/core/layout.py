@@ -35,6 +35,7 @@ POINTS, SEEDS = "points", "seeds"  # the axes of the mesh; pmap has the single a
 # (`jacobian.PartColoring`), and the number of the first seed.
 COLORS, POSITIONS, START = "+colors", "+positions", "+start"
 OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
+Arrays = list[np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -106,9 +107,7 @@ def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str
     return arguments
 
 
-def _device_function(
-    case: Case, workload: Workload, sizes: DerivativeShape, names: Sequence[str]
-) -> OnDevice:
+def _device_function(case: Case, workload: Workload, sizes: DerivativeShape, names: list[str]) -> OnDevice:
     """Return the function (position, arrays) that each device runs. `names` are the names of the arrays."""
     compute = local_derivative(case, workload, sizes)
 
@@ -128,10 +127,8 @@ def _device_function(
 def _wrap_jit(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    sharding = SingleDeviceSharding(devices[0])
-    structs = {
-        name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in arguments.items()
-    }
+    device = SingleDeviceSharding(devices[0])
+    structs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for name, x in arguments.items()}
     plain = lambda *arrays: on_device(DevicePosition(), arrays)  # noqa: E731
     return jax.jit(plain) if case.jit else plain, structs
 
@@ -142,9 +139,8 @@ def _wrap_shard_map(
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
-        position = DevicePosition(
-            jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS), 0, sum_over_devices(case)
-        )
+        indices = jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS)
+        position = DevicePosition(*indices, 0, sum_over_devices(case))
         return jax.tree.map(lambda x: x[None, None], on_device(position, arrays))
 
     # With check_vma=True, JAX would all-reduce the derivative with respect to a replicated input, which is
@@ -223,9 +219,7 @@ def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result
     return [by_name[name] for name in workload.names]
 
 
-def _gather_unseeded(
-    case: Case, workload: Workload, x: np.ndarray, shape: tuple[int, int, int]
-) -> np.ndarray:
+def _gather_unseeded(case: Case, workload: Workload, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if workload.reduction.sums_points:
         x = load_option("data_parallel").sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
     elif case.ad_mode.is_value and shape == (1, 1, 1):
@@ -238,8 +232,8 @@ def _gather_unseeded(
 
 
 def _gather_part(
-    case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: list[np.ndarray]
-) -> list[np.ndarray]:
+    case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: Arrays
+) -> Arrays:
     """Return the result of one linear map as one or more arrays to concatenate along the last axis."""
     reduction = workload.reduction
     if reduction.sums_points:
@@ -266,9 +260,7 @@ def _gather_part(
     return [columns]
 
 
-def _gather_sums(
-    case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
-) -> list[np.ndarray]:
+def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Arrays) -> Arrays:
     """Return the sums over the seeds of all devices as an array of shape (points, elements, 1).
 
     In reverse mode and `linear_in_inputs`, return an array of shape (points, 1, elements) for each input.
@@ -294,9 +286,7 @@ def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 
-def split_inputs(
-    workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1
-) -> list[np.ndarray]:
+def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Arrays:
     """Split columns into one array per input. Each element of an input has `points` adjacent columns."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

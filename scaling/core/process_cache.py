@@ -12,10 +12,7 @@ _values: dict[str, dict[Hashable, Any]] = {}
 
 
 def cached(kind: str, key: Hashable, make: Callable[[], Any], most: int | None = None) -> Any:
-    """Return the value of a key in the cache `kind`, such as "coloring", or compute and cache it with `make`.
-
-    The cache keeps the `most` newest values, or all if `most` is None.
-    """
+    """Return the value of a key in the cache `kind`, or `make()`. The cache keeps the `most` newest values."""
     values = _values.setdefault(kind, {})
     if key not in values:
         value = make()

@@ -126,86 +126,55 @@ def _bound_norm(J: "Jacobians", bound: Any) -> Any:
 
 
 WHOLE = Reduction(
-    "whole",
-    axes=(OUTPUTS, INPUTS),
+    "whole", axes=(OUTPUTS, INPUTS), entries="entry", sampling="entries", reference=_reference_whole,
     of_jacobians=lambda J, x: J,
-    entries="entry",
-    reference=_reference_whole,
-    sampling="entries",
-)
-# For target=laplacian only, where J is the Hessian and the contribution of a seed v is v^T J v.
-TRACE = Reduction(
-    "trace",
-    axes=(None, None),
+)  # fmt: skip
+TRACE = Reduction(  # for target=laplacian only, where J is the Hessian and a seed v contributes v^T J v
+    "trace", axes=(None, None), entries="column",
+    reference=lambda e: load_option("laplacian").reference_trace(e),
     columns=SliceStep(sums_seeds=True),
     of_jacobians=lambda J, x: J.trace(axis1=1, axis2=2),
-    entries="column",
-    reference=lambda e: load_option("laplacian").reference_trace(e),
-)
+)  # fmt: skip
 _TABLE = (
     WHOLE,
     Reduction(
-        "outputs",
-        axes=(None, INPUTS),
+        "outputs", axes=(None, INPUTS), entries="column", sampling="entries", reference=_reference_outputs,
         columns=SliceStep(lambda column: column.sum(axis=-1)),
         rows=SliceStep(sums_seeds=True),
         of_jacobians=lambda J, x: J.sum(axis=1),
-        entries="column",
-        reference=_reference_outputs,
-        sampling="entries",
     ),
     Reduction(
-        "inputs",
-        axes=(OUTPUTS, None),
+        "inputs", axes=(OUTPUTS, None), entries="row", sampling="products",
+        reference=lambda e: _reference_product(e, None),
         columns=SliceStep(sums_seeds=True),
         rows=SliceStep(lambda row, x: sum(a.sum() for a in row)),
         of_jacobians=lambda J, x: J.sum(axis=2),
-        entries="row",
-        reference=lambda e: _reference_product(e, None),
         step_bound=lambda J, bound: bound.sum(axis=1),
-        sampling="products",
     ),
     Reduction(
-        "vector",
-        axes=(OUTPUTS, None),
+        "vector", axes=(OUTPUTS, None), entries="row", sampling="products", along_point=True,
+        reference=lambda e: _reference_product(e, e.x),
         rows=SliceStep(lambda row, x: sum((a * b).sum() for a, b in zip(row, x, strict=True))),
         of_jacobians=lambda J, x: (J @ x[:, :, None])[:, :, 0],
-        entries="row",
-        reference=lambda e: _reference_product(e, e.x),
-        sampling="products",
-        along_point=True,
     ),
     Reduction(
-        "norm",
-        axes=(None, None),
+        "norm", axes=(None, None), entries="all", degree=2, reference=_reference_norm, step_bound=_bound_norm,
         columns=SliceStep(lambda column: (column**2).sum(axis=-1), sums_seeds=True),
         rows=SliceStep(lambda row, x: sum((a**2).sum() for a in row), sums_seeds=True),
         of_jacobians=lambda J, x: (J**2).sum(axis=(1, 2)),
-        entries="all",
-        reference=_reference_norm,
-        step_bound=_bound_norm,
-        degree=2,
     ),
     Reduction(
-        "gram",
-        axes=(INPUTS, INPUTS),
+        "gram", axes=(INPUTS, INPUTS), entries="column", degree=2, sampling="columns",
+        reference=lambda e: load_option("gram").reference_gram(e),
         columns=SliceStep(products=True),
         rows=SliceStep(sums_seeds=True, products=True),
         of_jacobians=lambda J, x: J.swapaxes(1, 2) @ J,
-        entries="column",
-        reference=lambda e: load_option("gram").reference_gram(e),
         step_bound=lambda J, bound: load_option("gram").step_bound(J, bound),
-        degree=2,
-        sampling="columns",
     ),
     Reduction(
-        "points",
-        axes=(None, INPUTS),
+        "points", axes=(None, INPUTS), entries="column", sampling="entries", reference=_reference_points,
         of_jacobians=lambda J, x: J.sum(axis=1),
-        entries="column",
-        reference=_reference_points,
-        sampling="entries",
         sums_points=True,
     ),
-)
+)  # fmt: skip
 REDUCTIONS: dict[str, Reduction] = {reduction.name: reduction for reduction in _TABLE}

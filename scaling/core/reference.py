@@ -88,9 +88,8 @@ def reference_spec(
     """Return the method that computes the reference. `detected` is the pattern detected for seeds=colored."""
     reduction = _result_reduction(case, workload, sizes)
     specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
-    workload_key = fingerprint(
-        (workload.function, workload.reference, workload.nonzeros, workload.wrt, specs)
-    )
+    forms = (workload.function, workload.reference, workload.nonzeros)
+    workload_key = fingerprint((*forms, workload.wrt, specs))
     own_pattern = pattern = nonzeros_pattern = common = None
     if not case.ad_mode.is_value and (case.seeds == "colored" or workload.pattern is not None):
         patterns = load_option("sparse").match_patterns(case, workload, sizes, reduction, detected)
@@ -228,10 +227,7 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Evaluate a closed form. Raise `Refusal` if its values have a wrong shape, NaN or infinity.
-
-    The derivative is checked in the same way if `derivative_shape` is given.
-    """
+    """Evaluate a closed form. Raise `Refusal` if its arrays have a wrong shape, NaN or infinity."""
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.sizes.values)}
@@ -249,10 +245,7 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, named: Arrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobian of each point, and the scale of its errors.
-
-    `floor`, of shape (points,), is a lower bound on the scale. `named` contains the inputs at these points.
-    """
+    """Return the reduced Jacobian of each point, and its error scale, whose lower bound is `floor`."""
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
     x = flatten_inputs(spec.workload.names, spec.workload.points, named, len(J.values))

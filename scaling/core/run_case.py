@@ -39,7 +39,7 @@ from scaling.core.formatting import TRACEBACK_MARK, format_traceback, innermost_
 from scaling.core.inputs import uniform
 from scaling.core.record import COMPILING_STAGES, Record
 from scaling.core.shape import DerivativeShape, TooLarge
-from scaling.core.timing import Samples, Sampling, gather_maximum
+from scaling.core.timing import Samples, Sampling, Stages, gather_maximum
 from scaling.core.workload import Workload
 
 _MAX_GATHERED_CHARACTERS = 300  # maximum length of an error message that is sent to the other processes
@@ -163,7 +163,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Return a context manager that ends the attempt on an exception, and records the error, not the samples."""
+    """Return a context manager that ends the attempt on an exception and records the error, no samples."""
     try:
         yield
     except Exception as error:
@@ -273,15 +273,13 @@ def _require_one_process(case: Case, group: ProcessGroup) -> None:
             raise CaseEnded("skipped", "not_defined", text)
 
 
-def _compile_stages(
-    case: Case, built: Workload, group: ProcessGroup, program: layout.Program
-) -> timing.Stages:
+def _compile_stages(case: Case, built: Workload, group: ProcessGroup, program: layout.Program) -> Stages:
     arguments: list[Any] = list(program.arguments.values())
     if case.api == "pmap" and group.processes > 1:  # pmap then rejects abstract arguments
         arguments = layout.place_inputs(case, built, program)
     compile_once = functools.partial(timing.compile_stages, program.function, arguments)
     if case.cache is not None:
-        stages: timing.Stages = load_option("compilation_cache").compile_with_cache(case.cache, compile_once)
+        stages: Stages = load_option("compilation_cache").compile_with_cache(case.cache, compile_once)
         return stages
     return compile_once()
 

@@ -48,15 +48,12 @@ class LinearMapPart:
 
 @dataclass(frozen=True)
 class Pattern:
-    """The distinct positions of the possible nonzeros of a Jacobian, sorted by row, then by column.
+    """The distinct positions of the possible nonzeros of a Jacobian, sorted by row, then by column."""
 
-    `rows` and `cols` are integer arrays of shape (nonzeros,). The Jacobian has the shape (outputs, inputs).
-    """
-
-    rows: np.ndarray
-    cols: np.ndarray
-    outputs: int
-    inputs: int
+    rows: np.ndarray  # integers, of shape (nonzeros,)
+    cols: np.ndarray  # integers, of shape (nonzeros,)
+    outputs: int  # the number of rows of the Jacobian
+    inputs: int  # the number of columns of the Jacobian
 
 
 @dataclass(frozen=True)
@@ -126,11 +123,7 @@ def derivative_shape(case: Case, workload: Workload, coloring: Any = None) -> De
 
 
 def _linear_maps(
-    case: Case,
-    workload: Workload,
-    coloring: Any,
-    input_sizes: Mapping[str, int],
-    result_size: int,
+    case: Case, workload: Workload, coloring: Any, input_sizes: Mapping[str, int], result_size: int
 ) -> tuple[LinearMapPart, ...]:
     names, mode = workload.names, case.ad_mode
     forward_mode, reverse_mode = mode.parts or (mode.name, mode.name)
@@ -201,11 +194,7 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 
 
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of the result of a function.
-
-    Raise `Refusal` if the function fails or does not return real numbers, and `TooLarge` if an array is
-    larger than the memory of the host.
-    """
+    """Return the shape and dtype of the result of a function, or raise `Refusal`, or `TooLarge`."""
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))
     except Refusal:

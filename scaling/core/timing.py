@@ -251,19 +251,13 @@ def _enclosing_rank(count: int, confidence: float) -> int:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the confidence interval (low, high) of the median, or None if there are too few samples.
-
-    The limits, those of the sign test, are samples. 95 % needs at least six samples, 97.5 % seven.
-    """
+    """Return the interval (low, high) of the median by the sign test, or None below 6 samples (at 95 %)."""
     k, ordered = _enclosing_rank(len(samples), confidence), sorted(samples)
     return (ordered[k - 1], ordered[-k]) if k else None
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return (ratio, low, high): the ratio of two medians and the limits of its 95 % confidence interval.
-
-    Return None if there are too few values, all positive. Each median has an interval of 97.5 % (Bonferroni).
-    """
+    """Return (ratio, low, high): a ratio of medians, and its 95 % interval (Bonferroni), or None below 7."""
     above, below = median_interval(top, 0.975), median_interval(bottom, 0.975)
     if above is None or below is None:
         return None

@@ -166,11 +166,9 @@ def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workl
     workload = make_workload(dataclasses.replace(case, formulation=None) if of_peer else case)
     workload = _flatten_pytrees(case, workload)
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
-        second_modes = workload.whole_modes if workload.second else {}
+        modes = workload.whole_modes if workload.second else {}
         reduce = TRACE.name if case.target == LAPLACIAN else None
-        return dataclasses.replace(
-            workload, reference=workload.second, whole_modes=second_modes, reduce=reduce
-        )
+        return dataclasses.replace(workload, reference=workload.second, whole_modes=modes, reduce=reduce)
     default = workload.reduce
     reduce = {None: default, "whole": None}.get(case.reduce, case.reduce)
     workload = dataclasses.replace(workload, reduce=reduce, default_reduce=default)
