@@ -35,10 +35,8 @@ class InputSpec:
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _parse_shape("InputSpec", (self.shape,)))
         if not callable(self.make):
-            raise Refusal(
-                "the second argument of InputSpec must be a function make(generator, rows), "
-                f"not {self.make!r}"
-            )
+            text = "the second argument of InputSpec must be a function make(generator, rows)"
+            raise Refusal(f"{text}, not {self.make!r}")
 
 
 def _parse_shape(function: str, sizes: tuple[Any, ...], hint: str = "") -> tuple[int, ...]:
@@ -105,10 +103,8 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
         generator = np.random.Generator(np.random.Philox(entropy))
         first = group * group_rows
         drawn = spec.make(generator, np.arange(first, first + group_rows))
-        if np.shape(drawn)[1:] != spec.shape:
-            raise ValueError(
-                f"the InputSpec of {name!r} draws rows of shape {np.shape(drawn)[1:]}, expected {spec.shape}"
-            )
+        if (shape := np.shape(drawn)[1:]) != spec.shape:
+            raise ValueError(f"the InputSpec of {name!r} draws rows of shape {shape}, expected {spec.shape}")
         low, high = max(start, first), min(stop, first + group_rows)
         rows[low - start : high - start] = drawn[low - first : high - first]
     return rows

@@ -199,10 +199,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum over a range of seeds, where `sum_of` maps an array of seed indices to a sum over them.
-
-    The sums of the chunks are added in float64 if `sum_of` returns float64, otherwise in float32.
-    """
+    """Return the sum over a range of seeds, with sums of chunks by `sum_of` added in float32 or float64."""
     if seeds.is_one_chunk:
         return sum_of(seeds.numbers)
     chunk = seeds.chunk or seeds.count

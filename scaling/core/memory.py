@@ -22,10 +22,7 @@ def available_bytes() -> int | None:
 
 
 def limit_process() -> None:
-    """Set RLIMIT_DATA, unless it is lower, to 95 % of the memory that is available to this process now.
-
-    An allocation beyond the limit then fails, before Linux kills a process because memory ran out.
-    """
+    """Set RLIMIT_DATA to 95 % of the available memory, so that this process fails before Linux kills it."""
     data = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
     if data and (free := available_bytes()):
         limit = int(data.group(1)) * 1024 + free - free // 20

@@ -12,7 +12,7 @@ _values: dict[str, dict[Hashable, Any]] = {}
 
 
 def cached(kind: str, key: Hashable, make: Callable[[], Any], most: int | None = None) -> Any:
-    """Return the value of a key in the cache `kind`, or `make()`. The cache keeps the `most` newest values."""
+    """Return the value of a key in the cache `kind`, or `make()`. A cache keeps the `most` newest values."""
     values = _values.setdefault(kind, {})
     if key not in values:
         value = make()

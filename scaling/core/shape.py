@@ -93,10 +93,7 @@ def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStr
 
 
 def derivative_shape(case: Case, workload: Workload, coloring: Any = None) -> DerivativeShape:
-    """Return the shape of the derivative of a case. Raise `Refusal` if its function cannot be evaluated.
-
-    If seeds=colored and `coloring` is None, the returned shape has no linear maps and no seeds.
-    """
+    """Return the shape of the derivative of a case, without seeds if seeds=colored and `coloring` is None."""
     one_point = point_structs(case, workload)
     value = _evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)
@@ -194,7 +191,7 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 
 
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of the result of a function, or raise `Refusal`, or `TooLarge`."""
+    """Return the shape and dtype of the result of a function. Raise `Refusal`, or `TooLarge` for memory."""
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))
     except Refusal:

@@ -251,7 +251,7 @@ def _enclosing_rank(count: int, confidence: float) -> int:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the interval (low, high) of the median by the sign test, or None below 6 samples (at 95 %)."""
+    """Return the sign-test confidence interval (low, high) of the median, or None below 6 samples (95 %)."""
     k, ordered = _enclosing_rank(len(samples), confidence), sorted(samples)
     return (ordered[k - 1], ordered[-k]) if k else None
 

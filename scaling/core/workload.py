@@ -131,9 +131,8 @@ def module(name: str) -> ModuleType:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and (path == missing or path.startswith(f"{missing}.")):
-            raise Refusal(
-                f"{unknown_name('workload', name, known)}, or give the import path of a module of your own"
-            ) from None
+            text = f"{unknown_name('workload', name, known)}, or give the import path of a module of your own"
+            raise Refusal(text) from None
         kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
         raise Refusal(f"workload {name!r} cannot be imported: {kind}{error}") from None
     if not callable(getattr(imported, "workload", None)):
@@ -221,16 +220,13 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 
 
 def _settle_wrt(case: Case, workload: Workload) -> str:
-    """Return `wrt` of the case, or else of the workload, or else the first input.
-
-    With reduce=points and no `wrt` of the case, return all floating-point shared inputs, joined by "+",
-    unless the workload selects only shared inputs or has none.
-    """
+    """Return `wrt` of the case or the workload, or the first input, or with reduce=points shared inputs."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     leaves = _select_leaves(case, wrt, workload.inputs)
     shared = _top_level_names(leaf for leaf in workload.shared if not workload.shared[leaf].integer)
+    # A sum over points is differentiated with respect to all shared inputs by default.
     if case.wrt is None and case.reduce == "points" and shared and not leaves <= set(workload.shared):
-        return "+".join(shared)  # a sum over points is differentiated with respect to shared inputs
+        return "+".join(shared)
     return wrt
 
 
