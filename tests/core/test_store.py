@@ -370,13 +370,13 @@ def test_a_file_of_records_without_read_permission_is_rejected_before_its_cases_
 
 def test_a_results_folder_without_read_permission_is_not_called_empty(tmp_path):
     (tmp_path / "mine").mkdir(mode=0)
-    done = run_without_privileges("from scaling.core import store; store.folder_of('mine')", tmp_path)
+    done = run_without_privileges("from scaling.results import store; store.folder_of('mine')", tmp_path)
     assert "Refusal: 'mine' cannot be read: Permission denied" in done.stderr
 
 
 def test_an_error_of_writing_names_the_file_not_the_temporary_one(tmp_path):
     (tmp_path / "mine").mkdir(mode=0o500)
-    code = "from pathlib import Path; from scaling.core import store; store.write_json(Path('mine/study.json'), {})"
+    code = "from pathlib import Path; from scaling.results import store; store.write_json(Path('mine/study.json'), {})"
     done = run_without_privileges(code, tmp_path)
     assert "PermissionError: [Errno 13] Permission denied: 'mine/study.json'" in done.stderr
 
