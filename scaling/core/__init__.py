@@ -12,6 +12,7 @@ from typing import Any
 _OPTIONS = {
     "advisor": "scaling.advice.advisor",  # mode=auto
     "autochunk": "scaling.options.autochunk",  # chunk=auto
+    "coloring": "scaling.options.sparse.coloring",  # seeds=colored
     "compilation_cache": "scaling.options.compilation_cache",  # cache
     "computed_reference": "scaling.options.reference.computed_reference",  # a function without a closed form
     "data_parallel": "scaling.options.data_parallel",  # reduce=points
@@ -28,7 +29,6 @@ _OPTIONS = {
     "pytrees": "scaling.options.pytrees",  # inputs and outputs that are pytrees
     "sampled_reference": "scaling.options.reference.sampled_reference",  # a slow reference
     "reevaluate": "scaling.options.reference.reevaluate",  # errors over their tolerance
-    "coloring": "scaling.options.sparse.coloring",  # seeds=colored
     "sparse": "scaling.options.sparse.sparsity",  # seeds=colored, or a workload with a pattern
     "sparse_jacobians": "scaling.options.sparse.sparse_jacobians",  # the closed form `nonzeros`
 }

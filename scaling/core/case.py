@@ -239,7 +239,7 @@ _NAMED_IN_LABEL = {  # shown as name=value
 
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
-    """Return a line such as 'linear p=64 points=8 jacrev split=points shard_map devices=4' for a case."""
+    """Return a case, without the fields in `leave_out`, as 'linear p=64 points=8 jacrev devices=4'."""
     texts = {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),
         "overlap": "overlapped",

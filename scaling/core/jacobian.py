@@ -199,7 +199,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum over a range of seeds, with sums of chunks by `sum_of` added in float32 or float64."""
+    """Return the sum of `sum_of(indices)` over the chunks of a range of seeds, added in at least float32."""
     if seeds.is_one_chunk:
         return sum_of(seeds.numbers)
     chunk = seeds.chunk or seeds.count

@@ -35,7 +35,7 @@ POINTS, SEEDS = "points", "seeds"  # the axes of the mesh; pmap has the single a
 # (`jacobian.PartColoring`), and the number of the first seed.
 COLORS, POSITIONS, START = "+colors", "+positions", "+start"
 OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
-Arrays = list[np.ndarray]
+Pieces = list[np.ndarray]  # arrays on the host, to concatenate along the last axis
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,7 @@ class Program:
     function: Callable[..., Any]  # the function to compile, which runs on all devices of the case
     arguments: Mapping[str, jax.ShapeDtypeStruct]  # the abstract arguments by name, in order
     collect: Callable[[Any], np.ndarray]  # the function that copies a result to the host as one array
-    # The function that copies a result to the host as a list of arrays to concatenate along the last axis.
-    pieces: Callable[[Any], list[np.ndarray]]
+    pieces: Callable[[Any], Pieces]  # the function that copies a result to the host as several arrays
     sizes: DerivativeShape  # the shape of the derivative
     given: Mapping[str, np.ndarray] = field(default_factory=dict)  # the arguments that are not inputs
 
@@ -82,7 +81,7 @@ def lay_out(
     mesh_axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # leading axes of a result
     shape = result_shape(case, workload, sizes)
 
-    def pieces(result: Any) -> list[np.ndarray]:
+    def pieces(result: Any) -> Pieces:
         on_mesh = jax.tree.map(lambda x: np.asarray(x).reshape(*case.axes, *x.shape[mesh_axes:]), result)
         if sparse is not None:
             return [sparse.gather_entries(indices, shape, on_mesh)]
@@ -202,12 +201,12 @@ def _place_argument(
     return jax.make_array_from_callback(struct.shape, struct.sharding, shard)
 
 
-def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> list[np.ndarray]:
+def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> Pieces:
     """Return a result, with one element per linear map, as host arrays to concatenate along the last axis."""
     if not case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
         return [_gather_unseeded(case, workload, array, result_shape(case, workload, sizes))]
-    gathered: list[np.ndarray] = []
+    gathered: Pieces = []
     for part, arrays in zip(sizes.parts, result, strict=True):
         gathered += _gather_part(case, workload, sizes, part, jax.tree.leaves(arrays))
     if len(sizes.parts) == 1:
@@ -232,8 +231,8 @@ def _gather_unseeded(case: Case, workload: Workload, x: np.ndarray, shape: tuple
 
 
 def _gather_part(
-    case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: Arrays
-) -> Arrays:
+    case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: Pieces
+) -> Pieces:
     """Return the result of one linear map as one or more arrays to concatenate along the last axis."""
     reduction = workload.reduction
     if reduction.sums_points:
@@ -260,7 +259,7 @@ def _gather_part(
     return [columns]
 
 
-def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Arrays) -> Arrays:
+def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pieces) -> Pieces:
     """Return the sums over the seeds of all devices as an array of shape (points, elements, 1).
 
     In reverse mode and `linear_in_inputs`, return an array of shape (points, 1, elements) for each input.
@@ -286,7 +285,7 @@ def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 
-def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Arrays:
+def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
     """Split columns into one array per input. Each element of an input has `points` adjacent columns."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

@@ -399,7 +399,7 @@ def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...], gather: tim
     """Return the time per call, in seconds, of an empty program with the given API and devices."""
     count = len(devices)
     empty = Case(CEILING, "call", points=count, mode="value", api=api, devices=count, jit=jit)
-    built = Workload(lambda x: -x, {"x": uniform(1)}, wrt="x")
+    built = Workload(lambda x: -x, {"x": uniform(1)}, wrt="x")  # as target=call of the workload `ceiling`
     program = layout.lay_out(empty, built, devices)
     arguments = layout.place_inputs(empty, built, program)
     stages = timing.compile_stages(program.function, arguments)
