@@ -244,7 +244,7 @@ def test_a_write_that_fails_half_way_raises_and_keeps_the_earlier_records(tmp_pa
     script = """
         import resource, signal, sys
         from pathlib import Path
-        from scaling.results import store
+        from scaling.core.record import Writer
         from scaling.results.read_record import from_line
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

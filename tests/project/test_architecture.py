@@ -16,7 +16,7 @@ from tests.support.paths import PACKAGE, TOP
 MAY_IMPORT = {  # folder -> the other folders that its modules may import; each may import core
     "core": set(), "options": set(), "peers": {"workers"}, "workloads": set(), "workers": {"results"},
     "results": set(), "study": {"cluster", "options", "peers", "results", "workers"},
-    "cluster": {"results", "workers"}, "advice": {"analysis", "options", "plan", "study", "workers"},
+    "cluster": {"results", "workers"}, "advice": {"analysis", "options", "plan", "results", "study", "workers"},
     "plan": {"analysis", "options", "results", "study", "workers"}, "analysis": {"options", "results"},
     "wandb": {"analysis", "results", "workers"}, "report": {"analysis", "contrib", "options", "results"},
     "contrib": {"analysis", "report"},
