@@ -21,9 +21,10 @@ import jax
 
 import scaling
 from examples import pages
-from scaling.core import layout, store, workload
+from scaling.core import layout, workload
 from scaling.core.case import Case
 from scaling.core.formatting import format_bytes, format_duration
+from scaling.results import store
 from scaling.study import completion
 
 MODES = {"fwd_over_rev": "nested", "jet": "Taylor", "forward_laplacian": "collapsed", "analytic": "by hand"}

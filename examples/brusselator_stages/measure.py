@@ -25,9 +25,9 @@ from scaling.core import run_case, shape, workload
 from scaling.core.case import Case
 from scaling.core.formatting import format_duration
 from scaling.core.record import Record
-from scaling.core.shape import Coloring
 from scaling.core.timing import Sampling
 from scaling.options.sparse import sparsity
+from scaling.options.sparse.coloring import Coloring
 from scaling.study import completion
 
 NAME = "brusselator"

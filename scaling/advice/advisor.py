@@ -16,8 +16,9 @@ from scaling.core.case import AUTO, Case, Refusal, non_default_fields
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
 from scaling.core.record import Record
 from scaling.core.run_case import CaseEnded, ProcessGroup
-from scaling.core.shape import Coloring, DerivativeShape
+from scaling.core.shape import DerivativeShape
 from scaling.core.timing import median_interval, ratio_interval
+from scaling.options.sparse.coloring import Coloring
 from scaling.plan import plan_study
 from scaling.plan.compile_worker import RecordFields
 from scaling.plan.hardware import Hardware

@@ -9,9 +9,10 @@ import jax
 
 from scaling.core import load_option, shape, workload
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
-from scaling.core.shape import Coloring, DerivativeShape
+from scaling.core.shape import DerivativeShape
 from scaling.core.workload import Workload
 from scaling.options.program import jaxpr_flops
+from scaling.options.sparse.coloring import Coloring
 from scaling.study import applicability, completion
 
 _MODES = ("jacfwd", "jacrev", "grad_of_sum", "mixed")

@@ -18,14 +18,15 @@ import jax
 import yaml
 
 from scaling.analysis.timings import pool_processes
-from scaling.core import environment, run_case, store
+from scaling.core import environment, run_case
 from scaling.core.case import Case, unknown_name
-from scaling.core.record import Record
+from scaling.core.record import Record, Writer
 from scaling.core.timing import Sampling
 from scaling.options import machine_peaks
 from scaling.plan import calibration
 from scaling.plan import hardware as machines
 from scaling.plan.hardware import Hardware
+from scaling.results import store
 from scaling.study.compose import configuration
 
 _SAMPLING = Sampling(width=0.1, least=5, most=20, seconds=0.03, warm_up=0.005, turns=1)
@@ -58,7 +59,7 @@ def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
     loaded = store.load(folder).records if folder.is_dir() else []
     measured = [r for r in loaded if r.status == "ok" and _is_comparable(r.environment, described)]
-    wanted, writer = machine_peaks.peak_cases(cases, "cpu"), store.Writer(folder)
+    wanted, writer = machine_peaks.peak_cases(cases, "cpu"), Writer(folder)
     chosen = list[Record]()
     for case in wanted:
         records = [record for record in measured if record.case == case]

@@ -22,7 +22,7 @@ import numpy as np
 from scaling.advice.candidates import CODED
 from scaling.advice.problem import PRODUCTS, TARGETS, Problem
 from scaling.core.case import Case
-from scaling.core.shape import Coloring
+from scaling.options.sparse.coloring import Coloring
 
 _IMPORTS = {  # regular expression of the use of a name -> line
     r"\bbase64\.": "import base64\nimport zlib\n",

@@ -18,10 +18,10 @@ from scaling.analysis.environments import environment_differences
 from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.ratios import Ratio
 from scaling.analysis.timings import automatic_blocks
-from scaling.core import store
 from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import Record
+from scaling.results import store
 
 # The verdicts on a case. VERDICTS lists all of them in the order of the output.
 SLOWER, FASTER, SAME, UNDECIDED = "slower", "faster", "no difference shown", "undecided"

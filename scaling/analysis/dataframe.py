@@ -17,9 +17,9 @@ from scaling.analysis.curves import CurvePoint
 from scaling.analysis.environments import environment_columns
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.timings import nodes_of
-from scaling.core import store
 from scaling.core.case import Case, to_dict
 from scaling.core.record import Record
+from scaling.results import store
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -26,7 +26,7 @@ from scaling.analysis.setting_comparison import (
 from scaling.analysis.timings import Timing, nodes_of, pool_processes
 from scaling.core.case import Case, from_dict, label
 from scaling.core.record import Record
-from scaling.core.store import Loaded, latest, load, read_json, replicates_of, states
+from scaling.results.store import Loaded, latest, load, read_json, replicates_of, states
 
 EFFICIENCY = 0.5  # default of `Findings.efficiency`
 

@@ -31,7 +31,7 @@ from scaling.analysis.timings import Timing, near_floor
 from scaling.core.case import Case, label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import Record
-from scaling.core.store import latest
+from scaling.results.store import latest
 
 ORDER_FACTOR = 2.0  # the order of two times is scored if their ratio exceeds this
 _INTERVAL_PERCENTILES = (2.5, 97.5)

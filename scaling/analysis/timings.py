@@ -13,7 +13,7 @@ from scaling.core import memory
 from scaling.core.case import Case
 from scaling.core.formatting import count_of, format_duration, format_number
 from scaling.core.record import COMPILING_STAGES, Record
-from scaling.core.store import latest
+from scaling.results.store import latest
 
 LEAST_EMPTY_CALLS = 10  # a time shorter than this many empty calls is mostly dispatch latency
 # Reasons why a time may not be reliable, in the words of all tables, sentences and warnings.

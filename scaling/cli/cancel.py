@@ -7,8 +7,8 @@ from rich.console import Console
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
 from scaling.cluster import job_state, wait
-from scaling.core import store
 from scaling.core.formatting import count_of
+from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

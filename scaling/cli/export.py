@@ -7,9 +7,9 @@ from rich.console import Console
 
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
-from scaling.core import store
 from scaling.core.case import Refusal
 from scaling.report import export as exporting
+from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

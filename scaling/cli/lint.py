@@ -10,8 +10,8 @@ from scaling.analysis import lint as linting
 from scaling.cli import report
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
-from scaling.core import store
 from scaling.report.text import clean_text
+from scaling.results import store
 
 _COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"}
 

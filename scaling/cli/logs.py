@@ -15,10 +15,11 @@ from scaling.cli.verbs import OK
 from scaling.cluster import lost_cases, submission_files
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import TaskAttempt, seconds_between
-from scaling.core import environment, store
+from scaling.core import environment
 from scaling.core.case import Case, Refusal, label
 from scaling.core.formatting import format_wait, list_first
 from scaling.core.record import Record
+from scaling.results import store
 
 _MOST_NAMED = 3  # maximum number of keys in an error message
 _MOST_LINES = 1000  # maximum number of lines shown, from the end of a file

@@ -18,10 +18,11 @@ from rich.console import Console
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
 from scaling.cluster import job_state
-from scaling.core import store
 from scaling.core.case import Refusal
 from scaling.core.formatting import count_of
-from scaling.core.record import Record, from_line, to_line
+from scaling.core.record import Record, to_line
+from scaling.results import store
+from scaling.results.read_record import from_line
 from scaling.study import results_folder
 
 _STUDY = "study.json"

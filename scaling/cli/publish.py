@@ -7,7 +7,7 @@ from rich.console import Console
 
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
-from scaling.core import store
+from scaling.results import store
 from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 

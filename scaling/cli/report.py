@@ -13,12 +13,12 @@ from scaling.analysis.findings import Findings
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
 from scaling.cluster.cluster_settings import SUBMISSIONS
-from scaling.core import store
 from scaling.core.case import Refusal
 from scaling.core.record import Record
 from scaling.report import freshness
 from scaling.report.terminal import print_report, summary_lines
 from scaling.report.text import WIDTH, wrap_text
+from scaling.results import store
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:

@@ -28,10 +28,10 @@ from scaling.cluster.cluster_settings import (
     SUBMISSIONS,
     ClusterSettings,
 )
-from scaling.core import store
 from scaling.core.case import CEILING, FIELDS, Refusal, label
 from scaling.core.formatting import count_of
 from scaling.options import machine_peaks
+from scaling.results import store
 from scaling.study import grid, preflight, results_folder
 from scaling.study.compose import compose, configuration, parse
 from scaling.workers import schedule

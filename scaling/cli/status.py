@@ -19,10 +19,10 @@ from scaling.cluster import lost_cases, status_table, submission_files, wait
 from scaling.cluster.cluster_settings import REJECTED
 from scaling.cluster.job_state import TaskState, try_find_tasks
 from scaling.cluster.journal import seconds_between
-from scaling.core import store
 from scaling.core.case import Case, Refusal, from_dict, label
 from scaling.core.formatting import count_of, format_wait
 from scaling.core.record import Record
+from scaling.results import store
 from scaling.workers.schedule import TRANSIENT_FAILURES
 
 STATES = ("ok", "skipped", "failed", "running", "queued", "missing")

@@ -14,8 +14,8 @@ from scaling.cli.run import StudyRun, plan_run
 from scaling.cli.streams import print_lines
 from scaling.cluster import job_state, lost_cases, pack, sbatch, wait
 from scaling.cluster.cluster_settings import LOCAL, SLURM, SUBMISSIONS
-from scaling.core import store
 from scaling.core.formatting import count_of, format_wait
+from scaling.results import store
 from scaling.workers import schedule, supervise
 from scaling.workers.schedule import PreflightResult
 

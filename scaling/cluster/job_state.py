@@ -14,8 +14,9 @@ from scaling.cluster.cluster_settings import SLURM
 from scaling.cluster.journal import TaskAttempt, TaskJournal, read_journal
 from scaling.cluster.slurm import JobState
 from scaling.cluster.submission_files import Submission, SubmittedTask
-from scaling.core import environment, store
+from scaling.core import environment
 from scaling.core.case import Refusal
+from scaling.results import store
 from scaling.workers import transport
 
 UNKNOWN = "UNKNOWN"  # state of a task whose job cannot be observed from this process

@@ -9,9 +9,10 @@ from pathlib import Path
 from scaling.cluster import submission_files
 from scaling.cluster.job_state import TaskState, read_log, state_in_log
 from scaling.cluster.journal import read_journal
-from scaling.core import environment, store
+from scaling.core import environment
 from scaling.core.case import Refusal
-from scaling.core.record import Record
+from scaling.core.record import Record, Writer
+from scaling.results import store
 from scaling.workers import schedule
 
 _REASONS = {  # state of a job -> (reason of the records, text of the records)
@@ -94,7 +95,7 @@ def lost_records(
 
 def append_records(results: Path, records: Iterable[Record]) -> None:
     """Write records to a new file in a results folder."""
-    writer = store.Writer(results)
+    writer = Writer(results)
     for record in records:
         writer.append(record)
 

@@ -19,8 +19,9 @@ from scaling.cluster import slurm, submission_files
 from scaling.cluster.cluster_settings import REJECTED, SLURM, ClusterSettings
 from scaling.cluster.pack import PackedTask
 from scaling.cluster.submission_files import Submission, SubmittedTask
-from scaling.core import environment, store
+from scaling.core import environment
 from scaling.core.case import Refusal
+from scaling.results import store
 from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule

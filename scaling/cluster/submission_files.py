@@ -21,10 +21,10 @@ from typing import Any
 
 from scaling.cluster.cluster_settings import LISTS, SUBMISSIONS, ClusterSettings
 from scaling.cluster.pack import PackedTask
-from scaling.core import store
 from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.environment import node_name
 from scaling.core.timing import Sampling
+from scaling.results import store
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule, ScheduledCase

@@ -17,9 +17,10 @@ from typing import Any
 from scaling.cluster import lost_cases, submission_files
 from scaling.cluster.cluster_settings import ALLOCATION, HOSTS, SLURM, ClusterSettings
 from scaling.cluster.journal import Journal, current_job
-from scaling.core import environment, store
+from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.core.record import Record
+from scaling.results import store
 from scaling.workers import schedule, supervise
 from scaling.workers.machine import AllocationLost
 from scaling.workers.schedule import Schedule, ScheduledCase

@@ -12,6 +12,7 @@ from typing import Any
 _OPTIONS = {
     "advisor": "scaling.advice.advisor",  # mode=auto
     "autochunk": "scaling.options.autochunk",  # chunk=auto
+    "coloring": "scaling.options.sparse.coloring",  # seeds=colored
     "compilation_cache": "scaling.options.compilation_cache",  # cache
     "computed_reference": "scaling.options.reference.computed_reference",  # a function without a closed form
     "data_parallel": "scaling.options.data_parallel",  # reduce=points
@@ -19,16 +20,17 @@ _OPTIONS = {
     "gram": "scaling.options.gram",  # reduce=gram
     "host_monitor": "scaling.options.host_monitor",
     "host_offload": "scaling.options.host_offload",  # storage=host
-    "laplacian": "scaling.options.laplacian",  # the modes jet and forward_laplacian
+    "laplacian": "scaling.options.laplacian",  # target=laplacian
     "mixed_mode": "scaling.options.mixed_mode",  # mode=mixed
+    "peer_program": "scaling.peers.peer_program",  # engine
     "peers": "scaling.peers.interface",  # engine
-    "planned_record": "scaling.options.planned_record",  # reading a record of `scaling plan`
     "pmap": "scaling.options.pmap",  # api=pmap
     "program_stats": "scaling.options.program.program_stats",
     "pytrees": "scaling.options.pytrees",  # inputs and outputs that are pytrees
     "sampled_reference": "scaling.options.reference.sampled_reference",  # a slow reference
     "reevaluate": "scaling.options.reference.reevaluate",  # errors over their tolerance
     "sparse": "scaling.options.sparse.sparsity",  # seeds=colored, or a workload with a pattern
+    "sparse_jacobians": "scaling.options.sparse.sparse_jacobians",  # the closed form `nonzeros`
 }
 
 

@@ -50,11 +50,7 @@ class Refusal(ValueError):
 
 
 def unknown_name(what: str, value: Any, known: Iterable[str]) -> Refusal:
-    """Return a `Refusal` for an invalid name. Its message lists the `known` names and suggests the closest.
-
-    Args:
-        what: the kind of the name, such as "workload".
-    """
+    """Return a `Refusal` for an invalid name of a kind `what`, such as "workload", with the known names."""
     names = [str(name) for name in known]
     similar = difflib.get_close_matches(str(value), names, n=1)
     hint = f"; did you mean {similar[0]!r}?" if similar else ""
@@ -70,9 +66,9 @@ class Case:
     """The settings of one run: one function, one way to differentiate it, and the devices.
 
     Each field belongs to one group of `VIEWS`: `problem` (what is differentiated), `method` (how), `layout`
-    (on which devices) or `memory` (how much at a time, and where). The reference result of the correctness
-    check depends only on the group `problem` and the field `formulation`. None in `target`, `variant`, `wrt`
-    or `formulation` selects the default of the workload.
+    (on which devices) or `memory` (how much at a time, and where). The reference result depends only on
+    `problem` and `formulation`. None in `target`, `variant`, `wrt` or `formulation` selects the default of
+    the workload.
     """
 
     workload: str = field(metadata={"view": "problem"})
@@ -91,27 +87,20 @@ class Case:
     jit: bool = _field("method", True)
     data_seed: int = _field("problem", 0)
     engine: str = _field("method", JAX)
-    # The number of seeds that a device computes at a time, None for all, or "auto" for the most that fit.
-    chunk: int | str | None = _field("memory", None)
+    chunk: int | str | None = _field("memory", None)  # seeds computed at a time; None for all, or "auto"
     formulation: str | None = _field("method", None)  # the name of an implementation of this function
-    # The persistent compilation cache with which the case is compiled: "cold" (an empty cache), "warm" (a
-    # cache that contains the program), or None for no cache.
+    # The persistent compilation cache: "cold" (empty), "warm" (with the program of the case) or None.
     cache: str | None = _field("method", None)
     seeds: str = _field("method", "identity")  # "identity", or "colored" for the seeds of a coloring
-    # The reduction of the Jacobian of each point, or None for the reduction of the workload.
-    reduce: str | None = _field("problem", None)
+    reduce: str | None = _field("problem", None)  # a reduction, or None for that of the workload
     block: int | None = _field("memory", None)  # points that a device computes at a time; None for all
     memory_limit: int | None = _field("memory", None)  # in bytes per device, or None for no limit
     # The memory of the per-point inputs and the result: "device", or "host" with copies in steps.
     storage: str | None = _field("memory", None)
-    # The policy of jax.checkpoint in reverse mode, or None for no checkpointing.
-    remat: str | None = _field("method", None)
-    # The inputs that mode=mixed differentiates in forward mode, names joined by "+".
-    forward: str | None = _field("method", None)
-    # The device mesh with split=both: devices over points x devices over seeds, such as 2x4.
-    mesh: str | None = _field("layout", None)
-    # Whether split=data all-reduces each part of the gradient as soon as it is computed.
-    overlap: bool = _field("layout", False)
+    remat: str | None = _field("method", None)  # the policy of jax.checkpoint in reverse mode
+    forward: str | None = _field("method", None)  # the inputs that mode=mixed differentiates in forward mode
+    mesh: str | None = _field("layout", None)  # with split=both: point devices x seed devices, such as 2x4
+    overlap: bool = _field("layout", False)  # whether split=data all-reduces each part of the gradient early
 
     def __post_init__(self) -> None:
         for name, known in (CHOICES | OPTIONS).items():
@@ -120,8 +109,8 @@ class Case:
                 raise unknown_name(name, value, known)
         for name in ("workload", "target", "variant", "wrt", "engine", "formulation", "forward"):
             value = getattr(self, name)
-            optional = name not in ("workload", "engine")
-            if not (isinstance(value, str) and value) and not (optional and value is None):
+            is_default = value is None and name not in ("workload", "engine")
+            if not is_default and not (isinstance(value, str) and value):
                 raise Refusal(f"{name} must be a name, not {value!r}")
         for name in ("jit", "overlap"):
             if not isinstance(getattr(self, name), bool):
@@ -243,19 +232,14 @@ def user_modules(case: Case) -> tuple[str, ...]:
 
 
 _ALWAYS_IN_LABEL = {"mode", "points", "devices", "api", "split"}
-# Fields that a label shows as name=value.
-_NAMED_IN_LABEL = {
+_NAMED_IN_LABEL = {  # shown as name=value
     "points", "devices", "wrt", "split", "chunk", "block", "reduce", "storage", "remat", "forward", "mesh",
     "data_seed",
 }  # fmt: skip
 
 
 def label(case: Case, leave_out: Iterable[str] = ()) -> str:
-    """Return a line of text such as 'linear p=64 points=8 jacrev split=points shard_map devices=4'.
-
-    The text shows the fields in `_ALWAYS_IN_LABEL` and the fields that differ from their defaults, except the
-    fields in `leave_out`.
-    """
+    """Return a case, without the fields in `leave_out`, as 'linear p=64 points=8 jacrev devices=4'."""
     texts = {
         "sizes": " ".join(f"{name}={size}" for name, size in case.sizes.items()),
         "overlap": "overlapped",

@@ -1,10 +1,9 @@
 """Compare the result of a case with its reference, and return a `Verdict`: correct, wrong or undecidable.
 
-Each entry of a result may differ from the expected entry by tolerance * scale. The scale is the magnitude of
-the terms whose sum is the entry (tolerances.py). The error of a small output is therefore not divided by the
-size of a large output, and the error of a sum that cancels is divided by the size of its terms. If the
-devices return several copies of a sum over points, all copies are checked. With seeds=colored, entries
-outside of the sparsity pattern are compared as zeros, so that a nonzero that the pattern lacks is detected.
+Each entry of a result may differ from the expected entry by tolerance * scale, where the scale is the
+magnitude of the terms whose sum is the entry (tolerances.py). If the devices return several copies of a sum
+over points, all copies are checked. With seeds=colored, entries outside of the sparsity pattern are compared
+as zeros, so that a nonzero that the pattern lacks is detected.
 
 An entry whose error exceeds the tolerance is a suspect: options/reference/reevaluate.py evaluates it again
 with random rounding errors, and decides whether rounding explains the error.
@@ -34,26 +33,22 @@ class Verdict(NamedTuple):
 
     error: float | None  # the largest relative error, or None if no entry was compared
     tolerance: float  # the largest relative error that was allowed
-    # A key of `record.REASONS`, such as "wrong_answer", or None if the result is correct.
-    reason: str | None = None
+    reason: str | None = None  # a key of `record.REASONS`, or None if the result is correct
     text: str | None = None  # an explanation of the reason, or None if the result is correct
-    # A dict with the fraction of "entries" that were compared one by one, and the fraction of "points" with
-    # all entries compared. None unless the result is correct.
+    # The fraction of "entries" that were compared one by one, and of "points" with all entries compared. None
+    # unless the result is correct.
     checked: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)
 class EntryComparison:
-    """Entries of a result and their expected values, as two arrays of the same shape (points, ...).
-
-    `scale` is an array by which their difference is divided, and broadcasts to this shape. `measure` is a
-    function (evaluation, inputs, points=indices) that evaluates the entries with other inputs. `measure` is
-    None if the whole result is compared.
-    """
+    """Entries of a result and their expected values, as two arrays of the same shape (points, ...)."""
 
     result: np.ndarray
     expected: np.ndarray
-    scale: np.ndarray
+    scale: np.ndarray  # by which the differences are divided; broadcasts to the shape of the entries
+    # The function (evaluation, inputs, points=indices) that evaluates the entries with other inputs. None if
+    # the whole result is compared.
     measure: Callable[..., np.ndarray] | None = None
 
 
@@ -74,22 +69,18 @@ class CheckProgress:
     spec: ReferenceSpec  # how the reference is evaluated
     allowed: float  # the largest tolerance so far
     largest_error: float = 0.0  # the largest relative error so far
-    # first_wrong, note: the index of the first wrong point, or None, and the note of its comparison
-    first_wrong: int | None = None
-    note: str = ""
+    first_wrong: int | None = None  # the index of the first wrong point
+    note: str = ""  # the note of the comparison of this point
     entries: int = 0  # the number of compared entries
     undecided_entries: int = 0  # the number of entries with a rounding error too large to compare
     # The comparisons with an error over the tolerance. reevaluate.py evaluates their entries again.
     suspects: list[tuple[PointsComparison, EntryComparison]] = field(default_factory=list)
-    # Further such comparisons, each with an array of shape (points,) of errors. These are compared with the
-    # tolerance that the reevaluation of the suspects determines.
+    # Further such comparisons, with their errors, of shape (points,). The tolerance that the reevaluation of
+    # the suspects determines decides on them.
     suspects_over_budget: list[tuple[PointsComparison, np.ndarray]] = field(default_factory=list)
 
     def add(self, points: PointsComparison) -> None:
-        """Compare the entries at a range of points, and record their errors.
-
-        A comparison with an error over the tolerance is stored as a suspect if it can be evaluated again.
-        """
+        """Compare the entries at a range of points, and record their errors, or store them as suspects."""
         least = least_scale(self.spec.case)
         for comparison in points.comparisons:
             comparison = dataclasses.replace(comparison, scale=np.maximum(comparison.scale, least))
@@ -139,15 +130,9 @@ def verdict(
     sizes: DerivativeShape,
     result: np.ndarray,
     platform: str,
-    *,
     pattern: Pattern | None = None,
 ) -> Verdict:
-    """Compare the result of a case with its reference, and return the verdict.
-
-    Args:
-        result: an array on the host of the shape `shape.result_shape`.
-        pattern: the sparsity pattern of a result with seeds=colored, or None for the pattern of the workload.
-    """
+    """Compare a result on the host with its reference. `pattern` is that detected for seeds=colored."""
     spec = reference_spec(case, workload, sizes, platform, pattern)
     _require_shape(spec, result)
     if (bad := _first_not_finite(result)) is not None:
@@ -193,11 +178,10 @@ def _reason_not_checkable(spec: ReferenceSpec) -> tuple[str, str] | None:
             f"a result that adds up {spec.rounding.longest_sum} terms in {spec.case.dtype} may be off by "
             f"{spec.tolerance:.2g}, more than the {spec.max_tolerance:g} with which it proves anything"
         )
-    if spec.computed is None:
-        return None
-    if spec.computed.wrong:
-        return "wrong_answer", spec.computed.wrong
-    return ("no_digits", spec.computed.unsure) if spec.computed.unsure else None
+    computed = spec.computed
+    if computed is not None and (computed.wrong or computed.unsure):
+        return ("wrong_answer", computed.wrong) if computed.wrong else ("no_digits", computed.unsure)
+    return None
 
 
 def _compare_ranges(spec: ReferenceSpec, result: np.ndarray) -> Iterator[PointsComparison]:
@@ -218,19 +202,13 @@ def compare_points(spec: ReferenceSpec, result: np.ndarray, start: int, stop: in
     if spec.common is None and spec.pattern is not None:
         result = to_dense(spec.pattern, result[:, 0])
     elif spec.common is not None:
-        index, has, missing = spec.common
-        if missing.size:
-            unknown = expected[..., missing]
-            lacking = [EntryComparison(np.zeros_like(unknown), unknown, scale[..., missing])]
-            if count := int(np.count_nonzero(unknown.any(axis=(0, 1)))):
-                note = f"; of the entries that are not zero the pattern lacks {count}"
-        scale = np.where(has, scale[..., index], largest[:, None, None])
-        expected = np.where(has, expected[..., index], 0.0)
+        lacking, note = load_option("sparse").compare_lacking(spec.common, expected, scale)
+        scale = np.where(spec.common.has, scale[..., spec.common.at], largest[:, None, None])
+        expected = np.where(spec.common.has, expected[..., spec.common.at], 0.0)
     step_error = np.zeros(len(result))
     if spec.case.ad_mode.finite_step:  # one error bound holds for all entries, so they have the same scale
         bounds = load_option("finite_step").result_bounds(spec, start, stop)
         scale, step_error = largest[:, None, None], relative_error(bounds, largest)
     named = inputs.exact_inputs(spec.case, spec.workload, start, stop)
-    return PointsComparison(
-        start, named, [EntryComparison(result, expected, scale), *lacking], step_error, note
-    )
+    comparisons = [EntryComparison(result, expected, scale), *lacking]
+    return PointsComparison(start, named, comparisons, step_error, note)

@@ -1,14 +1,7 @@
 """Compile a case ahead of time to a `CompiledCase`, and raise `TooLarge` if the program exceeds the memory.
 
-The runner, the planner and the advisor call these functions with their own devices and compilers:
-
-    settle_shape                  computes the shape of the derivative; detects the coloring of seeds=colored
-    compile_case                  finds the largest chunk for chunk=auto; raises TooLarge if nothing fits
-      compile_blocks              compiles the program for one choice of block and chunk
-        compile_program           traces, lowers and compiles it: timing.compile_stages
-    make_runner                   places the inputs of the compiled program on the devices
-
-A device computes `block` points (batch elements) and `chunk` seeds (tangents or cotangents) at a time.
+The runner, the planner and the advisor call these functions with their own devices and compilers. A device
+computes `block` points (batch elements) and `chunk` seeds (tangents or cotangents) at a time.
 """
 
 import dataclasses
@@ -21,17 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from scaling.core import layout, load_option, memory, timing
+from scaling.core import layout, load_option, memory, shape, timing
 from scaling.core.case import AUTO, Case
 from scaling.core.formatting import format_bytes
-from scaling.core.shape import (
-    DerivativeShape,
-    TooLarge,
-    ceil_div,
-    derivative_shape,
-    input_structs,
-    result_shape,
-)
+from scaling.core.shape import DerivativeShape, TooLarge
 from scaling.core.workload import Workload
 
 _MAX_ARRAY_BYTES = 2**63 - 1  # XLA aborts the process for a larger array
@@ -52,9 +38,7 @@ class CompiledCase:
     needs: Mapping[str, int | None]
     plan: Any = None  # the `StepPlan` of options/host_offload.py with storage=host, otherwise None
     overflow: str | None = None  # an error message if the case exceeds a limit of XLA or JAX, otherwise None
-    # With chunk=auto, the `block` and `chunk` that fit and all values that were tried, in the form of the
-    # record field `blocks`. Otherwise None.
-    blocks: Mapping[str, Any] | None = None
+    blocks: Mapping[str, Any] | None = None  # the record field `blocks` with chunk=auto, otherwise None
 
     @property
     def steps(self) -> int:
@@ -70,10 +54,8 @@ class CompiledCase:
 
     @property
     def bytes_while_running(self) -> int | None:
-        """Return the bytes that the program needs on each device while it runs, or None if unknown.
-
-        With storage=host, there are two results: one is copied to the host while the next is computed.
-        """
+        """Return the bytes that the program needs on each device while it runs, or None if unknown."""
+        # With storage=host, one result is copied to the host while the next is computed.
         return memory.bytes_while_running(self.needs, 1 if self.plan is None else 2)
 
     @property
@@ -99,18 +81,17 @@ def _compile_with_abstract_arguments(program: layout.Program) -> timing.Stages:
 
 
 def settle_shape(case: Case, workload: Workload, describe_shortage: DescribeShortage) -> DerivativeShape:
-    """Return the shape of the derivative of a case. With seeds=colored, detect and include a coloring.
+    """Return the shape of the derivative of a case, with a coloring for seeds=colored and a mode with seeds.
 
-    The coloring requires a mode with seeds. With seeds=colored, raise `TooLarge` before the detection if the
-    inputs do not fit into memory.
+    Raise `TooLarge` before the coloring if the inputs do not fit into memory.
     """
-    sizes = derivative_shape(case, workload)
+    sizes = shape.derivative_shape(case, workload)
     if case.seeds != "colored":
         return sizes
     require_room(lower_bound(case, workload, sizes), describe_shortage)
     if not case.ad_mode.has_seeds:
         return sizes
-    return derivative_shape(case, workload, load_option("sparse").detect_coloring(case, workload))
+    return shape.derivative_shape(case, workload, load_option("sparse").detect_coloring(case, workload))
 
 
 def compile_case(
@@ -124,12 +105,9 @@ def compile_case(
 ) -> CompiledCase:
     """Compile a case, with chunk=auto for the largest chunk that fits. Raise `TooLarge` if nothing fits.
 
-    Args:
-        sizes: the result of `settle_shape`, or None to compute it.
-        compile_program: a function that traces, lowers and compiles a program.
-        describe_shortage: a function that returns an error message with the needed and the available bytes if
-            a case does not fit into memory, and None if the case fits.
-        known_blocks: the field `blocks` of the record of an earlier run, whose values are tried first.
+    `sizes` is the result of `settle_shape`. `describe_shortage` returns an error message with the needed and
+    the available bytes if a case does not fit into memory, and otherwise None. The values of `known_blocks`,
+    the field `blocks` of the record of an earlier run, are tried first.
     """
     sizes = sizes or settle_shape(case, workload, describe_shortage)
 
@@ -137,10 +115,8 @@ def compile_case(
         return compile_blocks(case, workload, sizes, devices, compile_program)
 
     if case.chunk == AUTO:
-        largest: CompiledCase = load_option("autochunk").compile_largest(
-            case, workload, sizes, compile_, describe_shortage, known_blocks
-        )
-        return largest
+        find_largest: Callable[..., CompiledCase] = load_option("autochunk").compile_largest
+        return find_largest(case, workload, sizes, compile_, describe_shortage, known_blocks)
     if not case.jit:  # without compilation there is no memory analysis
         require_room(lower_bound(case, workload, sizes), describe_shortage)
     compiled = compile_(case)
@@ -190,18 +166,16 @@ def lower_bound(case: Case, workload: Workload, sizes: DerivativeShape) -> Compi
     if case.storage == "host" and sizes.parts:
         plan = load_option("host_offload").plan_offload(case, workload, sizes)
     step, step_sizes = (plan.case, plan.sizes) if plan else (case, sizes)
-    points, shared = input_structs(step, workload)
+    points, shared = shape.input_structs(step, workload)
     point_bytes = count_bytes(points) // step.points
-    arguments = ceil_div(step.points, step.axes[0]) * point_bytes + count_bytes(shared)
+    arguments = shape.ceil_div(step.points, step.axes[0]) * point_bytes + count_bytes(shared)
     itemsize, output = jnp.dtype(case.dtype).itemsize, 0
     if case.seeds != "colored" or sizes.coloring is not None:  # otherwise the nonzeros are not counted yet
-        output = math.prod(result_shape(step, workload, step_sizes)) * itemsize // case.devices
+        output = math.prod(shape.result_shape(step, workload, step_sizes)) * itemsize // case.devices
     needs: dict[str, int | None] = {"argument_bytes": arguments, "temp_bytes": 0, "output_bytes": output}
     overflow, seeds = None, max((part.seeds for part in sizes.parts), default=0)
-    if max(arguments, output) > _MAX_ARRAY_BYTES:
-        overflow = (
-            f"an array takes {format_bytes(max(arguments, output))}: XLA addresses less than 2**63 bytes"
-        )
+    if (largest := max(arguments, output)) > _MAX_ARRAY_BYTES:
+        overflow = f"an array takes {format_bytes(largest)}: XLA addresses less than 2**63 bytes"
     elif seeds > _MAX_INT32_SEEDS and case.dtype != "float64":
         overflow = (
             f"{seeds:,} seeds: JAX counts them in int32, up to {_MAX_INT32_SEEDS:,}, "
@@ -222,12 +196,7 @@ def count_bytes(arrays: Mapping[str, Any]) -> int:
 
 
 def make_runner(compiled: CompiledCase) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
-    """Place the inputs of a compiled case on its devices, and return two functions to run the program.
-
-    Returns:
-        A function without arguments that runs the program and returns its result.
-        A function that takes this result and returns it as one array on the host.
-    """
+    """Place the inputs of a program, and return a function to run it and one to collect the result."""
     assert compiled.program is not None
     if compiled.plan is not None:
         return load_option("host_offload").make_offload_runner(compiled), lambda result: result

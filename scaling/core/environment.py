@@ -17,7 +17,7 @@ import scaling
 from scaling.core import load_option
 
 _PACKAGE = Path(__file__).parents[1]
-# The fields that are derived from others, or that differ between the cases of one environment.
+# Fields that are derived from others, or that differ between the cases of one environment.
 OF_THE_CASE = ("digest", "setting", "load", "cores", "shape", "job", "restarts")
 # The fields that the digest hashes: records that differ in one of them are not comparable.
 _DIGEST_FIELDS = (
@@ -25,8 +25,8 @@ _DIGEST_FIELDS = (
     "workload_digest", "bound", "driver", "processes", "engine", "hardware",
 )  # fmt: skip
 
-# In jaxlib 0.10 on CPU a fused reduction of some shapes returns wrong numbers, for example in `jax.jacrev` of
-# the residual workload with 200 points. This flag disables the fusion, unless XLA_FLAGS sets it already.
+# Disables a fused reduction of jaxlib 0.10 on CPU, which returns wrong numbers for some shapes, such as in
+# `jax.jacrev` of the residual workload with 200 points.
 _WRONG_FUSION = "--xla_cpu_experimental_ynn_fusion_type"
 
 _VARIABLES_AT_START = dict(os.environ)
@@ -66,12 +66,9 @@ def describe(
 ) -> dict[str, Any]:
     """Return the environment of a run as a dict. Two runs are comparable if their `digest` is equal.
 
-    Args:
-        started_with: the environment variables at the start of the process.
-        bound_to: the processor cores that the process is bound to, or None if it is not bound.
-        engine: the versions of a peer. The hash `digest` includes these, but the hash `setting` does not.
-        more: further fields of the environment, which neither hash includes.
-        hardware: the machine and the compilers for which a plan predicts times, or None for a run.
+    The hash `digest` includes `engine`, the versions of a peer; `setting` does not. Neither includes `more`.
+    `started_with` are the environment variables at the start of the process, `bound_to` the cores that it is
+    bound to, and `hardware` the machine and the compilers for which a plan predicts times (None for a run).
     """
     commit_hash, dirty = commit()
     environment: dict[str, Any] = {
@@ -125,10 +122,7 @@ def source(package: Path = _PACKAGE) -> str:
 
 @functools.cache
 def commit() -> tuple[str | None, bool | None]:
-    """Return the hash of the last git commit of this package, and whether files have changed since then.
-
-    Both values are None if git does not track the package.
-    """
+    """Return the last git commit of this package, and whether files differ from it, or None twice."""
     in_package = ("-C", str(_PACKAGE))
     if value := os.environ.get("AD_SCALING_COMMIT"):  # set for a copy of a checkout, see study/variants.py
         return value.removesuffix("+dirty"), value.endswith("+dirty")
@@ -160,10 +154,7 @@ def processor() -> str:
 
 
 def governor(bound_to: Sequence[int] | None) -> str | None:
-    """Return the frequency governors of the cores, joined by "+", or None if unknown.
-
-    If `bound_to` is None, all cores that this process may use are included.
-    """
+    """Return the frequency governors of the cores, by default of all available, joined by "+", or None."""
     cores = bound_to or sorted(os.sched_getaffinity(0))
     governors = {contents(f"/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor") for core in cores}
     return "+".join(sorted(name for name in governors if name)) or None
@@ -189,11 +180,7 @@ def scrub(text: str) -> str:
 
 
 def hide_secrets(text: str) -> str:
-    """Remove passwords in URLs and the values of variables such as GITHUB_TOKEN from a text.
-
-    Values at the start of the process are removed too, because a user's module may delete a variable and
-    raise an exception that contains its value.
-    """
+    """Remove passwords in URLs and the values of present and deleted variables such as GITHUB_TOKEN."""
     for value, name in _secrets():
         text = text.replace(value, f"<{name}>")
     return re.sub(r"//[^/@\s]+@", "//", text)

@@ -1,8 +1,7 @@
 """Generate the random inputs of a case (`InputSpec`: uniform, normal, Poisson), reproducibly for each point.
 
 A row is the value of an input at one point (batch element). It depends only on the random seed, the name of
-the input and the number of the row, not on the number of devices or processes. Rows are generated in groups,
-each with a separate Philox generator. layout.py places the inputs on devices.
+the input and the number of the row. Rows are generated in groups, each with a separate Philox generator.
 """
 
 import functools
@@ -20,33 +19,24 @@ from scaling.core.case import Case, Refusal
 if TYPE_CHECKING:
     from scaling.core.workload import Workload
 
-# The number of elements that share a generator. This number determines the values and must never change.
-_GROUP_SIZE = 2**12
+_GROUP_SIZE = 2**12  # the number of elements that share a generator; determines the values, never change it
 _SMALLEST = 2.0**-24  # excludes 0 after rounding to float32 and bfloat16, which matters for low=0
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The shape of one row (the value at one point) of an input, and the function that generates rows.
+    """The shape of one row (the value at one point) of an input, and the function that generates rows."""
 
-    Attributes:
-        shape: the shape of one row.
-        make: a function of a `numpy.random.Generator` and an array of row numbers. Its result is an array of
-            shape (len(rows), *shape).
-        integer: whether the input is int32 and not differentiated. Otherwise it has the dtype of the case.
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # the shape of one row
+    # The function from a generator and an array of row numbers to an array of shape (len(rows), *shape).
     make: Callable[[np.random.Generator, np.ndarray], np.ndarray]
-    integer: bool = False
+    integer: bool = False  # whether the input is int32 and not differentiated
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "shape", _parse_shape("InputSpec", (self.shape,)))
         if not callable(self.make):
-            raise Refusal(
-                "the second argument of InputSpec must be a function make(generator, rows), "
-                f"not {self.make!r}"
-            )
+            text = "the second argument of InputSpec must be a function make(generator, rows)"
+            raise Refusal(f"{text}, not {self.make!r}")
 
 
 def _parse_shape(function: str, sizes: tuple[Any, ...], hint: str = "") -> tuple[int, ...]:
@@ -75,13 +65,9 @@ def _require_finite(function: str, **parameters: Any) -> None:
 
 
 def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
-    """Return the `InputSpec` of an input with a uniform distribution on the open interval (low, high).
-
-    The shape of one row is given as sizes, such as `uniform(2, 3)`, or as a tuple.
-    """
-    shape = _parse_shape(
-        "uniform", shape, "; the interval is given by name, such as uniform(3, low=0.5, high=2.0)"
-    )
+    """Return an input with a uniform distribution on (low, high) and rows of a shape such as 2, 3."""
+    hint = "; the interval is given by name, such as uniform(3, low=0.5, high=2.0)"
+    shape = _parse_shape("uniform", shape, hint)
     _require_finite("uniform", low=low, high=high)
     if not np.all(np.less(low, high)):
         raise Refusal(f"low of uniform(...) must be less than high, not low={low!r} and high={high!r}")
@@ -91,13 +77,9 @@ def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> InputSpec:
 
 
 def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
-    """Return the `InputSpec` of an input with a normal distribution.
-
-    The shape of one row is given as sizes, such as `normal(2, 3)`, or as a tuple.
-    """
-    shape = _parse_shape(
-        "normal", shape, "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
-    )
+    """Return an input with a normal distribution and rows of a shape such as 2, 3."""
+    hint = "; the distribution is given by name, such as normal(3, mean=1.0, deviation=0.1)"
+    shape = _parse_shape("normal", shape, hint)
     _require_finite("normal", mean=mean, deviation=deviation)
     if not np.all(np.greater_equal(deviation, 0)):
         raise Refusal(f"deviation of normal(...) must be zero or more, not {deviation!r}")
@@ -105,7 +87,7 @@ def normal(*shape: int, mean: float = 0.0, deviation: float = 1.0) -> InputSpec:
 
 
 def poisson(rate: float) -> InputSpec:
-    """Return the `InputSpec` of a scalar integer input with a Poisson distribution of the given rate."""
+    """Return a scalar integer input with a Poisson distribution of the given rate."""
     _require_finite("poisson", rate=rate)
     if np.ndim(rate) or rate < 0:
         raise Refusal(f"rate of poisson(...) must be one number, zero or more, not {rate!r}")
@@ -113,10 +95,7 @@ def poisson(rate: float) -> InputSpec:
 
 
 def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> np.ndarray:
-    """Return the rows [start, stop) of an input as a float64 array of shape (stop - start, *spec.shape).
-
-    The random numbers depend on the random seed `seed` and on the name of the input.
-    """
+    """Return the rows [start, stop) of an input as a float64 array of shape (stop - start, *spec.shape)."""
     group_rows = max(1, _GROUP_SIZE // max(1, math.prod(spec.shape)))
     rows = np.empty((stop - start, *spec.shape))
     for group in range(start // group_rows, -(-stop // group_rows)):
@@ -124,10 +103,8 @@ def draw_rows(spec: InputSpec, seed: int, name: str, start: int, stop: int) -> n
         generator = np.random.Generator(np.random.Philox(entropy))
         first = group * group_rows
         drawn = spec.make(generator, np.arange(first, first + group_rows))
-        if np.shape(drawn)[1:] != spec.shape:
-            raise ValueError(
-                f"the InputSpec of {name!r} draws rows of shape {np.shape(drawn)[1:]}, expected {spec.shape}"
-            )
+        if (shape := np.shape(drawn)[1:]) != spec.shape:
+            raise ValueError(f"the InputSpec of {name!r} draws rows of shape {shape}, expected {spec.shape}")
         low, high = max(start, first), min(stop, first + group_rows)
         rows[low - start : high - start] = drawn[low - first : high - first]
     return rows
@@ -157,10 +134,7 @@ def _draw_rounded(spec: InputSpec, seed: int, name: str, dtype: str, start: int,
 def input_arrays(
     case: Case, workload: "Workload", start: int = 0, stop: int | None = None
 ) -> dict[str, np.ndarray]:
-    """Return a dict of NumPy arrays: the shared inputs, and the per-point inputs at the points [start, stop).
-
-    By default, all points are included.
-    """
+    """Return the shared inputs, and the per-point inputs at the points [start, stop) or at all points."""
     stop = case.points if stop is None else stop
     points = {name: point_rows(case, workload, name, start, stop) for name in workload.points}
     return points | {name: shared_input(case, workload, name) for name in workload.shared}

@@ -3,10 +3,8 @@
 A seed is a tangent or cotangent vector. An AD mode with seeds maps (f, x) to a linear map from a seed to one
 slice of the Jacobian of f at x: a column in forward mode, a row in reverse mode. This map is applied to each
 row of a seed matrix, which is the identity. With seeds=colored, a row of the seed matrix is instead the sum
-of all rows of the identity that have one color. The points (batch elements), the rows of the seed matrix, or
-both are partitioned over the devices. With `chunk`, a device stores at most `chunk` slices at a time.
-
-The device mesh, the APIs and the assembly of the result on the host are in layout.py.
+of all rows of the identity that have one color. layout.py partitions the points (batch elements), the rows
+of the seed matrix, or both over the devices. A device stores at most `chunk` slices at a time.
 """
 
 import functools
@@ -28,40 +26,31 @@ from scaling.core.workload import Workload
 class DevicePosition(NamedTuple):
     """The position of a device in the device mesh."""
 
-    # points, seeds: the index of the device along each axis of the mesh
-    points: Any = 0
-    seeds: Any = 0
+    points: Any = 0  # the index of the device along the axis of the points
+    seeds: Any = 0  # the index of the device along the axis of the seeds
     start: Any = 0  # the index of the first seed, for a program that runs once per range of seeds
     # A function that sums a pytree over all devices with split=data, and otherwise returns it unchanged.
     sum_over_devices: Callable[[Any], Any] = lambda tree: tree
 
 
 class PartColoring(NamedTuple):
-    """The coloring of a sparse Jacobian for one linear map on one device.
+    """The coloring of a sparse Jacobian for one linear map on one device."""
 
-    `colors` has shape (inputs,) and contains the color of each column, or has shape (outputs,) and contains
-    the color of each row. A compressed slice is the sum of all columns (or rows) of one color. `positions`
-    contains the flat index in the compressed slices of each nonzero that the device reads.
-    """
-
-    colors: Any
-    positions: Any
+    colors: Any  # the color of each column, of shape (inputs,), or of each row, of shape (outputs,)
+    positions: Any  # the flat index of each nonzero in the sums of all columns (or rows) of one color
 
 
 @dataclass(frozen=True)
 class SeedRange:
-    """The range of `count` seeds that starts at the index `first`. A seed is a row of the seed matrix.
+    """A range of seeds, the rows of the seed matrix."""
 
-    `chunk` is the number of seeds whose slices are computed at a time, or None for all seeds.
-    """
-
-    first: Any
-    count: int
-    chunk: int | None = None
+    first: Any  # the index of the first seed
+    count: int  # the number of seeds
+    chunk: int | None = None  # the number of seeds whose slices are computed at a time, or None for all
 
     @property
     def numbers(self) -> Any:
-        """Return the indices of the seeds of this range in the seed matrix."""
+        """Return the indices of the seeds."""
         return self.first + jnp.arange(self.count)
 
     @property
@@ -71,16 +60,14 @@ class SeedRange:
 
 
 class Slices(NamedTuple):
-    """The rows or columns of the Jacobian that a device computes with one linear map at the inputs x.
+    """The rows or columns of the Jacobian that a device computes with one linear map."""
 
-    `compute` maps the index of a seed to a row or column. For the Laplacian, `compute` maps an array of seed
-    indices to the sum of v^T H v over these seeds v, where H is the Hessian.
-    """
-
-    part: LinearMapPart
+    part: LinearMapPart  # the linear map
+    # The function from the index of a seed to a row or column. For the Laplacian, the function from an array
+    # of seed indices to the sum of v^T H v over these seeds v, where H is the Hessian.
     compute: Callable[[Any], Any]
-    seeds: SeedRange
-    x: tuple[Any, ...]
+    seeds: SeedRange  # the seeds of the device
+    x: tuple[Any, ...]  # the differentiated inputs
 
 
 def local_derivative(
@@ -88,11 +75,11 @@ def local_derivative(
 ) -> Callable[[Named, Named, Sequence[PartColoring], DevicePosition], Any]:
     """Return a function that computes the part of the reduced derivative of a case on one device.
 
-    For a mode with seeds, the returned function returns a tuple with one element for each linear map: an
-    array, or a sequence of arrays. With seeds=colored, the element is an array of the nonzeros that the
-    device reads from its compressed columns or rows. For a mode without seeds, the result is one array.
+    The result of this function is a tuple with one array, or sequence of arrays, for each linear map. With
+    seeds=colored, such an array contains nonzeros. For a mode without seeds, the result is one array.
     """
-    evaluate = functools.partial(_value_or_slices, case, workload, sizes)
+    if case.target == LAPLACIAN:
+        load_option("laplacian")  # imported here, so that the time of tracing does not include the import
 
     def compute(
         points: Named, shared: Named, colorings: Sequence[PartColoring], position: DevicePosition
@@ -101,15 +88,13 @@ def local_derivative(
             if case.mode in workload.whole_modes:
                 return _workload_derivative(case, workload, sizes, {**points, **shared}, position)
             if workload.reduction.sums_points:
-                return load_option("data_parallel").sum_derivative(
-                    case, workload, sizes, points, shared, position
-                )
+                sum_derivative = load_option("data_parallel").sum_derivative
+                return sum_derivative(case, workload, sizes, points, shared, position)
+            evaluate = functools.partial(_value_or_slices, case, workload, sizes, colorings, position)
             if case.batch == "whole":
                 assert workload.whole is not None
-                return evaluate(workload.whole, {**points, **shared}, colorings, position)
-            at_point = lambda point: evaluate(  # noqa: E731
-                workload.function, {**point, **shared}, colorings, position
-            )
+                return evaluate(workload.whole, {**points, **shared})
+            at_point = lambda point: evaluate(workload.function, {**point, **shared})  # noqa: E731
             if case.block is None:
                 return jax.vmap(at_point)(points)
             return jax.lax.map(at_point, points, batch_size=case.block)
@@ -121,10 +106,10 @@ def _value_or_slices(
     case: Case,
     workload: Workload,
     sizes: DerivativeShape,
-    function: Callable[..., Any],
-    inputs: Named,
     colorings: Sequence[PartColoring],
     position: DevicePosition,
+    function: Callable[..., Any],
+    inputs: Named,
 ) -> Any:
     if case.ad_mode.is_value:
         return function(**inputs)
@@ -163,10 +148,7 @@ def apply_linear_map(
     position: DevicePosition,
     colors: Any = None,
 ) -> Slices:
-    """Return the rows or columns of the Jacobian of `function` that a device computes with one linear map.
-
-    If `colors` is given, each slice is the sum of all rows or columns of one color.
-    """
+    """Return the rows or columns of the Jacobian of `function` that a device computes with one linear map."""
     x, mode = tuple(inputs[name] for name in part.names), MODES[part.mode]
 
     def f(*z: Any) -> Any:
@@ -198,11 +180,7 @@ def apply_linear_map(
 
 
 def make_seed(like: tuple[Any, ...], number: Any, colors: Any = None) -> tuple[Any, ...]:
-    """Return one row of the seed matrix as a tuple of arrays with the shapes and dtypes of `like`.
-
-    Without `colors`, the seed is the row `number` of the identity matrix. With `colors`, the seed is the sum
-    of the rows with the color `number`.
-    """
+    """Return row `number` of the identity, or the sum of its rows of that color, as arrays like `like`."""
     seed, start = [], 0
     for a in like:
         stop = start + a.size
@@ -221,11 +199,7 @@ def map_seeds(function: Callable[[Any], Any], seeds: SeedRange, axis: int = 0) -
 
 
 def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
-    """Return the sum of a function over a range of seeds, computed one chunk at a time.
-
-    `sum_of` maps an array of seed indices to the sum over these seeds. The sums of the chunks are added in
-    float64 if `sum_of` returns float64, otherwise in float32.
-    """
+    """Return the sum of `sum_of(indices)` over the chunks of a range of seeds, added in at least float32."""
     if seeds.is_one_chunk:
         return sum_of(seeds.numbers)
     chunk = seeds.chunk or seeds.count
@@ -247,11 +221,7 @@ def sum_over_seeds(sum_of: Callable[[Any], Any], seeds: SeedRange) -> Any:
 def reduce_slices(
     slices: Slices, reduction: Reduction = WHOLE, outputs: int = 1, inputs: int = 0, batch: int | None = None
 ) -> Any:
-    """Return the reduction of the rows or columns of a Jacobian that a device computes.
-
-    The Jacobian has the shape (outputs, inputs). `batch` is the number of points if the differentiated
-    function returns the outputs of all points, otherwise None.
-    """
+    """Return the reduction of the slices of a Jacobian (outputs, inputs), or of those of `batch` points."""
     if slices.part.computes_columns:
         return _reduce_columns(slices, reduction, inputs, batch)
     return _reduce_rows(slices, reduction, outputs, batch)
@@ -280,10 +250,8 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
     step, seeds = reduction.rows, slices.seeds
     if step.products:
         return load_option("gram").multiply_rows(slices.compute, seeds)
-    function = step.function
-    reduced = (
-        slices.compute if function is None else lambda number: function(slices.compute(number), slices.x)
-    )
+    function, row = step.function, slices.compute
+    reduced = row if function is None else lambda number: function(row(number), slices.x)
     if not step.sums_seeds:
         return reduced(seeds.first) if seeds.count == 1 else map_seeds(reduced, seeds)
     leaves = lambda number: jax.tree.leaves(reduced(number))  # noqa: E731
@@ -295,10 +263,7 @@ def _reduce_rows(slices: Slices, reduction: Reduction, outputs: int, batch: int 
 
 
 def _sum_by_point(rows: Callable[..., Any], seeds: SeedRange, batch: int, outputs: int) -> Any:
-    """Return the sum of the rows of each point, as a list with one array of shape (points, ...) per input.
-
-    The seed k belongs to the point k // outputs.
-    """
+    """Return the sums of the `outputs` rows of each point, one array of shape (batch, ...) per input."""
     if seeds.is_one_chunk and seeds.count == batch * outputs:
         by_seed = jax.vmap(rows)(seeds.numbers)
         return [jnp.sum(a.reshape(batch, outputs, *a.shape[1:]), axis=1) for a in by_seed]

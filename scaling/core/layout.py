@@ -1,10 +1,8 @@
 """Partition a derivative over devices with `jit`, `shard_map` or `pmap`; place its inputs, gather its result.
 
-The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). Either axis
-may have length 1. All three APIs wrap the same function, which each device runs. `lay_out` returns the
-wrapped function to compile, with the shapes and shardings of its arguments. `place_inputs` transfers the
-arguments to the devices. On the host, the two axes of the mesh are the leading axes of a result.
-`gather_pieces` removes the padding and adds the partial sums of the devices in float64.
+The devices form a mesh with two axes, points (batch elements) and seeds (tangents or cotangents). All three
+APIs wrap the same function, which each device runs. On the host, the two axes of the mesh are the leading
+axes of a result. `gather_pieces` removes the padding and adds the partial sums of the devices in float64.
 """
 
 import math
@@ -32,12 +30,12 @@ from scaling.core.shape import (
 )
 from scaling.core.workload import Workload
 
-# The axes of the mesh. pmap has the single axis POINTS.
-POINTS, SEEDS = "points", "seeds"
-# Names of arguments that are not inputs: the colors and the positions of each linear map, see
-# `jacobian.PartColoring`, and the number of the first seed. They begin with "+", which no input contains.
+POINTS, SEEDS = "points", "seeds"  # the axes of the mesh; pmap has the single axis POINTS
+# Arguments that are not inputs, whose names contain no "+": the colors and the positions of each linear map
+# (`jacobian.PartColoring`), and the number of the first seed.
 COLORS, POSITIONS, START = "+colors", "+positions", "+start"
 OnDevice = Callable[[DevicePosition, Sequence[Any]], Any]
+Pieces = list[np.ndarray]  # arrays on the host, to concatenate along the last axis
 
 
 @dataclass(frozen=True)
@@ -45,15 +43,11 @@ class Program:
     """A function to compile, with its arguments."""
 
     function: Callable[..., Any]  # the function to compile, which runs on all devices of the case
-    # The abstract arguments by name, in the order of the parameters of `function`.
-    arguments: Mapping[str, jax.ShapeDtypeStruct]
-    # The function that copies a result to the host as one array of the shape `shape.result_shape`.
-    collect: Callable[[Any], np.ndarray]
-    # The function that copies a result to the host as a list of arrays to concatenate along the last axis.
-    pieces: Callable[[Any], list[np.ndarray]]
+    arguments: Mapping[str, jax.ShapeDtypeStruct]  # the abstract arguments by name, in order
+    collect: Callable[[Any], np.ndarray]  # the function that copies a result to the host as one array
+    pieces: Callable[[Any], Pieces]  # the function that copies a result to the host as several arrays
     sizes: DerivativeShape  # the shape of the derivative
-    # The values of the arguments that are not inputs, such as the colors of columns, by name.
-    given: Mapping[str, np.ndarray] = field(default_factory=dict)
+    given: Mapping[str, np.ndarray] = field(default_factory=dict)  # the arguments that are not inputs
 
 
 class Argument(NamedTuple):
@@ -71,10 +65,7 @@ def lay_out(
     sizes: DerivativeShape | None = None,
     has_start: bool = False,
 ) -> Program:
-    """Return the program of a case, partitioned over its devices.
-
-    With `has_start`, the index of the first seed is an argument of the program.
-    """
+    """Return the program of a case on its devices, with `has_start` as a function of the first seed too."""
     if len(devices) != case.devices:
         raise Refusal(f"the case needs {case.devices} devices, not {len(devices)}")
     sizes = sizes or derivative_shape(case, workload)
@@ -90,7 +81,7 @@ def lay_out(
     mesh_axes = {"jit": 0, "pmap": 1, "shard_map": 2}[case.api]  # leading axes of a result
     shape = result_shape(case, workload, sizes)
 
-    def pieces(result: Any) -> list[np.ndarray]:
+    def pieces(result: Any) -> Pieces:
         on_mesh = jax.tree.map(lambda x: np.asarray(x).reshape(*case.axes, *x.shape[mesh_axes:]), result)
         if sparse is not None:
             return [sparse.gather_entries(indices, shape, on_mesh)]
@@ -115,9 +106,7 @@ def _program_arguments(case: Case, workload: Workload, given: Named) -> dict[str
     return arguments
 
 
-def _device_function(
-    case: Case, workload: Workload, sizes: DerivativeShape, names: Sequence[str]
-) -> OnDevice:
+def _device_function(case: Case, workload: Workload, sizes: DerivativeShape, names: list[str]) -> OnDevice:
     """Return the function (position, arrays) that each device runs. `names` are the names of the arrays."""
     compute = local_derivative(case, workload, sizes)
 
@@ -137,10 +126,8 @@ def _device_function(
 def _wrap_jit(
     case: Case, on_device: OnDevice, arguments: Mapping[str, Argument], devices: Sequence[Any]
 ) -> tuple[Callable[..., Any], Named]:
-    sharding = SingleDeviceSharding(devices[0])
-    structs = {
-        name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding) for name, x in arguments.items()
-    }
+    device = SingleDeviceSharding(devices[0])
+    structs = {name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for name, x in arguments.items()}
     plain = lambda *arrays: on_device(DevicePosition(), arrays)  # noqa: E731
     return jax.jit(plain) if case.jit else plain, structs
 
@@ -151,9 +138,8 @@ def _wrap_shard_map(
     mesh = Mesh(np.array(devices).reshape(case.axes), (POINTS, SEEDS))
 
     def on_mesh(*arrays: Any) -> Any:
-        position = DevicePosition(
-            jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS), 0, sum_over_devices(case)
-        )
+        indices = jax.lax.axis_index(POINTS), jax.lax.axis_index(SEEDS)
+        position = DevicePosition(*indices, 0, sum_over_devices(case))
         return jax.tree.map(lambda x: x[None, None], on_device(position, arrays))
 
     # With check_vma=True, JAX would all-reduce the derivative with respect to a replicated input, which is
@@ -182,16 +168,12 @@ def place_inputs(
     host: Mapping[str, np.ndarray] | None = None,
     names: Iterable[str] | None = None,
 ) -> list[jax.Array]:
-    """Return the arguments of a program as arrays on its devices. Each process generates only its own rows.
+    """Return the arguments of a program, or those in `names`, as arrays on its devices.
 
-    Args:
-        host: a dict of the per-point inputs if the host stores them, or None to generate them.
-        names: the names of the arguments to place, or None for all arguments.
+    Each process generates its own rows of the per-point inputs, unless they are given in `host`.
     """
-    return [
-        _place_argument(case, workload, program, name, host)
-        for name in (program.arguments if names is None else names)
-    ]
+    names = program.arguments if names is None else names
+    return [_place_argument(case, workload, program, name, host) for name in names]
 
 
 def _place_argument(
@@ -219,15 +201,12 @@ def _place_argument(
     return jax.make_array_from_callback(struct.shape, struct.sharding, shard)
 
 
-def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> list[np.ndarray]:
-    """Return a result as a list of host arrays to concatenate along the last axis.
-
-    `result` is an array, or for an AD mode with seeds a tuple with one element per linear map.
-    """
+def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result: Any) -> Pieces:
+    """Return a result, with one element per linear map, as host arrays to concatenate along the last axis."""
     if not case.ad_mode.has_seeds:
         (array,) = jax.tree.leaves(result)
         return [_gather_unseeded(case, workload, array, result_shape(case, workload, sizes))]
-    gathered: list[np.ndarray] = []
+    gathered: Pieces = []
     for part, arrays in zip(sizes.parts, result, strict=True):
         gathered += _gather_part(case, workload, sizes, part, jax.tree.leaves(arrays))
     if len(sizes.parts) == 1:
@@ -239,9 +218,7 @@ def gather_pieces(case: Case, workload: Workload, sizes: DerivativeShape, result
     return [by_name[name] for name in workload.names]
 
 
-def _gather_unseeded(
-    case: Case, workload: Workload, x: np.ndarray, shape: tuple[int, int, int]
-) -> np.ndarray:
+def _gather_unseeded(case: Case, workload: Workload, x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     if workload.reduction.sums_points:
         x = load_option("data_parallel").sum_over_point_devices(case, x).reshape(-1, math.prod(shape[1:]))
     elif case.ad_mode.is_value and shape == (1, 1, 1):
@@ -254,13 +231,9 @@ def _gather_unseeded(
 
 
 def _gather_part(
-    case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: list[np.ndarray]
-) -> list[np.ndarray]:
-    """Return the result of one linear map as a list of arrays to concatenate along the last axis.
-
-    If the reduction is `linear_in_inputs` and the map differentiates only some of the inputs, the list has
-    one array for each of these inputs.
-    """
+    case: Case, workload: Workload, sizes: DerivativeShape, part: LinearMapPart, arrays: Pieces
+) -> Pieces:
+    """Return the result of one linear map as one or more arrays to concatenate along the last axis."""
     reduction = workload.reduction
     if reduction.sums_points:
         return list(load_option("data_parallel").gather_sums(case, workload, part, arrays))
@@ -286,13 +259,10 @@ def _gather_part(
     return [columns]
 
 
-def _gather_sums(
-    case: Case, workload: Workload, part: LinearMapPart, arrays: list[np.ndarray]
-) -> list[np.ndarray]:
-    """Return the sums over the seeds of all devices as a list of arrays.
+def _gather_sums(case: Case, workload: Workload, part: LinearMapPart, arrays: Pieces) -> Pieces:
+    """Return the sums over the seeds of all devices as an array of shape (points, elements, 1).
 
-    In reverse mode with a reduction that is `linear_in_inputs`, there is one array of shape (points, 1,
-    elements) for each input. Otherwise, there is a single array of shape (points, elements, 1).
+    In reverse mode and `linear_in_inputs`, return an array of shape (points, 1, elements) for each input.
     """
     if part.along_point or case.axes[1] == 1:
         arrays = [x[:, 0] for x in arrays]
@@ -315,9 +285,7 @@ def _join_points(case: Case, x: np.ndarray) -> np.ndarray:
     return x.reshape(-1, *x.shape[2:])[: case.points]
 
 
-def split_inputs(
-    workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1
-) -> list[np.ndarray]:
+def split_inputs(workload: Workload, part: LinearMapPart, columns: np.ndarray, points: int = 1) -> Pieces:
     """Split columns into one array per input. Each element of an input has `points` adjacent columns."""
     ends = np.cumsum([points * math.prod(workload.inputs[name].shape) for name in part.names])
     return np.split(columns, ends[:-1], axis=-1)

@@ -22,11 +22,7 @@ def available_bytes() -> int | None:
 
 
 def limit_process() -> None:
-    """Set RLIMIT_DATA so that this process can allocate at most 95 % of the memory that is available now.
-
-    An allocation beyond the limit then fails, before Linux kills a process because memory ran out. A lower
-    existing limit is kept.
-    """
+    """Set RLIMIT_DATA to 95 % of the available memory, so that this process fails before Linux kills it."""
     data = re.search(r"^VmData:\s+(\d+) kB", contents("/proc/self/status") or "", re.MULTILINE)
     if data and (free := available_bytes()):
         limit = int(data.group(1)) * 1024 + free - free // 20
@@ -64,10 +60,8 @@ def describe_shortage(
 ) -> str | None:
     """Return text such as 'needs 96.0 GB, has 80.0 GB' if the memory is too small, otherwise None.
 
-    Args:
-        device_bytes: the bytes that each device needs, or None if unknown.
-        limit: the bytes that each device may use, or None for all of its memory.
-        host_bytes: the bytes that the host needs in addition, which count only for CPU devices.
+    Each device needs `device_bytes` (None if unknown) and may use `limit` bytes (None for all). CPU devices
+    share the memory of the host, which needs `host_bytes` in addition.
     """
     if device_bytes is None:
         return None

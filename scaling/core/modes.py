@@ -3,13 +3,12 @@
 A mode with seeds has a function `linear_map(f, x)`, where x is a tuple of arrays. `linear_map` returns a
 function from a seed to one slice (column or row) of the derivative of f at x:
 
-    seed TANGENT    a tuple like x          -> a column of the Jacobian, an array like f(*x)
-    seed COTANGENT  an array like f(*x)     -> a row of the Jacobian, a tuple like x
+    seed TANGENT    a tuple like x          -> a column of the Jacobian J, an array like f(*x)
+    seed COTANGENT  an array like f(*x)     -> a row of the Jacobian J, a tuple like x
 
-A mode of order 2 takes a scalar function f and returns columns of its Hessian H, each an array of shape
-(inputs,). For the Laplacian (the trace of H), the mode returns the sum of v^T H v over a block of seeds v. To
-add a mode, add one value to `MODES`. JAX is imported only when a linear map is first called, because modules
-that read records import this table and do not need JAX.
+A mode of order 2 takes a scalar function f and returns columns of its Hessian H, each of shape (inputs,). To
+add a mode, add one value to `MODES`. JAX is imported when a linear map is first called, because modules that
+read records import this table and do not need JAX.
 """
 
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from scaling.core import load_option
 STEPS = {"float64": 1e-6, "float32": 2.0**-11, "bfloat16": 2.0**-4}
 
 LinearMap = Callable[[Any], Any]
+MakeLinearMap = Callable[[Callable[..., Any], tuple[Any, ...]], LinearMap]
 TANGENT, COTANGENT, BOTH = "tangent", "cotangent", "both"
 
 
@@ -31,22 +31,18 @@ class Mode:
 
     name: str  # the name of the mode in a case
     order: int = 1  # the order of the derivative: 0 (the function value), 1 (Jacobian) or 2 (Hessian)
-    # TANGENT, COTANGENT, BOTH for a combination of two modes, or None for a mode without seeds.
-    seed: str | None = None
-    # The function (f, x) -> (seed -> slice). None for a combination, for a mode without seeds, and for a mode
-    # that computes only the Laplacian.
-    linear_map: Callable[[Callable[..., Any], tuple[Any, ...]], LinearMap] | None = None
-    # The names of the forward and the reverse mode of a combination, otherwise None.
-    parts: tuple[str, str] | None = None
-    sums_outputs: bool = False  # whether the mode differentiates the sum of the outputs, a scalar
+    seed: str | None = None  # TANGENT, COTANGENT, BOTH for two modes, or None for a mode without seeds
+    # The function (f, x) -> (seed -> slice). None for a mode that has `parts`, no seeds or only a Laplacian.
+    linear_map: MakeLinearMap | None = None
+    # The function (f, x) -> (V -> sum of v^T H v over the seeds v in V), where V is a tuple like x with a
+    # leading axis of seeds. If None, the Laplacian (the trace of H) is computed by `linear_map`.
+    quadratic_sum: MakeLinearMap | None = None
+    parts: tuple[str, str] | None = None  # the names of the forward and the reverse mode if there are two
+    single_seed: bool = False  # whether the mode is a gradient: one cotangent yields the whole derivative
     uses_reverse: bool = False  # whether the mode stores intermediate values for a reverse pass
     finite_step: bool = False  # whether the mode is a finite difference, which has a truncation error
     closed_form: bool = False  # whether the mode evaluates a formula that was derived by hand
     pass_per_output: bool = False  # whether each seed needs one JVP per output
-    # The function (f, x) -> (V -> sum of v^T H v over the seeds v in V), where H is the Hessian of f at x and
-    # V is a tuple like x with a leading axis of seeds. If None, each H v is computed by `linear_map` and
-    # multiplied by v.
-    quadratic_sum: Callable[[Callable[..., Any], tuple[Any, ...]], LinearMap] | None = None
 
     @property
     def is_value(self) -> bool:
@@ -64,9 +60,9 @@ class Mode:
         return self.seed is None and self.order > 0
 
     @property
-    def single_seed(self) -> bool:
-        """Return whether a single cotangent yields the whole derivative."""
-        return self.sums_outputs and self.order == 1
+    def sums_outputs(self) -> bool:
+        """Return whether the mode differentiates the sum of the outputs, a scalar."""
+        return self.single_seed or self.order == 2
 
     @property
     def laplacian_only(self) -> bool:
@@ -78,22 +74,18 @@ class Mode:
         if self.quadratic_sum is not None:
             return self.quadratic_sum(f, x)
         assert self.linear_map is not None
-        column = self.linear_map(f, x)
-        return sum_over_block(lambda v: (ravel(v) * column(v)).sum())
+        return load_option("laplacian").sum_products(self.linear_map(f, x))  # type: ignore[no-any-return]
 
 
 def jacfwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> J v, with J the Jacobian of f at x: the JVP in forward mode."""
+    """Return the function v -> J v, the JVP in forward mode."""
     import jax
 
     return lambda v: jax.jvp(f, x, v)[1]
 
 
 def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function w -> w^T J, with J the Jacobian of f at x: the VJP in reverse mode.
-
-    The forward pass runs once for all calls of the returned function.
-    """
+    """Return the function w -> w^T J, the VJP in reverse mode. Its forward pass runs once for all calls."""
     import jax
 
     pullback: LinearMap = jax.vjp(f, *x)[1]
@@ -101,10 +93,7 @@ def jacrev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> J v, with J the Jacobian of f at x: the JVP by `jax.linearize`.
-
-    The forward pass runs once for all calls of the returned function.
-    """
+    """Return the function v -> J v by `jax.linearize`, whose forward pass runs once for all calls."""
     import jax
 
     _, jvp = jax.linearize(f, *x)
@@ -112,10 +101,7 @@ def linearize(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
 
 
 def finite_difference(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> (f(x + h v) - f(x)) / h, with the step h of `STEPS`.
-
-    f(x) is computed once for all calls of the returned function.
-    """
+    """Return the function v -> (f(x + h v) - f(x)) / h, with the step h of `STEPS` and one f(x) for all."""
     y, step = f(*x), STEPS[str(x[0].dtype)]
     return lambda v: (f(*[a + step * b for a, b in zip(x, v, strict=True)]) - y) / step
 
@@ -135,45 +121,30 @@ def ravel(x: tuple[Any, ...]) -> Any:
 
 
 def fwd_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> H v, with H the Hessian of f at x: the JVP of the reverse-mode gradient."""
+    """Return the function v -> H v, the JVP of the reverse-mode gradient."""
     return jacfwd(gradient(f), x)
 
 
 def rev_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> H v, with H the Hessian of f at x: the reverse-mode gradient of a JVP."""
+    """Return the function v -> H v, the reverse-mode gradient of a JVP."""
     return lambda v: gradient(lambda *z: jacfwd(f, z)(v))(*x)
 
 
 def rev_over_rev(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> H v, with H the Hessian of f at x: the VJP of the reverse-mode gradient."""
+    """Return the function v -> H v, the VJP of the reverse-mode gradient."""
     vjp = jacrev(gradient(f), x)  # a row of H, which is a column by symmetry
     return lambda v: ravel(vjp(ravel(v)))
 
 
 def fwd_over_fwd(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function v -> H v, with H the Hessian of f at x: the JVP of the forward-mode gradient."""
+    """Return the function v -> H v, the JVP of the forward-mode gradient."""
     import jax
 
     return jacfwd(lambda *z: ravel(jax.jacfwd(f, argnums=tuple(range(len(z))))(*z)), x)
 
 
-def sum_over_block(form: LinearMap) -> LinearMap:
-    """Return the function V -> sum of form(v) over the seeds v in V, where V has a leading axis of seeds."""
-    import jax
-
-    return lambda V: jax.vmap(form)(V).sum()
-
-
-def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
-    """Return the function V -> sum of v^T H v over the seeds v in V, with H the Hessian of f at x.
-
-    Each v^T H v is the JVP of a JVP, both along v.
-    """
-    return sum_over_block(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
-
-
-def _in_laplacian(name: str) -> Callable[..., LinearMap]:
-    """Return a function of options/laplacian.py. Its module is imported when the function is called."""
+def _in_laplacian(name: str) -> MakeLinearMap:
+    """Return a function of options/laplacian.py, which is imported when the function is called."""
     return lambda f, x: getattr(load_option("laplacian"), name)(f, x)  # type: ignore[no-any-return]
 
 
@@ -182,23 +153,13 @@ _LIST = (
     Mode("linearize", 1, TANGENT, linearize),
     Mode("finite_difference", 1, TANGENT, finite_difference, finite_step=True),
     Mode("jacrev", 1, COTANGENT, jacrev, uses_reverse=True),
-    Mode("grad_of_sum", 1, COTANGENT, jacrev, sums_outputs=True, uses_reverse=True),
-    Mode("fwd_over_rev", 2, TANGENT, fwd_over_rev, sums_outputs=True, uses_reverse=True),
-    Mode("rev_over_fwd", 2, TANGENT, rev_over_fwd, sums_outputs=True, uses_reverse=True),
-    Mode("rev_over_rev", 2, TANGENT, rev_over_rev, sums_outputs=True, uses_reverse=True),
-    Mode(
-        "fwd_over_fwd",
-        2,
-        TANGENT,
-        fwd_over_fwd,
-        sums_outputs=True,
-        pass_per_output=True,
-        quadratic_sum=nested_jvp,
-    ),
-    Mode("jet", 2, TANGENT, sums_outputs=True, quadratic_sum=_in_laplacian("jet")),
-    Mode(
-        "forward_laplacian", 2, TANGENT, sums_outputs=True, quadratic_sum=_in_laplacian("forward_laplacian")
-    ),
+    Mode("grad_of_sum", 1, COTANGENT, jacrev, single_seed=True, uses_reverse=True),
+    Mode("fwd_over_rev", 2, TANGENT, fwd_over_rev, uses_reverse=True),
+    Mode("rev_over_fwd", 2, TANGENT, rev_over_fwd, uses_reverse=True),
+    Mode("rev_over_rev", 2, TANGENT, rev_over_rev, uses_reverse=True),
+    Mode("fwd_over_fwd", 2, TANGENT, fwd_over_fwd, _in_laplacian("nested_jvp"), pass_per_output=True),
+    Mode("jet", 2, TANGENT, quadratic_sum=_in_laplacian("jet")),
+    Mode("forward_laplacian", 2, TANGENT, quadratic_sum=_in_laplacian("forward_laplacian")),
     Mode("mixed", 1, BOTH, parts=("jacfwd", "jacrev"), uses_reverse=True),
     Mode("value", 0),
     Mode("analytic", closed_form=True),

@@ -12,12 +12,7 @@ _values: dict[str, dict[Hashable, Any]] = {}
 
 
 def cached(kind: str, key: Hashable, make: Callable[[], Any], most: int | None = None) -> Any:
-    """Return the cached value of a key, or compute and cache it with `make` if there is none.
-
-    Args:
-        kind: the name of the cache, such as "coloring". Each cache has separate keys.
-        most: the number of newest values to keep in this cache, or None for all.
-    """
+    """Return the value of a key in the cache `kind`, or `make()`. A cache keeps the `most` newest values."""
     values = _values.setdefault(kind, {})
     if key not in values:
         value = make()
@@ -28,17 +23,13 @@ def cached(kind: str, key: Hashable, make: Callable[[], Any], most: int | None =
 
 
 def clear(kind: str | None = None) -> None:
-    """Remove the cached values of one kind, or all cached values if `kind` is None."""
+    """Remove the cached values of one kind, or of all kinds."""
     for name in [kind] if kind else list(_values):
         _values.pop(name, None)
 
 
 def fingerprint(value: Any) -> Hashable:
-    """Return a cache key that is equal for functions with the same code and the same captured values.
-
-    Functions are not compared by identity, because each case creates new functions for its workload. Values
-    that are not hashable are compared by identity.
-    """
+    """Return a cache key that is equal for functions with the same code and the same captured values."""
     if isinstance(value, tuple | list):
         return (type(value), *map(fingerprint, value))
     if isinstance(value, Mapping):

@@ -1,23 +1,20 @@
-"""Define `Record` (the outcome and the measurements of a run), and convert it to and from a line of JSON.
+"""Define `Record` (the outcome and the measurements of a run), and append records to a JSON lines file.
 
-The name of a field that has a unit ends in the unit, such as `_bytes`. A line is validated when it is read:
-records of newer versions and impossible values are rejected. This module depends on neither JAX nor the file
-system.
+The name of a field that has a unit ends in the unit, such as `_bytes`. The folder `scaling/results` reads the
+records. This module does not import JAX.
 """
 
 import dataclasses
 import functools
 import json
-import types
-import typing
-from collections.abc import Callable, Iterable
+import os
+import time
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import scaling
-from scaling.core import load_option
-from scaling.core.case import CEILING, FLOORS, PEAKS, Case, Refusal, from_dict, to_dict
+from scaling.core.case import Case, to_dict
 
 SCHEMA = 1
 STATUSES = ("ok", "skipped", "failed", "planned")
@@ -48,16 +45,11 @@ COMPILING_STAGES = ("trace_seconds", "lower_seconds", "compile_seconds")
 STAGES = (*COMPILING_STAGES, "first_seconds", "check_seconds", "sampling_seconds")  # in order
 _MAX_INTEGER = 2**63 - 1  # other programs read 64-bit integers
 _MAX_FLOAT = 1e30
-MAX_SECONDS = 1e9  # 30 years
 
 
 @dataclass(frozen=True)
 class Record:
-    """The outcome and the measurements of one run of a case, including all timing samples.
-
-    A field is None if it does not apply to the case or is unknown. `seconds` contains the samples: the time
-    per call, in seconds, of the slowest process.
-    """
+    """The outcome and the samples of one run of a case. Fields that do not apply or are unknown are None."""
 
     case: Case
     status: str
@@ -79,8 +71,7 @@ class Record:
     seconds_min: list[float] = field(default_factory=list)  # time per call of each sample, fastest process
     slowest_rank: int | None = None  # the process that was the slowest most often
     calls_per_sample: int | None = None
-    # The time of a call of an empty program with the same api, devices and processes.
-    floor_seconds: float | None = None
+    floor_seconds: float | None = None  # the time of an empty program with the same api and devices
     turns: list[int] = field(default_factory=list)  # the number of samples of each turn, in order
     block: str | None = None  # an identifier of the cases whose turns alternated
     # For each compilation after the first, the seconds of its stages and the number of its samples.
@@ -106,8 +97,7 @@ class Record:
     collectives: dict[str, int] | None = None  # kind -> number in the compiled program
     blocks: dict[str, Any] | None = None  # with chunk=auto: block, chunk, storage, limit_bytes, probes
     chosen: dict[str, Any] | None = None  # with mode=auto: mode, batch, chunk, block, forward
-    # With split=both or seeds=colored: the fraction of (point, seed) pairs that are padding.
-    padding: float | None = None
+    padding: float | None = None  # with split=both or seeds=colored: the fraction of padding, see shape.py
     detect_seconds: float | None = None  # with seeds=colored: the time to detect the sparsity pattern
     color_seconds: float | None = None  # with seeds=colored: the time to color its columns or rows
     colors: dict[str, int | None] | None = None  # the numbers of colors of columns and of rows
@@ -126,7 +116,7 @@ class Record:
 
     @functools.cached_property
     def key(self) -> str:
-        """Return the hash that identifies the case. The value is cached, because it is read often."""
+        """Return the hash that identifies the case."""
         return self.case.key
 
     @property
@@ -160,9 +150,8 @@ class Record:
     def honest(self) -> bool:
         """Return whether the times may be used in scaling curves: each CPU device must have its own core."""
         cores = self.environment.get("cores")
-        return self.environment.get("platform") != "cpu" or (
-            isinstance(cores, list) and len(cores) == self.case.devices
-        )
+        has_cores = isinstance(cores, list) and len(cores) == self.case.devices
+        return has_cores or self.environment.get("platform") != "cpu"
 
 
 def is_number(value: Any) -> bool:
@@ -190,113 +179,38 @@ def _finite(value: Any) -> Any:
     return value if not is_numeric or is_number(value) else None
 
 
-def from_line(line: str, path: Path = Path("the file")) -> Record:
-    """Return the record in a line of JSON. `path` is the file to name in an error message.
+class Writer:
+    """A writer that appends records to a new JSON lines file.
 
-    Raise ValueError if the line is damaged, or `Refusal` if a newer version of this package wrote the record.
+    The first record creates the file, as does the next record if the file is deleted. Each process has its
+    own file, so that a killed process loses no finished record and leaves at most one incomplete last line.
     """
-    fields = json.loads(line)
-    require(isinstance(fields, dict), "not a JSON object")
-    require_known_schema(fields, path)
-    require(fields.get("schema") == SCHEMA, f"schema {fields.get('schema')!r}, this version reads {SCHEMA}")
-    for name, value in fields.items():
-        if name != "case":  # the data seed and the sizes of a case have no limit
-            _check_numbers(name, value)
-    key, _ = fields.pop("key", None), fields.pop("kind", None)
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: int | None = None
+
+    def append(self, record: Record | str) -> None:
+        """Write one record, or its line of JSON, and sync the file, or restore it and raise OSError."""
+        line = f"{record if isinstance(record, str) else to_line(record)}\n".encode()
+        if self._file is None or not os.fstat(self._file).st_nlink:  # not open yet, or deleted since
+            name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
+            self._file = os.open(self._folder / name, flags, 0o644)
+            _sync_folder(self._folder)
+        size = os.fstat(self._file).st_size
+        try:
+            while line:
+                line = line[os.write(self._file, line) :]
+            os.fsync(self._file)
+        except OSError:
+            os.ftruncate(self._file, size)
+            raise
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fields["case"] = from_dict(fields["case"])
-        record = Record(**fields)
-    except (TypeError, KeyError, AttributeError, Refusal) as error:
-        raise ValueError(f"not a record: {error}") from None
-    require(key == record.key, "its key does not belong to its case")
-    _check_record(record)
-    return record
-
-
-def require_known_schema(value: Any, path: Path) -> None:
-    """Raise `Refusal` if the JSON value of a record or a study has a newer schema than this version reads."""
-    schema = value.get("schema") if isinstance(value, dict) else None
-    if not isinstance(schema, int | float) or isinstance(schema, bool) or not schema > SCHEMA:
-        return
-    environment = value.get("environment")
-    versions = environment.get("versions") if isinstance(environment, dict) else value.get("versions")
-    version = versions.get("ad_scaling") if isinstance(versions, dict) else None
-    is_known = isinstance(version, str) and version != scaling.__version__
-    needed = f"ad-scaling {version} or newer" if is_known else "the version of ad-scaling that wrote it"
-    raise Refusal(
-        f"{path} has schema {schema}, ad-scaling {scaling.__version__} reads schema {SCHEMA}: "
-        f"install {needed}, or give another folder; nothing was changed"
-    )
-
-
-def require(condition: bool, text: str) -> None:
-    """Raise ValueError with a text unless a condition is true."""
-    if not condition:
-        raise ValueError(text)
-
-
-def _is_count(value: Any) -> bool:
-    return type(value) is int and is_number(value) and value >= 0
-
-
-def are_seconds(values: Iterable[Any], least: float = 0.0) -> bool:
-    """Return whether all values are numbers of seconds between `least` and 30 years."""
-    return all(is_number(value) and least <= value <= MAX_SECONDS for value in values)
-
-
-def _type_check(hint: Any) -> Callable[[Any], bool]:
-    """Return a predicate that is true for JSON values of the annotated type without negative numbers."""
-    origin, inner = typing.get_origin(hint), [_type_check(argument) for argument in typing.get_args(hint)]
-    if origin is types.UnionType:
-        return lambda value: any(matches(value) for matches in inner)
-    if origin is list:
-        return lambda value: isinstance(value, list) and all(map(inner[0], value))
-    if origin is dict:
-        return lambda value: isinstance(value, dict) and all(map(inner[1], value.values()))
-    if hint is float:
-        return lambda value: is_number(value) and value >= 0
-    if hint is int:
-        return _is_count
-    return lambda value: hint is Any or isinstance(value, hint)
-
-
-_TYPE_CHECKS = {name: _type_check(hint) for name, hint in typing.get_type_hints(Record).items()}
-
-
-def _check_numbers(name: str, value: Any) -> None:
-    if isinstance(value, list | dict):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            _check_numbers(f"{name}.{key}", item)
-    elif isinstance(value, int | float) and not isinstance(value, bool) and not is_number(value):
-        text = f"{value:g}" if isinstance(value, float) else "an integer of over 63 bits"
-        raise ValueError(f"{name} is {text}")
-
-
-def _check_record(record: Record) -> None:
-    case, environment = record.case, record.environment
-    for name, matches in _TYPE_CHECKS.items():
-        value = getattr(record, name)
-        is_plausible = not name.endswith("_seconds") or are_seconds([value or 0])
-        require(matches(value) and is_plausible, f"{name} is {shorten(value)}")
-    is_known = record.status in STATUSES and record.reason in (None, *REASONS)
-    require(is_known, f"unknown status or reason: {record.status!r}, {record.reason!r}")
-    require(isinstance(environment.get("digest"), str), "no environment digest")
-    for name in ("platform", "device_kind", "setting"):
-        value = environment.get(name)
-        require(isinstance(value, str | None), f"environment.{name} is {shorten(value)}, not a string")
-    is_ceiling = {"k", "terms"} <= case.sizes.keys() and case.target in (*PEAKS, *FLOORS)
-    require(case.workload != CEILING or is_ceiling, f"a ceiling without a target or a size: {case.target!r}")
-    require(record.status != "ok" or bool(record.seconds), "ok, but without samples")
-    are_samples = are_seconds(record.seconds, 1e-12) and are_seconds(record.seconds_min)
-    require(are_samples, "a sample that is not a positive number of seconds")
-    for compilation in record.compilations:
-        stages = [value for name, value in compilation.items() if name != "samples" and value is not None]
-        is_valid = are_seconds(stages) and _is_count(compilation.get("samples", 0))
-        require(is_valid, f"compilations contains {shorten(compilation)}")
-    if record.of_plan:
-        load_option("planned_record").check_plan(record)
-
-
-def shorten(value: Any) -> str:
-    """Return the first 60 characters of a value for an error message."""
-    return str(value)[:60]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -2,15 +2,15 @@
 
 The field `reduce` of a case is a key of `REDUCTIONS`. A device applies the step `columns` (in forward mode)
 or `rows` (in reverse mode) of a reduction to each slice (column or row) of J as soon as the slice is
-computed, so that it need not store the whole J. `of_jacobians` reduces a whole J from a workload. `reference`
-computes the expected result for the correctness check, with the two magnitudes from which tolerances.py
-computes a tolerance. To add a reduction, add one value to `REDUCTIONS`. This module does not import JAX,
-because modules that read records import its table.
+computed, so that it need not store the whole J. To add a reduction, add one value to `REDUCTIONS`. This
+module does not import JAX, because modules that read records import its table.
 """
 
 from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from scaling.core import load_option
 
 if TYPE_CHECKING:
     from scaling.core.tolerances import Jacobians, SizedEntries
@@ -19,12 +19,9 @@ OUTPUTS, INPUTS = "outputs", "inputs"
 
 
 class ReferenceTerms(NamedTuple):
-    """The expected result of a reduction, and two magnitudes that determine its tolerance (tolerances.py).
+    """The expected result of a reduction, and two magnitudes that determine its tolerance (tolerances.py)."""
 
-    All arrays are float64 and broadcast to the shape of the reduced result of all points.
-    """
-
-    expected: Any  # the expected result
+    expected: Any  # the expected result at all points, in float64; the other arrays broadcast to its shape
     influence: Any  # the change of the result if J is rounded, divided by the tolerance of an entry of J
     magnitude: Any  # the sum of the magnitudes of the terms of the result
 
@@ -37,8 +34,7 @@ class SliceStep:
     # The argument is a column of shape (..., outputs). For rows there are two arguments: a row, as a tuple of
     # one array per input, and the tuple of inputs x. None uses the slice unchanged.
     function: Callable[..., Any] | None = None
-    # Whether the contributions are summed over the seeds, on each device, then on the host.
-    sums_seeds: bool = False
+    sums_seeds: bool = False  # whether contributions are summed over the seeds, on devices, then on the host
     products: bool = False  # whether the device computes the inner products of all pairs of columns of J
 
 
@@ -48,21 +44,19 @@ class Reduction:
 
     name: str  # the value of the field `reduce` of a case
     _: KW_ONLY
-    # The two axes of the result: OUTPUTS, INPUTS, or None for an axis of length 1.
-    axes: tuple[str | None, str | None]
-    # columns, rows: the step for each column of J in forward mode, and for each row in reverse mode
-    columns: SliceStep = SliceStep()
-    rows: SliceStep = SliceStep()
-    # The JAX function (J, x) -> result for all points. J has the shape (points, outputs, inputs), and x has
-    # the shape (points, inputs).
+    axes: tuple[str | None, str | None]  # the two axes of the result: OUTPUTS, INPUTS or None, of length 1
+    columns: SliceStep = SliceStep()  # the step for each column of J in forward mode
+    rows: SliceStep = SliceStep()  # the step for each row of J in reverse mode
+    # The JAX function (J, x) -> result that reduces the whole J of a workload. J has the shape (points,
+    # outputs, inputs), and x has the shape (points, inputs).
     of_jacobians: Callable[[Any, Any], Any]
-    # The entries of J whose sum is one element of the result: an "entry", the largest "column", the largest
-    # "row", or "all".
-    entries: str
+    entries: (
+        str  # the entries of J whose sum is one element: an "entry", the largest "column", "row", or "all"
+    )
     # The NumPy function that computes the expected result and its sensitivity to rounding.
     reference: Callable[["SizedEntries"], ReferenceTerms]
-    # The NumPy function (J, bound) -> change, for the error of finite differences. `change` has the shape
-    # (points,): the largest change of the result if each entry J[p, o, i] changes by at most bound[p, i].
+    # The NumPy function (J, bound) -> largest change of the result of each point, of shape (points,), if each
+    # entry J[p, o, i] changes by at most bound[p, i], the error of a finite difference.
     step_bound: Callable[["Jacobians", Any], Any] = lambda J, bound: bound.max(axis=1)
     degree: int = 1  # the degree of the result as a polynomial in the entries of J
     # What the check compares if the whole reference takes too long: a sample of the "entries" of J,
@@ -94,23 +88,29 @@ class Reduction:
 
 def _reference_whole(e: "SizedEntries") -> ReferenceTerms:
     scale = e.size.max(axis=2, keepdims=True)
-    return ReferenceTerms(e.values, scale, scale)
+    return ReferenceTerms(e.J.values, scale, scale)
 
 
 def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
-    influence, magnitude = (e.by_input(values).max(axis=1)[:, None, None] for values in (e.size, e.magnitude))
-    return ReferenceTerms(e.by_input(e.values)[:, None, :], influence, magnitude)
+    influence, magnitude = (
+        e.J.by_input(values).max(axis=1)[:, None, None] for values in (e.size, e.magnitude)
+    )
+    return ReferenceTerms(e.J.by_input(e.J.values)[:, None, :], influence, magnitude)
 
 
 def _reference_points(e: "SizedEntries") -> ReferenceTerms:
     """Return the `ReferenceTerms` of each point. The caller must sum these over the points."""
-    return ReferenceTerms(*(e.by_input(values)[:, None, :] for values in (e.values, e.size, e.magnitude)))
+    return ReferenceTerms(*(e.J.by_input(values)[:, None, :] for values in (e.J.values, e.size, e.magnitude)))
 
 
 def _reference_product(e: "SizedEntries", x: Any) -> ReferenceTerms:
     """Return the `ReferenceTerms` of the products J x, or of the sums over the inputs if x is None."""
     weights = None if x is None else abs(x)
-    products = (e.by_output(e.values, x), e.by_output(e.size, weights), e.by_output(e.magnitude, weights))
+    products = (
+        e.J.by_output(e.J.values, x),
+        e.J.by_output(e.size, weights),
+        e.J.by_output(e.magnitude, weights),
+    )
     return ReferenceTerms(*(values[:, :, None] for values in products))
 
 
@@ -121,109 +121,60 @@ def _reference_norm(e: "SizedEntries") -> ReferenceTerms:
     return ReferenceTerms(norm, 2 * largest * flat.sum(axis=2, keepdims=True) + second_order, norm)
 
 
-def _reference_gram(e: "SizedEntries") -> ReferenceTerms:
-    J, columns, largest = e.values, e.magnitude.sum(axis=1), e.largest
-    second_order = e.rounding.entry * J.shape[1] * largest**2
-    influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
-    return ReferenceTerms(J.transpose(0, 2, 1) @ J, influence, e.magnitude.transpose(0, 2, 1) @ e.magnitude)
-
-
-def _reference_trace(e: "SizedEntries") -> ReferenceTerms:
-    trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.values, e.magnitude))
-    return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)
-
-
 def _bound_norm(J: "Jacobians", bound: Any) -> Any:
     return (2 * J.by_input(abs(J.values)) * bound + J.entries_by_input() * bound**2).sum(axis=1)
 
 
-def _bound_gram(J: "Jacobians", bound: Any) -> Any:
-    columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
-    crossed = bound[:, :, None] * columns[:, None, :]
-    return (crossed + crossed.transpose(0, 2, 1) + J.entries_by_input().max() * pairs).max(axis=(1, 2))
-
-
 WHOLE = Reduction(
-    "whole",
-    axes=(OUTPUTS, INPUTS),
+    "whole", axes=(OUTPUTS, INPUTS), entries="entry", sampling="entries", reference=_reference_whole,
     of_jacobians=lambda J, x: J,
-    entries="entry",
-    reference=_reference_whole,
-    sampling="entries",
-)
-# For target=laplacian only, where J is the Hessian and the contribution of a seed v is v^T J v.
-TRACE = Reduction(
-    "trace",
-    axes=(None, None),
+)  # fmt: skip
+TRACE = Reduction(  # for target=laplacian only, where J is the Hessian and a seed v contributes v^T J v
+    "trace", axes=(None, None), entries="column",
+    reference=lambda e: load_option("laplacian").reference_trace(e),
     columns=SliceStep(sums_seeds=True),
     of_jacobians=lambda J, x: J.trace(axis1=1, axis2=2),
-    entries="column",
-    reference=_reference_trace,
-)
+)  # fmt: skip
 _TABLE = (
     WHOLE,
     Reduction(
-        "outputs",
-        axes=(None, INPUTS),
+        "outputs", axes=(None, INPUTS), entries="column", sampling="entries", reference=_reference_outputs,
         columns=SliceStep(lambda column: column.sum(axis=-1)),
         rows=SliceStep(sums_seeds=True),
         of_jacobians=lambda J, x: J.sum(axis=1),
-        entries="column",
-        reference=_reference_outputs,
-        sampling="entries",
     ),
     Reduction(
-        "inputs",
-        axes=(OUTPUTS, None),
+        "inputs", axes=(OUTPUTS, None), entries="row", sampling="products",
+        reference=lambda e: _reference_product(e, None),
         columns=SliceStep(sums_seeds=True),
         rows=SliceStep(lambda row, x: sum(a.sum() for a in row)),
         of_jacobians=lambda J, x: J.sum(axis=2),
-        entries="row",
-        reference=lambda e: _reference_product(e, None),
         step_bound=lambda J, bound: bound.sum(axis=1),
-        sampling="products",
     ),
     Reduction(
-        "vector",
-        axes=(OUTPUTS, None),
+        "vector", axes=(OUTPUTS, None), entries="row", sampling="products", along_point=True,
+        reference=lambda e: _reference_product(e, e.x),
         rows=SliceStep(lambda row, x: sum((a * b).sum() for a, b in zip(row, x, strict=True))),
         of_jacobians=lambda J, x: (J @ x[:, :, None])[:, :, 0],
-        entries="row",
-        reference=lambda e: _reference_product(e, e.x),
-        sampling="products",
-        along_point=True,
     ),
     Reduction(
-        "norm",
-        axes=(None, None),
+        "norm", axes=(None, None), entries="all", degree=2, reference=_reference_norm, step_bound=_bound_norm,
         columns=SliceStep(lambda column: (column**2).sum(axis=-1), sums_seeds=True),
         rows=SliceStep(lambda row, x: sum((a**2).sum() for a in row), sums_seeds=True),
         of_jacobians=lambda J, x: (J**2).sum(axis=(1, 2)),
-        entries="all",
-        reference=_reference_norm,
-        step_bound=_bound_norm,
-        degree=2,
     ),
     Reduction(
-        "gram",
-        axes=(INPUTS, INPUTS),
+        "gram", axes=(INPUTS, INPUTS), entries="column", degree=2, sampling="columns",
+        reference=lambda e: load_option("gram").reference_gram(e),
         columns=SliceStep(products=True),
         rows=SliceStep(sums_seeds=True, products=True),
         of_jacobians=lambda J, x: J.swapaxes(1, 2) @ J,
-        entries="column",
-        reference=_reference_gram,
-        step_bound=_bound_gram,
-        degree=2,
-        sampling="columns",
+        step_bound=lambda J, bound: load_option("gram").step_bound(J, bound),
     ),
     Reduction(
-        "points",
-        axes=(None, INPUTS),
+        "points", axes=(None, INPUTS), entries="column", sampling="entries", reference=_reference_points,
         of_jacobians=lambda J, x: J.sum(axis=1),
-        entries="column",
-        reference=_reference_points,
-        sampling="entries",
         sums_points=True,
     ),
-)
+)  # fmt: skip
 REDUCTIONS: dict[str, Reduction] = {reduction.name: reduction for reduction in _TABLE}

@@ -1,17 +1,15 @@
 """Compute the expected result of a case in float64, for one range of points (batch elements) at a time.
 
 The expected result (the reference) is evaluated at the inputs after rounding to the dtype of the case. It
-does not depend on the AD mode, the devices or the chunk size under test. `reference_spec` selects the first
-method in this list that applies:
+does not depend on the AD mode or the devices under test. `reference_spec` selects the first method that fits:
 
     mode=value                         the values of `nonzeros` or `reference`, else of the function itself
     `nonzeros` fits the result         NumPy, the nonzeros of the workload's own sparsity pattern
     the workload has a `reference`     NumPy, dense Jacobians
     otherwise                          JAX, the derivative of the function in float64 (options/reference)
 
-`nonzeros` and `reference` are closed forms that the workload provides. `nonzeros` fits a result with colored
-seeds, and any other result unless the workload also has a `reference` and the reduction needs a dense
-Jacobian.
+`nonzeros` and `reference` are closed forms of the workload. `nonzeros` fits a result with colored seeds, and
+any other result unless the workload also has a `reference` and the reduction needs a dense Jacobian.
 """
 
 import contextlib
@@ -24,31 +22,20 @@ from typing import Any
 
 import numpy as np
 
-from scaling.core import inputs, load_option
+from scaling.core import inputs, load_option, tolerances
 from scaling.core.case import SECOND, VIEWS, Case, Refusal, defaults
 from scaling.core.process_cache import cached, fingerprint
 from scaling.core.reductions import REDUCTIONS, WHOLE, Reduction
 from scaling.core.shape import DerivativeShape, Pattern, to_dense
-from scaling.core.tolerances import (
-    ROUNDOFF,
-    Jacobians,
-    Rounding,
-    added_entries,
-    at_least,
-    reduce_jacobians,
-    tolerance,
-    unit_roundoff,
-)
+from scaling.core.tolerances import ROUNDOFF, Jacobians, Rounding, at_least, reduce_jacobians
 from scaling.core.workload import Inputs, Reference, Workload
 
 BUDGET_SECONDS = 10.0  # if a computed reference takes longer, only a sample of the entries is compared
 _MAX_TOLERANCE, _MAX_TOLERANCE_IN_FEW_BITS = 0.05, 0.2  # with a larger tolerance, a comparison proves nothing
-# The number of array elements per range of points, which fit in the processor cache.
-_RANGE_NUMBERS = 2**16
+_RANGE_NUMBERS = 2**16  # the number of array elements per range of points, which fit in the processor cache
 # The largest bytes of an expected result that is cached.
 _max_cached_bytes: ContextVar[int] = ContextVar("max_cached_bytes", default=2**26)
-# The reference resets the fields of `method`, `layout` and `memory`, which must not affect the result.
-# `formulation` is kept, because a computed reference differentiates that formulation.
+# Fields that must not affect the reference. A computed reference differentiates the `formulation`.
 _RESET: dict[str, Any] = defaults(
     {*VIEWS["method"], *VIEWS["layout"], *VIEWS["memory"]} - {"formulation"}
 ) | {"api": "jit", "precision": "highest"}
@@ -60,18 +47,14 @@ Arrays = Mapping[str, np.ndarray]
 class ReferenceSpec:
     """The method that computes the reference of a case, and the tolerance of a comparison with it."""
 
-    # case, workload, sizes: the case, its workload and the shape of its derivative
     case: Case
     workload: Workload
-    sizes: DerivativeShape
+    sizes: DerivativeShape  # the shape of the derivative
     reduction: Reduction  # the reduction that maps the Jacobians of the reference to the result
     pattern: Pattern | None  # the sparsity pattern of a result with colored seeds, or None for a dense result
-    # The sparsity pattern of the workload's closed form `nonzeros`, or None if this form is not used.
-    nonzeros_pattern: Pattern | None
-    # The `CommonEntries` of these two patterns (options/sparse/sparsity.py), or None if one is missing.
-    common: Any
-    # The `ComputedReference` of a function without a closed form (options/reference/computed_reference.py).
-    computed: Any
+    nonzeros_pattern: Pattern | None  # the sparsity pattern of the closed form `nonzeros`, if it is used
+    common: Any  # the `CommonEntries` of these two patterns (options/sparse), or None if one is missing
+    computed: Any  # the `ComputedReference` of a function without a closed form (options/reference), or None
     roundoff: float  # the unit roundoff of the least precise operation
     rounding: Rounding  # the lengths of the sums that compute the result
     workload_key: Hashable  # a cache key that is equal for equal workloads
@@ -79,7 +62,7 @@ class ReferenceSpec:
     @property
     def tolerance(self) -> float:
         """Return the largest relative error that rounding may cause in the result."""
-        return tolerance(self.roundoff, self.rounding.longest_sum)
+        return tolerances.tolerance(self.roundoff, self.rounding.longest_sum)
 
     @property
     def max_tolerance(self) -> float:
@@ -102,15 +85,11 @@ class ReferenceSpec:
 def reference_spec(
     case: Case, workload: Workload, sizes: DerivativeShape, platform: str, detected: Pattern | None
 ) -> ReferenceSpec:
-    """Return the method that computes the reference of a case, and the tolerance of a comparison with it.
-
-    `detected` is the sparsity pattern that was detected for seeds=colored, otherwise None.
-    """
+    """Return the method that computes the reference. `detected` is the pattern detected for seeds=colored."""
     reduction = _result_reduction(case, workload, sizes)
     specs = [(name, spec.shape, spec.make) for name, spec in workload.inputs.items()]
-    workload_key = fingerprint(
-        (workload.function, workload.reference, workload.nonzeros, workload.wrt, specs)
-    )
+    forms = (workload.function, workload.reference, workload.nonzeros)
+    workload_key = fingerprint((*forms, workload.wrt, specs))
     own_pattern = pattern = nonzeros_pattern = common = None
     if not case.ad_mode.is_value and (case.seeds == "colored" or workload.pattern is not None):
         patterns = load_option("sparse").match_patterns(case, workload, sizes, reduction, detected)
@@ -118,20 +97,17 @@ def reference_spec(
     computed = None
     has_values = case.ad_mode.is_value and closed_form(case, workload) is not None
     if nonzeros_pattern is None and workload.reference is None and not has_values:
-        option = load_option("computed_reference")
         mode = {"mode": "value" if case.ad_mode.is_value else "jacfwd", "reduce": None}
         plain = dataclasses.replace(case, **_RESET | mode)
-        key = (plain, workload_key)
-        computed = cached("computed reference", key, lambda: option.examine(plain, workload), 8)
-        workload = option.with_reference(workload, computed)
+        workload, computed = load_option("computed_reference").add_reference(plain, workload, workload_key)
     if case.ad_mode.is_value:
         added = 1 if reduction is WHOLE else case.points * max(workload.terms, sizes.values)
     elif pattern is not None:
         added = 1
     else:
-        added = added_entries(reduction, sizes.outputs, sizes.inputs, case.points, own_pattern)
-    roundoff = unit_roundoff(case, platform, computed.inside if computed else 0.0)
-    rounding = Rounding(workload.terms, added, tolerance(roundoff, workload.terms))
+        added = tolerances.added_entries(reduction, sizes.outputs, sizes.inputs, case.points, own_pattern)
+    roundoff = tolerances.unit_roundoff(case, platform, computed.inside if computed else 0.0)
+    rounding = Rounding(workload.terms, added, tolerances.tolerance(roundoff, workload.terms))
     return ReferenceSpec(
         case, workload, sizes, reduction, pattern, nonzeros_pattern, common, computed, roundoff, rounding,
         workload_key,
@@ -180,8 +156,7 @@ def caching_results_up_to(max_bytes: int) -> Iterator[None]:
 def expected_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the expected result at the points [start, stop), and the scale by which errors are divided.
 
-    Both arrays broadcast to the shape (points, 1, nonzeros) if `spec.common` is set, and otherwise to the
-    shape of the reduced result.
+    Both arrays broadcast to the shape of the result: (points, 1, nonzeros) if `spec.common` is set.
     """
     case, sizes = spec.case, spec.sizes
     shape = spec.reduction.shape(sizes.outputs, max(sizes.inputs, 1))
@@ -213,32 +188,30 @@ def _evaluate_result(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.nda
     J, floor = reference_jacobians(spec, start, stop)
     if spec.common is None:
         return reduce_reference(spec, J, floor, inputs.exact_inputs(spec.case, spec.workload, start, stop))
-    assert J.pattern is not None
-    return J.values[:, None], at_least(J.largest_by_output(), floor)[:, None, J.pattern.rows]
+    assert spec.nonzeros_pattern is not None
+    largest = at_least(J.largest_by_output(), floor)
+    return J.values[:, None], largest[:, None, spec.nonzeros_pattern.rows]
 
 
 def reference_values(spec: ReferenceSpec, start: int, stop: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return the function values at the points [start, stop), and the scale of their rounding errors.
+    """Return the values at the points [start, stop), of shape (points, outputs), and their error scale.
 
-    The values have the shape (points, outputs). The scale has the shape (points,), or is None if it is
-    unknown. The error of an entry is relative to the entry or, if that is larger, to the scale of its point.
+    The error of an entry is divided by the entry or, if that is larger, by the scale of its point. The scale
+    has the shape (points,), or is None if it is unknown.
     """
     reference = _evaluate_form(spec, closed_form(spec.case, spec.workload), start, stop)
     return reference.value, reference.value_terms
 
 
 def reference_jacobians(spec: ReferenceSpec, start: int, stop: int) -> tuple[Jacobians, np.ndarray | None]:
-    """Return the Jacobians at the points [start, stop), and the scale of their rounding errors.
-
-    The scale is used as that of `reference_values`.
-    """
+    """Return the Jacobians at the points [start, stop), and their error scale as in `reference_values`."""
     workload, sizes, reduction = spec.workload, spec.sizes, spec.reduction
     if spec.nonzeros_pattern is not None:
         reference = _evaluate_form(spec, workload.nonzeros, start, stop, (1, len(spec.nonzeros_pattern.rows)))
         entries, floor = reference.derivative[:, 0], reference.derivative_terms
         if spec.common is None and (reduction is WHOLE or reduction.products):
             return Jacobians(to_dense(spec.nonzeros_pattern, entries)), floor
-        return Jacobians(entries, spec.nonzeros_pattern), floor
+        return load_option("sparse_jacobians").SparseJacobians(entries, spec.nonzeros_pattern), floor
     columns = sizes.outputs if spec.case.target in SECOND else sizes.inputs
     reference = _evaluate_form(spec, workload.reference, start, stop, (sizes.outputs, columns))
     J, floor = reference.derivative, reference.derivative_terms
@@ -254,10 +227,7 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Evaluate a closed form. Raise `Refusal` if its result is not finite or has a wrong shape.
-
-    The derivative is checked only if `derivative_shape` is given.
-    """
+    """Evaluate a closed form. Raise `Refusal` if its arrays have a wrong shape, NaN or infinity."""
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.sizes.values)}
@@ -275,12 +245,7 @@ def _evaluate_form(
 def reduce_reference(
     spec: ReferenceSpec, J: Jacobians, floor: np.ndarray | None, named: Arrays
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the reduced Jacobian of each point, and the scale of its errors.
-
-    Args:
-        floor: a lower bound on the scale of the entries at each point, of shape (points,), or None.
-        named: the inputs at these points by name.
-    """
+    """Return the reduced Jacobian of each point, and its error scale, whose lower bound is `floor`."""
     if spec.case.target != "hvp" and not spec.reduction.along_point:
         return reduce_jacobians(spec.reduction, J, spec.rounding, floor)
     x = flatten_inputs(spec.workload.names, spec.workload.points, named, len(J.values))

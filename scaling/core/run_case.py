@@ -2,16 +2,13 @@
 
 The calls that lead from a case to its record are:
 
-    prepare_case                            returns an Attempt
-      _compile_and_check                    returns a PlacedProgram
-        _compile_jax_program                compiles it (_prepare_peer does for other engines)
-          compile_case.compile_case         finds the chunk of chunk=auto; raises TooLarge if nothing fits
-            compile_case.compile_blocks     compiles the program for one choice of chunk and block
-              _compile_stages               enables the compilation cache if `case.cache` is set
-                timing.compile_stages       traces, lowers and compiles; times each stage
-        _check_result                       compares a result with the reference: check.verdict
-    take_turn                               takes the samples of one turn: timing.sample_turns
-    finish_case                             checks the result of one more call; returns the Record
+    prepare_case                          returns an Attempt
+      _compile_and_check                  returns a PlacedProgram
+        _compile_jax_program              compiles it: compile_case.compile_case
+          _compile_stages                 traces, lowers and compiles; times each stage: timing.compile_stages
+        _check_result                     compares a result with the reference: check.verdict
+    take_turn                             takes the samples of one turn: timing.sample_turns
+    finish_case                           checks the result of one more call; returns the Record
 
 An exception in any of these calls ends the attempt and sets the status, reason and text of the record.
 """
@@ -34,24 +31,15 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from scaling.core import (
-    check,
-    compile_case,
-    environment,
-    inputs,
-    layout,
-    load_option,
-    memory,
-    shape,
-    timing,
-    workload,
-)
+from scaling.core import check, compile_case, layout, load_option, memory, shape, timing, workload
 from scaling.core.case import AUTO, CEILING, CHOSEN_FIELDS, JAX, Case, Refusal
 from scaling.core.compile_case import CompiledCase
+from scaling.core.environment import scrub
 from scaling.core.formatting import TRACEBACK_MARK, format_traceback, innermost_location
+from scaling.core.inputs import uniform
 from scaling.core.record import COMPILING_STAGES, Record
-from scaling.core.shape import Coloring, DerivativeShape, TooLarge
-from scaling.core.timing import Samples, Sampling, gather_maximum
+from scaling.core.shape import DerivativeShape, TooLarge
+from scaling.core.timing import Samples, Sampling, Stages, gather_maximum
 from scaling.core.workload import Workload
 
 _MAX_GATHERED_CHARACTERS = 300  # maximum length of an error message that is sent to the other processes
@@ -73,21 +61,18 @@ class ProcessGroup(NamedTuple):
     gather: timing.Gather = timing.single_process  # the function that exchanges floats between them
     rank: int = 0  # the index of this process
     processes: int = 1  # the number of processes
-    # The processor cores that this process is bound to, or None if it is not bound.
-    cores: list[int] | None = None
+    cores: list[int] | None = None  # the cores that this process is bound to, or None if it is not bound
 
 
 class PlacedProgram(NamedTuple):
     """A compiled program of a case, with its inputs on the devices."""
 
-    # case, workload, sizes: the case, with the mode that mode=auto chose, and the shape of its derivative
-    case: Case
+    case: Case  # the case, with the mode that mode=auto chose
     workload: Workload
-    sizes: DerivativeShape
+    sizes: DerivativeShape  # the shape of the derivative
     call: Callable[[], Any]  # the function that runs the program once and returns its result
     collect: Callable[[Any], Any]  # the function that converts a result to an array on the host
-    # The function of a peer (another AD system) that takes all timing samples, otherwise None.
-    sample: Callable[[Sampling], Samples] | None = None
+    sample: Callable[[Sampling], Samples] | None = None  # the function of a peer that takes all samples
     # The function that blocks until the result of a call is ready. By default, `call` itself blocks.
     wait: Callable[[Any], Any] = lambda result: None
 
@@ -100,8 +85,7 @@ class Attempt:
     group: ProcessGroup  # the processes that run the case
     sampling: Sampling  # the rule that decides when there are enough samples
     program: PlacedProgram | None = None  # the program to time, or None after the attempt ended
-    # An iterator over the samples of the current compilation after each turn, or None before the first turn.
-    turns: Iterator[Samples] | None = None
+    turns: Iterator[Samples] | None = None  # the samples of the current compilation after each turn
     earlier_samples: list[Samples] = field(default_factory=list)  # the samples of each previous compilation
     correct_digests: list[bytes] = field(default_factory=list)  # the hashes of the results that were compared
     ended: bool = False  # whether the attempt failed or was skipped
@@ -126,13 +110,10 @@ def prepare_case(
     known_blocks: Mapping[str, Any] | None = None,
     expected_digest: str | None = None,
 ) -> Attempt:
-    """Compile a case, run the program once and check its result. An error ends the returned attempt.
+    """Compile the case of the record `blank`, run the program once and check its result.
 
-    Args:
-        blank: the record of a case that has not started.
-        known_blocks: the field `blocks` of an earlier record of the case, which is tried first.
-        expected_digest: the hash of the workload's source file when the case was requested, or None to accept
-            any source file.
+    An error ends the returned attempt. The field `known_blocks` of an earlier record is tried first.
+    `expected_digest` is the hash of the workload's source file when the case was requested, or None.
     """
     attempt = Attempt(dataclasses.replace(blank, status="ok"), group, sampling)
     with _end_on_error(attempt):
@@ -182,10 +163,7 @@ def _check_another_call(attempt: Attempt) -> None:
 
 @contextlib.contextmanager
 def _end_on_error(attempt: Attempt) -> Iterator[None]:
-    """Return a context manager that ends the attempt on an exception and writes the error to the record.
-
-    The samples are discarded. A traceback is printed unless the exception is `CaseEnded` or `TooLarge`.
-    """
+    """Return a context manager that ends the attempt on an exception and records the error, no samples."""
     try:
         yield
     except Exception as error:
@@ -212,7 +190,7 @@ def _describe_error(error: Exception) -> tuple[str, str, str]:
     if not isinstance(error, Refusal):  # the message of a Refusal is a complete sentence
         location = innermost_location(error)
         text, suffix = f"{type(error).__name__}: {text}", f" ({location})" if location else ""
-    text = environment.scrub(text)[: 500 - len(suffix)] + suffix
+    text = scrub(text)[: 500 - len(suffix)] + suffix
     return "failed", "out_of_memory" if memory.is_out_of_memory(text) else "error", text
 
 
@@ -247,7 +225,7 @@ def _compile_and_check(attempt: Attempt, known_blocks: Mapping[str, Any] | None 
         if case.engine == JAX:
             program = _compile_jax_program(attempt, case, built, known_blocks)
         else:
-            program = _prepare_peer(attempt, case, built)
+            program = load_option("peer_program").prepare_program(attempt, case, built)
         first_seconds, result = timing.time_once(lambda: jax.block_until_ready(program.call()))
         attempt.note(first_seconds=first_seconds)
         if case.engine == JAX:
@@ -260,11 +238,11 @@ def _compile_jax_program(
     attempt: Attempt, case: Case, built: Workload, known_blocks: Mapping[str, Any] | None
 ) -> PlacedProgram:
     group, note = attempt.group, attempt.note
-    describe_shortage = functools.partial(_describe_memory_shortage, case, group)
+    describe_shortage = functools.partial(describe_memory_shortage, case, group)
     sizes = compile_case.settle_shape(case, built, describe_shortage)
     note(passes=sizes.passes or None, padding=shape.padding_share(case, sizes))
     if sizes.coloring is not None:
-        note(**coloring_fields(sizes.coloring))
+        note(**load_option("coloring").coloring_fields(sizes.coloring))
     compile_stages = functools.partial(_compile_stages, case, built, group)
     # chunk=auto may offload to the host, which several processes cannot do.
     on_device = group.processes > 1 and case.chunk == AUTO
@@ -295,56 +273,25 @@ def _require_one_process(case: Case, group: ProcessGroup) -> None:
             raise CaseEnded("skipped", "not_defined", text)
 
 
-def _compile_stages(
-    case: Case, built: Workload, group: ProcessGroup, program: layout.Program
-) -> timing.Stages:
+def _compile_stages(case: Case, built: Workload, group: ProcessGroup, program: layout.Program) -> Stages:
     arguments: list[Any] = list(program.arguments.values())
     if case.api == "pmap" and group.processes > 1:  # pmap then rejects abstract arguments
         arguments = layout.place_inputs(case, built, program)
     compile_once = functools.partial(timing.compile_stages, program.function, arguments)
-    if case.cache is None:
-        return compile_once()
-    option = load_option("compilation_cache")
-    try:
-        with option.persistent_cache(case.cache, compile_once):
-            return compile_once()
-    except option.CacheUnavailable as error:
-        raise CaseEnded("skipped", "not_defined", str(error)) from None
+    if case.cache is not None:
+        stages: Stages = load_option("compilation_cache").compile_with_cache(case.cache, compile_once)
+        return stages
+    return compile_once()
 
 
-def _describe_memory_shortage(case: Case, group: ProcessGroup, compiled: CompiledCase) -> str | None:
+def describe_memory_shortage(case: Case, group: ProcessGroup, compiled: CompiledCase) -> str | None:
+    """Return an error message if a case does not fit into the memory of some process, otherwise None."""
     # The check copies the result to the host once; with storage=host, host_bytes includes it.
     host_bytes = compiled.host_bytes or len(group.devices) * (compiled.needs.get("output_bytes") or 0)
     shortage = memory.describe_shortage(
         compiled.bytes_while_running, group.devices, group.platform, case.memory_limit, host_bytes
     )
     return next((text for text in timing.gather_text(group.gather, shortage or "") if text), None)
-
-
-def coloring_fields(coloring: Coloring) -> dict[str, Any]:
-    """Return the fields of a `Record` that describe a coloring."""
-    return {
-        "detect_seconds": coloring.detect_seconds,
-        "color_seconds": coloring.color_seconds,
-        "colors": {"columns": coloring.column_count, "rows": coloring.row_count},
-        "nonzeros": int(coloring.pattern.rows.size),
-    }
-
-
-def _prepare_peer(attempt: Attempt, case: Case, built: Workload) -> PlacedProgram:
-    group, peers = attempt.group, load_option("peers")
-    sizes = shape.derivative_shape(case, built)
-    one_device = dataclasses.replace(case, devices=1)  # the threads of a peer share all arrays
-    describe_shortage = functools.partial(
-        _describe_memory_shortage, one_device, group._replace(devices=group.devices[:1])
-    )
-    compile_case.require_room(compile_case.lower_bound(one_device, built, sizes), describe_shortage)
-    expected_shape = shape.result_shape(case, built, sizes)
-    arrays = inputs.input_arrays(case, built)
-    prepared = peers.module(case.engine).prepare(case, built, sizes, arrays, case.devices)
-    attempt.note(compile_seconds=prepared.compile_seconds, passes=prepared.passes)
-    collect = lambda result: peers.collected(case, prepared.collect(result), expected_shape)  # noqa: E731
-    return PlacedProgram(case, built, sizes, prepared.call, collect, prepared.sample)
 
 
 def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None:
@@ -359,9 +306,7 @@ def _check_result(attempt: Attempt, program: PlacedProgram, result: Any) -> None
         if digest in attempt.correct_digests:
             return
         pattern = coloring.pattern if coloring else None
-        verdict = check.verdict(
-            program.case, program.workload, program.sizes, array, group.platform, pattern=pattern
-        )
+        verdict = check.verdict(program.case, program.workload, program.sizes, array, group.platform, pattern)
         seconds = (attempt.record.check_seconds or 0.0) + time.perf_counter() - began
         attempt.note(error=verdict.error, tolerance=verdict.tolerance, checked=verdict.checked)
         attempt.note(check_seconds=seconds)
@@ -452,9 +397,9 @@ def _sample_fields(compilations: Sequence[Samples]) -> dict[str, Any]:
 @functools.cache
 def _dispatch_latency(api: str, jit: bool, devices: tuple[Any, ...], gather: timing.Gather) -> float:
     """Return the time per call, in seconds, of an empty program with the given API and devices."""
-    sizes, points = workload.module(CEILING).SIZES, len(devices)
-    empty = Case(CEILING, "call", None, sizes, points, mode="value", api=api, devices=points, jit=jit)
-    built = workload.build(empty)
+    count = len(devices)
+    empty = Case(CEILING, "call", points=count, mode="value", api=api, devices=count, jit=jit)
+    built = Workload(lambda x: -x, {"x": uniform(1)}, wrt="x")  # as target=call of the workload `ceiling`
     program = layout.lay_out(empty, built, devices)
     arguments = layout.place_inputs(empty, built, program)
     stages = timing.compile_stages(program.function, arguments)

@@ -1,7 +1,7 @@
-"""Compute the `DerivativeShape` of a case: linear maps, seeds, `Pattern`, `Coloring`, shape of the result.
+"""Compute the `DerivativeShape` of a case: linear maps, seeds, `Pattern`, shape of the result.
 
 A seed is a tangent (forward mode) or a cotangent (reverse mode). Functions are evaluated with abstract
-arrays, before anything is compiled. No devices are needed.
+arrays, without devices and before anything is compiled.
 """
 
 import dataclasses
@@ -18,16 +18,13 @@ from scaling.core import load_option
 from scaling.core.case import LAPLACIAN, SECOND, Case, Refusal
 from scaling.core.formatting import innermost_location
 from scaling.core.modes import BOTH, MODES, TANGENT
-from scaling.core.workload import Workload
+from scaling.core.workload import InputSpec, Workload
 
 Named = Mapping[str, Any]  # arrays or abstract arrays by name
 
 
 class TooLarge(Exception):
-    """An exception for a case that needs more memory than is available.
-
-    `needs` is a dict from a record field, such as "temp_bytes", to the needed bytes per device.
-    """
+    """An exception for a case that needs too much memory: `needs` contains record fields in bytes."""
 
     def __init__(self, text: str, needs: Mapping[str, int | None] | None = None) -> None:
         super().__init__(text)
@@ -41,8 +38,7 @@ class LinearMapPart:
     mode: str  # the name of an AD mode, a key of `MODES`
     names: tuple[str, ...]  # the names of the inputs with respect to which the map differentiates
     seeds: int  # the number of seeds (tangents or cotangents)
-    # Whether the only seed is the point x itself, so that the result is J x with the Jacobian (or Hessian) J.
-    along_point: bool = False
+    along_point: bool = False  # whether the only seed is the point x, so that the result is J x
 
     @property
     def computes_columns(self) -> bool:
@@ -52,56 +48,24 @@ class LinearMapPart:
 
 @dataclass(frozen=True)
 class Pattern:
-    """The sparsity pattern of a Jacobian of shape (outputs, inputs): the positions of its possible nonzeros.
+    """The distinct positions of the possible nonzeros of a Jacobian, sorted by row, then by column."""
 
-    `rows` and `cols` are integer arrays of shape (nonzeros,). The positions are distinct and sorted by row,
-    then by column.
-    """
-
-    rows: np.ndarray
-    cols: np.ndarray
-    outputs: int
-    inputs: int
-
-
-@dataclass(frozen=True)
-class Coloring:
-    """A coloring of the columns and rows of a sparsity pattern.
-
-    One seed computes the sum of all columns (or rows) of one color. The entries of the Jacobian are read from
-    these sums, the compressed columns and rows.
-    """
-
-    pattern: Pattern
-    # An int32 array of shape (inputs,) with the color of each column, or -1 for a column without a color.
-    # None if no column has a color.
-    columns: np.ndarray | None
-    rows: np.ndarray | None  # the colors of the rows in the same form, an array of shape (outputs,)
-    # column_count, row_count: the numbers of colors of columns and of rows
-    column_count: int
-    row_count: int
-    # A boolean array of shape (nonzeros,): whether each nonzero is read from a compressed row, not a column.
-    by_row: np.ndarray
-    # detect_seconds, color_seconds: the time to detect the pattern and to color it, without imports
-    detect_seconds: float = 0.0
-    color_seconds: float = 0.0
+    rows: np.ndarray  # integers, of shape (nonzeros,)
+    cols: np.ndarray  # integers, of shape (nonzeros,)
+    outputs: int  # the number of rows of the Jacobian
+    inputs: int  # the number of columns of the Jacobian
 
 
 @dataclass(frozen=True)
 class DerivativeShape:
-    """The shape of a derivative, and the linear maps and seeds that compute it.
+    """The shape of a derivative, and the linear maps and seeds that compute it."""
 
-    For a Hessian, the Jacobian of the gradient, `outputs` is the number of differentiated inputs.
-    """
-
-    outputs: int  # the number of outputs per point (batch element)
-    # The number of differentiated inputs per point, or 1 for the product of a Hessian and a vector.
-    inputs: int
+    outputs: int  # the number of outputs per point (batch element), for a Hessian that of the gradient
+    inputs: int  # the number of differentiated inputs per point, or 1 for a product of Hessian and vector
     summed: bool  # whether the function of the batch returns a scalar, the sum over the points
     values: int  # the number of values that the function returns per point
-    # The linear maps that compute the derivative; empty for a mode without seeds or an unknown coloring.
-    parts: tuple[LinearMapPart, ...] = ()
-    coloring: Coloring | None = None  # the coloring of the Jacobian with seeds=colored, otherwise None
+    parts: tuple[LinearMapPart, ...] = ()  # empty for a mode without seeds, or before a coloring is known
+    coloring: Any = None  # the `Coloring` (options/sparse) of the Jacobian with seeds=colored, otherwise None
     passes: int = 0  # the total number of JVPs and VJPs that the linear maps need
 
     @property
@@ -112,12 +76,14 @@ class DerivativeShape:
 
 def input_structs(case: Case, workload: Workload) -> tuple[Named, Named]:
     """Return two dicts of abstract arrays: the per-point inputs of all points, and the shared inputs."""
-    dtype = lambda spec: jnp.dtype(jnp.int32 if spec.integer else case.dtype)  # noqa: E731
-    points, shared = (
-        {name: jax.ShapeDtypeStruct((*leading, *spec.shape), dtype(spec)) for name, spec in specs.items()}
-        for specs, leading in ((workload.points, (case.points,)), (workload.shared, ()))
-    )
-    return points, shared
+
+    def struct(spec: InputSpec, *axes: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(
+            (*axes, *spec.shape), jnp.dtype(jnp.int32 if spec.integer else case.dtype)
+        )
+
+    points = {name: struct(spec, case.points) for name, spec in workload.points.items()}
+    return points, {name: struct(spec) for name, spec in workload.shared.items()}
 
 
 def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStruct]:
@@ -126,11 +92,8 @@ def point_structs(case: Case, workload: Workload) -> dict[str, jax.ShapeDtypeStr
     return {name: jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for name, x in points.items()} | dict(shared)
 
 
-def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None = None) -> DerivativeShape:
-    """Return the shape of the derivative of a case. Raise `Refusal` if its function cannot be evaluated.
-
-    If seeds=colored and `coloring` is None, the returned shape has no linear maps and no seeds.
-    """
+def derivative_shape(case: Case, workload: Workload, coloring: Any = None) -> DerivativeShape:
+    """Return the shape of the derivative of a case, without seeds if seeds=colored and `coloring` is None."""
     one_point = point_structs(case, workload)
     value = _evaluate_shape(case, workload.function, one_point)
     inputs = sum(one_point[name].size for name in workload.names)
@@ -157,11 +120,7 @@ def derivative_shape(case: Case, workload: Workload, coloring: Coloring | None =
 
 
 def _linear_maps(
-    case: Case,
-    workload: Workload,
-    coloring: Coloring | None,
-    input_sizes: Mapping[str, int],
-    result_size: int,
+    case: Case, workload: Workload, coloring: Any, input_sizes: Mapping[str, int], result_size: int
 ) -> tuple[LinearMapPart, ...]:
     names, mode = workload.names, case.ad_mode
     forward_mode, reverse_mode = mode.parts or (mode.name, mode.name)
@@ -200,10 +159,7 @@ def ceil_div(count: int, divisor: int) -> int:
 
 
 def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
-    """Return the fraction of the computed (point, seed) pairs that are padding.
-
-    Padding gives all devices the same number of pairs. Return None unless split=both or seeds=colored.
-    """
+    """Return the fraction of padding in the (point, seed) pairs of split=both or seeds=colored, or None."""
     if case.split != "both" and sizes.coloring is None:
         return None
     point_devices, seed_devices = case.axes
@@ -214,14 +170,12 @@ def padding_share(case: Case, sizes: DerivativeShape) -> float | None:
 
 
 def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tuple[int, int, int]:
-    """Return the shape of the result on the host, as three integers.
+    """Return the shape of the result on the host. An axis that a reduction removes has length 1.
 
-    For a Jacobian the shape is (points, outputs, inputs). An axis that a reduction removes has length 1. The
-    other results are:
-
-        function values        (points, outputs, 1), or (1, 1, 1) for their sum over a batch
-        sum over the points    (copies, 1, inputs): one copy per device with split=data, otherwise one
-        seeds=colored          (points, 1, nonzeros)
+    Jacobians              (points, outputs, inputs)
+    function values        (points, outputs, 1), or (1, 1, 1) for their sum over a batch
+    sum over the points    (copies, 1, inputs): one copy per device with split=data, otherwise one
+    seeds=colored          (points, 1, nonzeros)
     """
     is_value = case.ad_mode.is_value
     if workload.reduction.sums_points:
@@ -237,11 +191,7 @@ def result_shape(case: Case, workload: Workload, sizes: DerivativeShape) -> tupl
 
 
 def _evaluate_shape(case: Case, function: Callable[..., Any], inputs: Named) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of the result of a function.
-
-    Raise `Refusal` if the function fails or does not return real numbers, and `TooLarge` if an array is
-    larger than the memory of the host.
-    """
+    """Return the shape and dtype of the result of a function. Raise `Refusal`, or `TooLarge` for memory."""
     try:
         out = jax.eval_shape(lambda named: function(**named), dict(inputs))
     except Refusal:

@@ -19,8 +19,7 @@ _DEFAULT_DISPATCH_SECONDS = 10e-6  # assumed time of an empty call that was not 
 _DISPATCHES_PER_SAMPLE = 50  # a sample shorter than this many empty calls consists of several calls
 _CACHE_REFILL_SECONDS = 0.1  # a call this long refills the processor caches by itself
 _LONGEST_TURN = 0.1  # fraction of `Sampling.seconds` after which a turn with enough samples ends
-# Ranks at least 6 sqrt(count), 12 standard deviations, below the middle have a probability below 1e-30.
-_TAIL = 6
+_TAIL = 6  # ranks 6 sqrt(count), 12 standard deviations, below the middle have a probability below 1e-30
 
 Gather = Callable[[list[float]], list[list[float]]]  # floats of this process -> floats of all, by rank
 
@@ -42,18 +41,12 @@ class Sampling:
 class Samples:
     """The timing samples of one compilation of a program."""
 
-    # The time per call of each sample, in seconds, in the slowest process.
-    seconds: list[float]
+    seconds: list[float]  # the time per call of each sample, in seconds, in the slowest process
     calls_per_sample: int  # the number of calls in one sample
-    # The field of `Sampling` that ended the sampling, "width", "most" or "seconds". None as long as sampling
-    # continues.
-    stop_reason: str | None
-    # seconds_min, slowest: the time per call of the fastest process, in seconds, and the rank of the slowest
-    # process, for each sample
-    seconds_min: list[float] = field(default_factory=list)
-    slowest: list[int] = field(default_factory=list)
-    # The number of samples in each turn, a period in which other cases do not run.
-    turns: list[int] = field(default_factory=list)
+    stop_reason: str | None  # the field of `Sampling` that ended the sampling, or None before the end
+    seconds_min: list[float] = field(default_factory=list)  # the time per call in the fastest process
+    slowest: list[int] = field(default_factory=list)  # the rank of the slowest process in each sample
+    turns: list[int] = field(default_factory=list)  # the number of samples in each turn without other cases
     # A dict from a disturbance, such as "throttled", to the indices of the disturbed turns.
     marked: dict[str, list[int]] = field(default_factory=dict)
 
@@ -65,8 +58,7 @@ class Stages:
     call: Any  # the function that runs the program, or None if it was not compiled
     compiled: Any  # the compiled program of JAX, or None if there is no compilation
     jaxpr: Any = None  # the traced program, or None if it is not available
-    # trace_seconds, lower_seconds, compile_seconds: the times, or None for a stage that does not exist
-    trace_seconds: float | None = None
+    trace_seconds: float | None = None  # this time and the next two are None if there is no such stage
     lower_seconds: float | None = None
     compile_seconds: float | None = None
 
@@ -93,27 +85,20 @@ def compile_stages(
 ) -> Stages:
     """Trace, lower and compile a function, and return the compiled function with the time of each stage.
 
-    Args:
-        function: a function wrapped by JAX, such as by `jax.jit`. Any other function is not compiled.
-        arguments: arrays, or abstract values with a shape and a dtype.
-        options: XLA compiler options in addition to XLA_FLAGS.
+    A function without a wrapper of JAX, such as `jax.jit`, is not compiled. `arguments` are arrays, or values
+    with a shape and a dtype. `options` are XLA compiler options in addition to XLA_FLAGS.
     """
     if not hasattr(function, "lower"):
         return Stages(function, None)
     jaxpr = trace_seconds = None
     lower = functools.partial(function.lower, *arguments)
-    began = time.perf_counter()
     if hasattr(function, "trace"):
-        traced = function.trace(*arguments)
+        trace_seconds, traced = time_once(lambda: function.trace(*arguments))
         require_addressable(traced.jaxpr)
         jaxpr, lower = traced.jaxpr, traced.lower
-        trace_seconds = time.perf_counter() - began
-    traced_at = time.perf_counter()
-    lowered = lower()
-    lowered_at = time.perf_counter()
-    compiled = lowered.compile(compiler_options=options)
-    compile_seconds = time.perf_counter() - lowered_at
-    return Stages(compiled, compiled, jaxpr, trace_seconds, lowered_at - traced_at, compile_seconds)
+    lower_seconds, lowered = time_once(lower)
+    compile_seconds, compiled = time_once(lambda: lowered.compile(compiler_options=options))
+    return Stages(compiled, compiled, jaxpr, trace_seconds, lower_seconds, compile_seconds)
 
 
 def require_addressable(jaxpr: Any) -> None:
@@ -158,12 +143,8 @@ def sample_turns(
     """Warm up, and return an endless iterator that takes one turn of samples and yields all samples so far.
 
     The caller stops the iteration when the samples have a `stop_reason`, and may run other cases between
-    turns. A sample is the time of one call, or of several short calls, after a barrier between the processes.
-
-    Args:
-        wait: a function that blocks until the result of a call is ready. By default, `call` itself blocks.
-        floor_seconds: the time of a call of an empty program, in seconds, or None if unknown. It determines
-            how many short calls make up a sample.
+    turns. A sample is the time of one call, or of several calls if a call takes little longer than
+    `floor_seconds`, the time of an empty call. `wait` blocks until the result of a call is ready.
     """
     timed = functools.partial(_time_calls, call, wait)
     seconds_per_call = max(_warm_up(timed, sampling.warm_up, gather), 1e-9)
@@ -248,11 +229,10 @@ def _stop_reason(samples: Samples, elapsed: float, sampling: Sampling) -> str | 
 
 @functools.lru_cache(maxsize=4096)
 def _enclosing_rank(count: int, confidence: float) -> int:
-    """Return the rank k of the samples that bound a confidence interval of the median, or 0 if there is none.
+    """Return the largest rank k that bounds a confidence interval of the median, or 0 if there is none.
 
-    The rank is the largest k for which the interval from the k-th smallest to the k-th largest of `count`
-    samples contains the median of their distribution with at least this confidence. The number of samples
-    below this median is binomial with probability 1/2.
+    The interval from the k-th smallest to the k-th largest of `count` samples contains the median of their
+    distribution with this confidence. The number of samples below it is binomial with probability 1/2.
     """
     # Each probability is computed from the previous one, because `math.comb(count, k)` does not fit in a
     # float for 1,030 or more samples.
@@ -271,24 +251,13 @@ def _enclosing_rank(count: int, confidence: float) -> int:
 
 
 def median_interval(samples: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the confidence interval (low, high) of the median, or None if there are too few samples.
-
-    The interval is that of the sign test, and both limits are samples. A confidence of 95 % needs at least
-    six samples, and 97.5 % needs seven.
-    """
-    k = _enclosing_rank(len(samples), confidence)
-    if k < 1:
-        return None
-    ordered = sorted(samples)
-    return ordered[k - 1], ordered[-k]
+    """Return the sign-test confidence interval (low, high) of the median, or None below 6 samples (95 %)."""
+    k, ordered = _enclosing_rank(len(samples), confidence), sorted(samples)
+    return (ordered[k - 1], ordered[-k]) if k else None
 
 
 def ratio_interval(top: Sequence[float], bottom: Sequence[float]) -> tuple[float, float, float] | None:
-    """Return (ratio, low, high): the ratio of two medians and the limits of its 95 % confidence interval.
-
-    Return None if there are too few values. All values must be positive. The interval of each median has a
-    confidence of 97.5 % (Bonferroni correction).
-    """
+    """Return (ratio, low, high): a ratio of medians, and its 95 % interval (Bonferroni), or None below 7."""
     above, below = median_interval(top, 0.975), median_interval(bottom, 0.975)
     if above is None or below is None:
         return None

@@ -1,14 +1,12 @@
 """Compute the tolerance for rounding errors of a Jacobian and its reduction from unit roundoffs.
 
-A result is correct if error <= tolerance(N) * scale. tolerance(N) is the relative error of a sum of N numbers
-and grows with sqrt(N). The scale is the magnitude of the terms of the sum. Rounding changes the reduction of
-a Jacobian J in two ways:
+A result is correct if error <= tolerance(N) * scale, where tolerance(N) is the relative error of a sum of N
+numbers, and the scale is the magnitude of its terms. Rounding changes the reduction of a Jacobian J twice:
 
 - Each entry of J is a sum of `terms` numbers and has an error of tolerance(terms) * s, where s is the size of
   the entry: its magnitude |J|, or the magnitude of the terms of its sum if that is known and larger. The
   influence is the resulting change of the result, divided by tolerance(terms).
-- The result is a sum of `added` entries of J. Its rounding error is proportional to the magnitude, the sum of
-  the magnitudes of these entries.
+- The result is a sum of `added` entries of J. The magnitude is the sum of the magnitudes of these entries.
 
     reduction                 influence                     magnitude
     whole                     largest s of the row          largest s of the row
@@ -20,14 +18,12 @@ a Jacobian J in two ways:
     J^T J, entry (a, b)       S (c_a + c_b) + e k S^2       sum of |J_a| |J_b|       k outputs of J
 
 Here e is tolerance(terms), S is the largest s of the point, J_a is the column a of J, and c_a is the sum of
-its magnitudes. The second-order term e k S^2 covers the rounding of a column of zeros. N is the larger of
-`terms` and `added`, hence the scale is the larger of influence * sqrt(terms / N) and
-magnitude * sqrt(added / N).
+its magnitudes. The term e k S^2 covers the rounding of a column of zeros. With N, the larger of `terms` and
+`added`, the scale is the larger of influence * sqrt(terms / N) and magnitude * sqrt(added / N).
 
-Example: reduce=outputs in float32, where J has 4 outputs and each entry is a sum of 16 numbers. Then terms =
-16, added = 4, N = 16, and tolerance(16) = 8 * 2**-24 * sqrt(16) = 1.9e-6. Let the column sums of |J| be 3 and
-5. Influence and magnitude are both 5, the scale is max(5 * sqrt(16 / 16), 5 * sqrt(4 / 16)) = 5, and each sum
-may have an error of 9.5e-6.
+Example: reduce=outputs in float32, with 4 outputs, entries of J that are sums of 16 numbers, and column sums
+of |J| of 3 and 5. Then N = terms = 16, added = 4, and tolerance(16) = 8 * 2**-24 * sqrt(16) = 1.9e-6.
+Influence and magnitude are 5, the scale is max(5, 5 * sqrt(4 / 16)) = 5, and each sum may be off by 9.5e-6.
 """
 
 from dataclasses import dataclass
@@ -52,10 +48,7 @@ _UNDERFLOW_MARGIN = 2.0**10  # multiple of the smallest normal number below whic
 
 
 def unit_roundoff(case: Case, platform: str, inner_roundoff: float) -> float:
-    """Return the unit roundoff of the least precise operation of a case.
-
-    `inner_roundoff` is the unit roundoff of the narrowest dtype inside the function, or 0 if unknown.
-    """
+    """Return the unit roundoff of the least precise operation: `inner_roundoff` or that of the case."""
     roundoff = ROUNDOFF[case.dtype]
     if case.dtype == "float32":
         roundoff = max(roundoff, PRODUCT_ROUNDOFF.get((platform, case.precision), 0.0))
@@ -68,10 +61,7 @@ def tolerance(roundoff: float, terms: int) -> float:
 
 
 def least_scale(case: Case) -> float:
-    """Return the smallest scale by which an error is divided to obtain a relative error.
-
-    The products that compute a smaller result may underflow in the dtype of the case and lose digits.
-    """
+    """Return the smallest scale of an error: products that compute a smaller result may lose digits."""
     return _UNDERFLOW_MARGIN * float(jax.numpy.finfo(case.dtype).tiny) / ROUNDOFF[case.dtype]
 
 
@@ -83,10 +73,7 @@ def relative_error(difference: np.ndarray, scale: np.ndarray) -> np.ndarray:
 
 
 def at_least(scale: np.ndarray, floor: np.ndarray | None) -> np.ndarray:
-    """Return the maximum of `scale` and `floor` at each point, or `scale` if `floor` is None.
-
-    `scale` has the shape (points, ...), and `floor` has the shape (points,).
-    """
+    """Return the maximum of `scale`, of shape (points, ...), and `floor`, of shape (points,) or None."""
     return scale if floor is None else np.maximum(scale, floor.reshape(-1, *[1] * (scale.ndim - 1)))
 
 
@@ -104,10 +91,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def scale(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
-        """Return the scale of a result, by which its error is divided to obtain a relative error.
-
-        The docstring of this module defines `influence` and `magnitude`.
-        """
+        """Return the scale of a result. The docstring of this module defines the two arguments."""
         of_entries = influence * np.sqrt(self.terms / self.longest_sum)
         of_sum = magnitude * np.sqrt(self.added / self.longest_sum)
         return np.asarray(np.maximum(of_entries, of_sum))
@@ -115,63 +99,40 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Jacobians:
-    """The Jacobians at some points, dense or sparse.
+    """The dense Jacobians at some points. `SparseJacobians` in options/sparse overrides all methods."""
 
-    `values` is an array of shape (points, outputs, inputs), or with a sparsity pattern an array of shape
-    (points, nonzeros).
-    """
-
-    values: np.ndarray
-    pattern: Pattern | None = None
+    values: np.ndarray  # of shape (points, outputs, inputs), or (points, nonzeros) if sparse
 
     def by_input(self, values: np.ndarray) -> np.ndarray:
         """Return the sums of an array like `values` over the outputs, in the shape (points, inputs)."""
-        if self.pattern is None:
-            return np.asarray(values.sum(axis=1))
-        return _sum_by_index(self.pattern.cols, self.pattern.inputs, values)
+        return np.asarray(values.sum(axis=1))
 
     def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
-        """Return the sums of an array like `values` over the inputs, weighted by x if given.
-
-        `x` has the shape (points, inputs), and the result has the shape (points, outputs).
-        """
-        if self.pattern is None:
-            return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
-        weighted = values if x is None else values * x[:, self.pattern.cols]
-        return _sum_by_index(self.pattern.rows, self.pattern.outputs, weighted)
+        """Return the sums over the inputs, of shape (points, outputs), weighted by x (points, inputs)."""
+        return np.asarray(values.sum(axis=2) if x is None else (values @ x[:, :, None])[:, :, 0])
 
     def largest_by_output(self) -> np.ndarray:
         """Return the largest magnitude in each row as an array of shape (points, outputs)."""
-        if self.pattern is None:
-            return np.asarray(np.abs(self.values).max(axis=2))
-        largest = np.zeros((len(self.values), self.pattern.outputs))
-        np.maximum.at(largest.T, self.pattern.rows, np.abs(self.values).T)
-        return largest
+        return np.asarray(np.abs(self.values).max(axis=2))
 
     def entries_by_input(self) -> np.ndarray:
-        """Return the number of entries in each column, of shape (inputs,), or () for dense Jacobians."""
-        if self.pattern is None:
-            return np.asarray(self.values.shape[1])
-        return np.bincount(self.pattern.cols, minlength=self.pattern.inputs)
+        """Return the number of entries in each column, of shape () or (inputs,)."""
+        return np.asarray(self.values.shape[1])
 
 
-def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
-    return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])
-
-
-@dataclass(frozen=True, kw_only=True)
-class SizedEntries(Jacobians):
+@dataclass(frozen=True)
+class SizedEntries:
     """Jacobians with the quantities that determine the tolerance of their reduction."""
 
-    size: np.ndarray  # the size of each entry, by which its error is divided, in the shape of `values`
-    magnitude: np.ndarray  # the absolute value of each entry, in the shape of `values`
+    J: Jacobians
+    size: np.ndarray  # the size of each entry, by which its error is divided, in the shape of `J.values`
+    magnitude: np.ndarray  # the absolute value of each entry, in the shape of `J.values`
     rounding: Rounding  # the lengths of the sums that compute the result
-    # The points, an array of shape (points, inputs), if the reduction multiplies by them, otherwise None.
-    x: np.ndarray | None = None
+    x: np.ndarray | None = None  # the points, of shape (points, inputs), if the reduction multiplies by them
 
     @property
     def largest(self) -> np.ndarray:
-        """Return the largest `size` of the entries at each point, as an array of shape (points, 1, 1)."""
+        """Return the largest `size` of the entries at each point, in the shape (points, 1, 1)."""
         return np.asarray(self.size.reshape(len(self.size), -1).max(axis=1)[:, None, None])
 
 
@@ -196,15 +157,11 @@ def reduce_jacobians(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the reduced Jacobian of each point, and the scale of its errors, as float64 arrays.
 
-    The first array has the shape (points, *reduction.shape(outputs, inputs)). The scale broadcasts to this
-    shape. For a sum over points, the caller must add up the points. WHOLE and J^T J need dense Jacobians.
-
-    Args:
-        floor: a lower bound on the scale of the entries at each point, of shape (points,), or None.
-        x: the points, an array of shape (points, inputs), for a reduction that multiplies by them.
+    The first array has the shape (points, *reduction.shape(outputs, inputs)), and the scale broadcasts to it.
+    The caller adds up a sum over points. WHOLE and J^T J need dense Jacobians. `floor` is a lower bound on
+    the scale at each point, of shape (points,). `x`, of shape (points, inputs), contains the points.
     """
     magnitude = np.abs(J.values)
-    size = at_least(magnitude, floor)
-    entries = SizedEntries(J.values, J.pattern, size=size, magnitude=magnitude, rounding=rounding, x=x)
+    entries = SizedEntries(J, at_least(magnitude, floor), magnitude, rounding, x)
     expected, influence, magnitude = reduction.reference(entries)
     return expected, rounding.scale(influence, magnitude)

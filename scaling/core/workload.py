@@ -42,11 +42,9 @@ class Reference(NamedTuple):
 
     Attributes:
         value: the function values, of shape (points, outputs).
-        derivative: the Jacobians, of shape (points, outputs, inputs) without a sum over the outputs, or the
-            Hessians, of shape (points, inputs, inputs).
-        value_terms, derivative_terms: the magnitude of the terms that the function sums to compute its values
-            and its derivative, of shape (points,). An error is divided by at least this magnitude. None if
-            the terms do not cancel, so that the result itself has the magnitude of its terms.
+        derivative: the Jacobians, of shape (points, outputs, inputs), or the Hessians.
+        value_terms, derivative_terms: the magnitude of the terms whose sum is a value or a derivative, of
+            shape (points,). An error is divided by at least this magnitude. None if no terms cancel.
     """
 
     value: np.ndarray
@@ -60,35 +58,31 @@ class Workload:
     """A function to differentiate, its inputs, and its reference. A point is a batch element.
 
     Attributes:
-        function: the function of one point, in JAX. It takes the inputs as keyword arguments and returns an
-            array or a pytree of arrays, which are raveled and concatenated in the order of `jax.tree.leaves`.
+        function: the JAX function of one point. It takes the inputs as keyword arguments and returns an array
+            or a pytree of arrays, which are raveled and concatenated in the order of `jax.tree.leaves`.
         points: the inputs with a separate value for each point, a dict from name to `InputSpec` or pytree
-            of `InputSpec`. `build` converts each leaf of a pytree to an input named by its path, such as
-            `params.w`.
+            of `InputSpec`. Each leaf of a pytree becomes an input named by its path, such as `params.w`.
         shared: the inputs with one value for all points, as a dict of the same form.
         wrt: the names of the inputs to differentiate by default, joined by "+". `params` means all
             floating-point leaves of that input, in the order of the tree; `params.w` means one leaf.
         reduce: the default reduction, a key of `reductions.REDUCTIONS`. None means the whole Jacobian.
-        whole: a JAX function that evaluates the whole batch in one call. Per-point inputs have a leading axis
-            of points. The function returns an array of shape (points, *outputs), a pytree of such arrays, or
-            a scalar (the sum over the points). None if the batch cannot be differentiated in one call.
+        whole: a JAX function that evaluates the whole batch in one call, or None. Per-point inputs have a
+            leading axis of points. The result is a scalar (the sum over the points), or an array of shape
+            (points, *outputs) or a pytree of such arrays.
         whole_modes: a dict from the name of an AD mode without seeds to a function of the batch that returns
             the derivative: an array of shape (points, *outputs, *inputs), or a pytree as
             `jax.vmap(jax.jacrev(...))` returns. For target=hessian, hvp or laplacian the function must return
             this quantity, and for seeds=colored the nonzeros of `pattern`, of shape (points, nonzeros).
-        reference: a NumPy function that returns the `Reference` at some points. The argument is a dict of
-            float64 inputs, with pytrees as in `points` and `shared`. The outputs and inputs in the result are
-            raveled. If None, JAX computes the reference as the derivative of `function` in float64.
+        reference: a NumPy function from a dict of float64 inputs to the `Reference` at some points, with
+            raveled inputs and outputs. If None, JAX differentiates `function` in float64.
         second: a function like `reference` for the Hessian of a scalar function.
         terms: the number of terms in the sum that computes one entry of the derivative. The tolerance of the
             check grows with its square root.
         pattern: a function without arguments that returns the sparsity pattern of the Jacobian of one point:
-            two int32 arrays, the rows and the columns of the possible nonzeros, sorted by row, then by
-            column. None if the pattern is unknown.
+            two int32 arrays, the rows and the columns of the possible nonzeros, sorted by row, then column.
         nonzeros: a function like `reference` whose derivative contains only the nonzeros of `pattern`, of
             shape (points, 1, nonzeros), for a Jacobian that is too large to be stored.
-        default_reduce: the reduction that the workload module sets. `build` stores it here, because `build`
-            replaces `reduce` by the reduction of the case.
+        default_reduce: the `reduce` of the workload module, which `build` replaces by that of the case.
     """
 
     function: Callable[..., Any]
@@ -137,9 +131,8 @@ def module(name: str) -> ModuleType:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and (path == missing or path.startswith(f"{missing}.")):
-            raise Refusal(
-                f"{unknown_name('workload', name, known)}, or give the import path of a module of your own"
-            ) from None
+            text = f"{unknown_name('workload', name, known)}, or give the import path of a module of your own"
+            raise Refusal(text) from None
         kind = "" if isinstance(error, ModuleNotFoundError) else f"{type(error).__name__}: "
         raise Refusal(f"workload {name!r} cannot be imported: {kind}{error}") from None
     if not callable(getattr(imported, "workload", None)):
@@ -167,19 +160,14 @@ def make_user_workload(case: Case) -> Any:
 
 
 def build(case: Case, make_workload: MakeWorkload = make_user_workload) -> Workload:
-    """Return the workload of a case, with `wrt` and `reduce` set as the case requires.
-
-    Each leaf of a pytree of inputs becomes a separate input, and each function returns one array.
-    """
+    """Return the workload of a case with its `wrt` and `reduce`, one input per leaf, and array functions."""
     of_peer = case.engine != JAX and case.formulation in load_option("peers").formulations(case)
     workload = make_workload(dataclasses.replace(case, formulation=None) if of_peer else case)
     workload = _flatten_pytrees(case, workload)
     if case.target in SECOND:  # without `second`, whole_modes are first derivatives
-        second_modes = workload.whole_modes if workload.second else {}
+        modes = workload.whole_modes if workload.second else {}
         reduce = TRACE.name if case.target == LAPLACIAN else None
-        return dataclasses.replace(
-            workload, reference=workload.second, whole_modes=second_modes, reduce=reduce
-        )
+        return dataclasses.replace(workload, reference=workload.second, whole_modes=modes, reduce=reduce)
     default = workload.reduce
     reduce = {None: default, "whole": None}.get(case.reduce, case.reduce)
     workload = dataclasses.replace(workload, reduce=reduce, default_reduce=default)
@@ -232,17 +220,13 @@ def _top_level_names(names: Iterable[str]) -> list[str]:
 
 
 def _settle_wrt(case: Case, workload: Workload) -> str:
-    """Return the names of the inputs to differentiate, joined by "+".
-
-    The names are `wrt` of the case, or else `wrt` of the workload, or else the first input. With
-    reduce=points (a sum over the points) and no `wrt` of the case, the names are instead all floating-point
-    shared inputs, unless the workload selects only shared inputs or has none.
-    """
+    """Return `wrt` of the case or the workload, or the first input, or with reduce=points shared inputs."""
     wrt = case.wrt or workload.wrt or _top_level_names(workload.inputs)[0]
     leaves = _select_leaves(case, wrt, workload.inputs)
     shared = _top_level_names(leaf for leaf in workload.shared if not workload.shared[leaf].integer)
+    # A sum over points is differentiated with respect to all shared inputs by default.
     if case.wrt is None and case.reduce == "points" and shared and not leaves <= set(workload.shared):
-        return "+".join(shared)  # a sum over points is differentiated with respect to shared inputs
+        return "+".join(shared)
     return wrt
 
 

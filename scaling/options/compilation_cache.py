@@ -1,12 +1,13 @@
 """Enable JAX's persistent compilation cache, empty or filled, to measure compile times with it."""
 
-import contextlib
 import tempfile
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
+
+from scaling.core.run_case import CaseEnded
+from scaling.core.timing import Stages
 
 _hits: list[str] = []  # the events of all hits of the compilation cache
 jax.monitoring.register_event_listener(
@@ -14,20 +15,14 @@ jax.monitoring.register_event_listener(
 )
 
 
-class CacheUnavailable(Exception):
-    """The error for a persistent cache that is not hit although filled, or is hit although empty."""
+def compile_with_cache(state: str, compile_once: Callable[[], Stages]) -> Stages:
+    """Compile a program with a new persistent compilation cache, and restore the settings of JAX.
 
-
-@contextlib.contextmanager
-def persistent_cache(state: str, compile_once: Callable[[], Any]) -> Iterator[None]:
-    """Return a context manager that enables a new persistent compilation cache in a temporary folder.
-
-    On exit, the context manager restores the previous settings. It then raises `CacheUnavailable` if a warm
-    cache was not hit, or if a cold cache was hit.
+    Raise `CaseEnded` if a warm cache was not hit, or if a cold cache was hit.
 
     Args:
         state: "cold" for an empty cache, or "warm" for a cache that contains the program to be compiled.
-        compile_once: compiles the program. This function is called only to fill a warm cache.
+        compile_once: compiles the program. A warm cache is filled by an additional call.
     """
     _hits.clear()
     with tempfile.TemporaryDirectory() as folder:
@@ -45,10 +40,12 @@ def persistent_cache(state: str, compile_once: Callable[[], Any]) -> Iterator[No
             if state == "warm":
                 compile_once()
             jax.clear_caches()  # the in-memory caches of this process
-            yield
+            stages = compile_once()
         finally:
             for name, value in previous.items():
                 jax.config.update(name, value)
             compilation_cache.reset_cache()
     if bool(_hits) != (state == "warm"):
-        raise CacheUnavailable("this backend does not store compiled programs in the persistent cache")
+        text = "this backend does not store compiled programs in the persistent cache"
+        raise CaseEnded("skipped", "not_defined", text)
+    return stages

@@ -1,4 +1,4 @@
-"""Compute the products of the columns or rows of a Jacobian J that form J^T J (`reduce=gram`)."""
+"""Compute J^T J from the columns or rows of a Jacobian J, and its expected value (`reduce=gram`)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,9 @@ import jax.numpy as jnp
 
 from scaling.core.case import Case
 from scaling.core.jacobian import SeedRange, map_seeds, sum_over_seeds
+from scaling.core.reductions import ReferenceTerms
 from scaling.core.shape import DerivativeShape, ceil_div
+from scaling.core.tolerances import Jacobians, SizedEntries
 
 
 def count_passes(case: Case, sizes: DerivativeShape) -> int:
@@ -54,3 +56,21 @@ def multiply_rows(rows: Callable[[Any], Any], seeds: SeedRange) -> Any:
         return R.T @ R
 
     return sum_over_seeds(multiply, seeds)
+
+
+def reference_gram(e: SizedEntries) -> ReferenceTerms:
+    """Return the expected J^T J of each point, and the two magnitudes that determine its tolerance."""
+    J, columns, largest = e.J.values, e.magnitude.sum(axis=1), e.largest
+    second_order = e.rounding.entry * J.shape[1] * largest**2
+    influence = largest * (columns[:, :, None] + columns[:, None, :]) + second_order
+    return ReferenceTerms(J.transpose(0, 2, 1) @ J, influence, e.magnitude.transpose(0, 2, 1) @ e.magnitude)
+
+
+def step_bound(J: Jacobians, bound: Any) -> Any:
+    """Return the largest change of J^T J at each point, of shape (points,), if J changes by `bound`.
+
+    Each entry J[p, o, i] changes by at most bound[p, i].
+    """
+    columns, pairs = J.by_input(abs(J.values)), bound[:, :, None] * bound[:, None, :]
+    crossed = bound[:, :, None] * columns[:, None, :]
+    return (crossed + crossed.transpose(0, 2, 1) + J.entries_by_input().max() * pairs).max(axis=(1, 2))

@@ -1,7 +1,7 @@
-"""Compute the Laplacian of a function by Taylor mode: direction by direction, or all directions in one pass.
+"""Compute the Laplacian of a function, the sum of its second derivatives along the unit vectors.
 
-The Laplacian of a scalar function is the sum of its second derivatives along the unit vectors. The unit
-vectors are called directions below. There are two algorithms:
+The unit vectors are called directions below. A mode that computes columns H v of the Hessian multiplies each
+of them by v. `nested_jvp` differentiates twice in forward mode. Taylor mode has two algorithms:
 
 `jet` computes the second derivative along each direction separately, with `jax.experimental.jet`. Calls of
 functions are inlined first, because that JAX module has rules for primitive operations only.
@@ -30,7 +30,9 @@ import jax.numpy as jnp
 from jax.experimental import jet as taylor
 
 from scaling.core.case import Refusal
-from scaling.core.modes import LinearMap, sum_over_block
+from scaling.core.modes import LinearMap, jacfwd, ravel
+from scaling.core.reductions import ReferenceTerms
+from scaling.core.tolerances import SizedEntries
 from scaling.options.jaxpr_evaluation import bind, evaluate
 
 # Names of primitives of JAX. Piecewise linear operations, such as max, are included in the linear ones.
@@ -66,6 +68,24 @@ class Expanded(NamedTuple):
     second: Any
 
 
+def _sum_over_block(form: LinearMap) -> LinearMap:
+    return lambda V: jax.vmap(form)(V).sum()
+
+
+def sum_products(column: LinearMap) -> LinearMap:
+    """Return a function of V that sums v^T H v over the directions v in V, where `column` maps v to H v."""
+    return _sum_over_block(lambda v: (ravel(v) * column(v)).sum())
+
+
+def nested_jvp(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
+    """Return a function of V that sums v^T H v over the directions v in V, each as the JVP of a JVP along v.
+
+    H is the Hessian of f at x, where f must return a scalar. V is a tuple of arrays like x, each with a
+    leading axis of directions.
+    """
+    return _sum_over_block(lambda v: jacfwd(lambda *z: jacfwd(f, z)(v), x)(v))
+
+
 def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
     """Return a function of V that sums v^T H v over the directions v in V, with a separate pass for each v.
 
@@ -90,7 +110,7 @@ def jet(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
                 "use mode=forward_laplacian"
             ) from None
 
-    return sum_over_block(second_derivative)
+    return _sum_over_block(second_derivative)
 
 
 def forward_laplacian(f: Callable[..., Any], x: tuple[Any, ...]) -> LinearMap:
@@ -183,3 +203,9 @@ def _expand(
         second = [s + jnp.sum(c, axis=0) for s, c in zip(second, curvatures, strict=True)]
     parts = zip(firsts, second, strict=True)
     return [Expanded(y, *next(parts)) if keep else y for y, keep in zip(g(*values), is_real, strict=True)]
+
+
+def reference_trace(e: SizedEntries) -> ReferenceTerms:
+    """Return the expected trace of the Hessians, and the two magnitudes that determine its tolerance."""
+    trace, magnitude = (values.trace(axis1=1, axis2=2)[:, None, None] for values in (e.J.values, e.magnitude))
+    return ReferenceTerms(trace, e.size.max(axis=2).sum(axis=1)[:, None, None], magnitude)

@@ -30,11 +30,12 @@ from jax.experimental import topologies
 from jax.extend.core import jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from scaling.core import compile_case, environment, layout, memory, run_case, shape, timing, workload
+from scaling.core import compile_case, environment, layout, memory, shape, timing, workload
 from scaling.core.case import AUTO, Case, Refusal, from_dict
 from scaling.core.formatting import format_bytes
 from scaling.core.record import COMPILING_STAGES
 from scaling.options.program import hlo_cost, llvm_instructions, program_stats
+from scaling.options.sparse.coloring import coloring_fields
 from scaling.workers import event_channel
 
 _USED = re.compile(  # out-of-memory message of libtpu: used bytes, available bytes
@@ -154,7 +155,7 @@ class TracedCase:
     def compile(self) -> RecordFields:
         """Compile the case, and return its record fields: status, memory, operations and collectives."""
         coloring = self.sizes.coloring
-        fields = run_case.coloring_fields(coloring) if coloring else {}
+        fields = coloring_fields(coloring) if coloring else {}
         fields |= {"capacity_bytes": int(self.header["memory"])} if self.header["memory"] else {}
         try:
             compiled_case = compile_case.compile_case(

@@ -17,14 +17,15 @@ from typing import Any
 from scaling.analysis import forecast
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import pool_processes
-from scaling.core import environment, memory, store
+from scaling.core import environment, memory
 from scaling.core.case import AUTO, FIELDS, Case, Refusal
 from scaling.core.formatting import count_of, format_number
-from scaling.core.record import Record
+from scaling.core.record import Record, Writer
 from scaling.plan import calibration, measurement_cost, time_model
 from scaling.plan import hardware as machines
 from scaling.plan.compile_pool import CompilePool, RecordFields
 from scaling.plan.hardware import Hardware
+from scaling.results import store
 from scaling.study import grid, preflight
 from scaling.study.results_folder import create_results, parse_results
 from scaling.workers import cores
@@ -247,7 +248,7 @@ def run_plan(schedule: PlanSchedule, listener: Listener) -> None:
         by_program.setdefault(compiled, []).append(result)
     create_results(study.folder)
     with store.locked(study.folder, ".plan.lock"):
-        writer = store.Writer(study.folder)
+        writer = Writer(study.folder)
 
         def conclude(result: PreflightResult, fields: RecordFields) -> None:
             now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")

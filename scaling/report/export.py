@@ -9,7 +9,7 @@ from scaling.analysis.dataframe import export_tables
 from scaling.analysis.findings import Findings, read
 from scaling.contrib import extrap
 from scaling.core.case import Refusal, unknown_name
-from scaling.core.store import replacing
+from scaling.results.store import replacing
 
 FOLDER = "export"  # the default subfolder of the results folder
 _PARQUET = "pip install 'ad-scaling[parquet]', or pip install pyarrow"

@@ -7,7 +7,8 @@ import contextlib
 import hashlib
 from pathlib import Path
 
-from scaling.core import environment, store
+from scaling.core import environment
+from scaling.results import store
 
 _STATE = ".inputs.json"
 

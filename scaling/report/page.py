@@ -27,7 +27,6 @@ from scaling.analysis.curves import KINDS
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import plan_answers
 from scaling.analysis.lint import lint_findings, verdict
-from scaling.core import store
 from scaling.core.formatting import count_of
 from scaling.core.record import STATUSES, Record
 from scaling.report import answer_tables, page_tables
@@ -36,6 +35,7 @@ from scaling.report.case_panel import case_panels, samples_spec
 from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
 from scaling.report.text import Table, clean_text, file_stems, join_words, keep_numbers_whole, make_table
+from scaling.results import store
 
 _FOLDER = Path(__file__).parent
 

@@ -15,13 +15,13 @@ from scaling.analysis.findings import Findings, describe_environment
 from scaling.analysis.lint import ERROR, WARNING, lint_findings, verdict
 from scaling.analysis.trends import LARGE_ERROR
 from scaling.core.formatting import count_of, format_duration, format_number
-from scaling.core.store import replace_file
 from scaling.report import methods_text
 from scaling.report.figures import files, over_devices
 from scaling.report.figures.marks import Figure
 from scaling.report.markdown import Part, to_markdown
 from scaling.report.page_tables import environment_table
 from scaling.report.text import Table
+from scaling.results.store import replace_file
 
 FOLDER = "proposal"  # subfolder of the report
 CALLS = 10**6  # number of calls of the derivative for which time is requested

@@ -7,11 +7,11 @@ from scaling.analysis.answer import answer_sentences, describe_plan
 from scaling.analysis.dataframe import record_table
 from scaling.analysis.findings import Findings, read
 from scaling.analysis.forecast import plan_answers
-from scaling.core.store import read_json, replace_file
 from scaling.report import answer_tables, page, page_tables
 from scaling.report.figures import files
 from scaling.report.markdown import Part, escape_markdown, to_markdown, to_markdown_table
 from scaling.report.text import Table
+from scaling.results.store import read_json, replace_file
 
 
 def write_report(folder: Path, findings: Findings | None = None) -> Path:

@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scaling.core import environment, store
+from scaling.core import environment
 from scaling.core.case import VIEWS, Case, Refusal, defaults, from_dict, to_dict, user_modules
+from scaling.results import store
 from scaling.study.grid import GridCell, UnusedField, refuse_unused
 from scaling.workers import cores
 from scaling.workers.schedule import PreflightResult

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis import answer, findings
-from scaling.core import store
 from scaling.core.formatting import count_of, list_first
+from scaling.results import store
 from scaling.wandb.job import UPLOADS, PublishJob, reason_of
 from scaling.wandb.runs import make_plots, study_runs
 from scaling.wandb.settings import TrackingSettings

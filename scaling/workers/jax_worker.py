@@ -18,9 +18,8 @@ import numpy as np
 
 from scaling.core import environment, memory, run_case, timing, workload
 from scaling.core.case import Case, Refusal, from_dict, user_modules
-from scaling.core.record import Record, to_line
+from scaling.core.record import Record, Writer, to_line
 from scaling.core.run_case import ProcessGroup
-from scaling.core.store import Writer
 from scaling.core.timing import Sampling
 from scaling.workers.event_channel import Channel
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.core import environment, store
+from scaling.core import environment
 from scaling.core.case import Case, problem, to_dict, user_modules
 from scaling.core.record import Record
+from scaling.results import store
 from scaling.workers.machine import Machine, ProcessShape
 from scaling.workers.run_settings import RunSettings
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scaling.core import store
 from scaling.core.case import AUTO, Case, non_default_fields, user_modules
-from scaling.core.record import Record, to_line
+from scaling.core.record import Record, Writer, to_line
+from scaling.results import store
 from scaling.workers import cores, worker_group
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, process_shape
@@ -32,7 +32,7 @@ class VariantResults:
 
     variant: Variant
     folder: Path
-    writer: store.Writer
+    writer: Writer
     environments: dict[tuple, dict[str, Any]]  # last reported or planned one of each `environment_key`
 
 
@@ -76,9 +76,7 @@ def run_schedule(
     options = options or WorkerOptions()
     variants = [(Variant(python=options.python), folder), *([baseline] if baseline else [])]
     environments = {key: env | dict(options.environment) for key, env in schedule.environments.items()}
-    results = [
-        VariantResults(variant, path, store.Writer(path), dict(environments)) for variant, path in variants
-    ]
+    results = [VariantResults(variant, path, Writer(path), dict(environments)) for variant, path in variants]
     run = _Run(schedule, settings, lock, listener, results, options)
     for item in (*schedule.skips, *schedule.failures):
         status = "failed" if item.preflight.failure else "skipped"

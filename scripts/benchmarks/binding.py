@@ -9,8 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from scaling.core.store import load
 from scaling.core.timing import ratio_interval
+from scaling.results.store import load
 
 ROUNDS = 3
 

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from scaling.core.store import load
+from scaling.results.store import load
 
 KILLS, SEED = 50, 20261121
 STUDY = """

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from scaling.core.record import STAGES, Record
-from scaling.core.store import load
+from scaling.results.store import load
 
 TIMES = 10
 STUDY = """
@@ -51,7 +51,7 @@ def main(config):
     from scaling.core import run_case
     from scaling.core.record import Record
     from scaling.core.timing import Sampling
-    from scaling.core.store import Writer
+    from scaling.core.record import Writer
 
     case = from_dict(json.loads(Path(config.cases).read_text())[config.index])
     around = environment.describe("cpu", None, os.environ, None, cores.usable_cores()[:1])

@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from scaling.core.store import load
+from scaling.results.store import load
 
 USEFUL = 0.9
 STUDY = """

@@ -14,7 +14,7 @@ from scaling.analysis.baselines import Baseline, find_baselines
 from scaling.analysis.cases import family_name, method_of, size_name
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.timings import Timing, format_time, pool_processes
-from scaling.core.store import load
+from scaling.results.store import load
 
 ROUNDS = 3
 

@@ -19,8 +19,8 @@ from collections import Counter
 from pathlib import Path
 
 from scaling.analysis import compare
-from scaling.core.store import latest, load
 from scaling.core.timing import ratio_interval
+from scaling.results.store import latest, load
 
 FALSE_ALARMS, FOUND = 0.05, 0.95
 QUICK = ("sampling.seconds=0.1", "sampling.warm_up=0.02", "devices=1")

@@ -10,7 +10,7 @@ from scaling.analysis.findings import read
 from scaling.analysis.growth import size_sweeps
 from scaling.analysis.timings import first_call_seconds, near_floor, pool_processes
 from scaling.core.case import FIELDS, MODES, to_dict
-from scaling.core.store import Writer
+from scaling.core.record import Writer
 from scaling.report import page_tables
 from scaling.study import preflight
 from tests.support.composed import compose

@@ -3,7 +3,8 @@
 import pytest
 
 from scaling.analysis.findings import read
-from scaling.core.store import Writer, write_json
+from scaling.core.record import Writer
+from scaling.results.store import write_json
 
 STEADY = 9  # samples
 

@@ -10,8 +10,8 @@ from scaling.analysis import findings, lint
 from scaling.analysis.ratios import interval_widening, trend
 from scaling.core.case import to_dict
 from scaling.core.record import to_line
-from scaling.core.store import write_json
 from scaling.report import write_report
+from scaling.results.store import write_json
 
 COMMITTED = {"commit": "c" * 40, "dirty": False}
 MODES = (("jacfwd", "shard_map", 1), ("jacfwd", "shard_map", 2), ("jacfwd", "jit", 1), ("analytic", "jit", 1))

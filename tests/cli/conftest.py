@@ -2,8 +2,8 @@
 
 import pytest
 
-from scaling.core import store
 from scaling.core.record import to_line
+from scaling.results import store
 
 
 @pytest.fixture

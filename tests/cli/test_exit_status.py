@@ -1,7 +1,8 @@
 """Tests of the exit status of a run: it depends only on the requested cases in the current environment."""
 
 from scaling.core.case import Case
-from scaling.core.store import Writer, load
+from scaling.core.record import Writer
+from scaling.results.store import load
 from scaling.study.completion import complete
 
 TINY = ["run", "study=function", "workload=poisson", "points=16", "devices=1", "mode=jacrev", "results=here"]

@@ -8,8 +8,8 @@ import stat
 import pytest
 
 import scaling
-from scaling.core import store
 from scaling.core.record import SCHEMA, to_line
+from scaling.results import store
 from tests.support.verbs import VERBS, verb_arguments
 
 pytestmark = pytest.mark.thin(20, "thorough")

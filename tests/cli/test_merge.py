@@ -11,9 +11,9 @@ import pytest
 from scaling.analysis import findings
 from scaling.cli import merge as merging
 from scaling.cli.main import main
-from scaling.core import store
 from scaling.core.case import Refusal
 from scaling.core.record import to_line
+from scaling.results import store
 from tests.support import made_up
 
 

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from scaling.core import store
 from scaling.core.case import Case
+from scaling.core.record import Writer
 from scaling.report import freshness
 from scaling.study import preflight
 from scaling.study.grid import GridCell
@@ -65,7 +65,7 @@ def test_a_report_is_rewritten_if_a_record_was_added_or_a_file_is_missing(
 ):
     folder = tmp_path / "out"
     before = report_mtimes(folder)
-    store.Writer(folder).append(make_record(workload="linear", points=24, api="jit", sizes={}))
+    Writer(folder).append(make_record(workload="linear", points=24, api="jit", sizes={}))
     assert scaling_command(["report", "out"]).returncode == 0
     assert report_mtimes(folder)["index.html"] != before["index.html"]
     digest = freshness.inputs_digest(folder)

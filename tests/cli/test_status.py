@@ -24,9 +24,9 @@ from scaling.cluster.job_state import TaskState
 from scaling.cluster.journal import Journal
 from scaling.cluster.pack import PackedTask
 from scaling.cluster.slurm import JobState
-from scaling.core import store
 from scaling.core.case import Case, Refusal, label, to_dict
-from scaling.core.record import to_line
+from scaling.core.record import Writer, to_line
+from scaling.results import store
 from scaling.study.completion import complete
 from scaling.workers import schedule
 from scaling.workers.machine import Machine, ProcessShape
@@ -95,7 +95,7 @@ def make_study(tmp_path):
             record = make_record(
                 outcome, attempt=attempt, started_at="2099-11-21T20:00:00.000+00:00", **fields
             )
-            store.Writer(self.folder).append(dataclasses.replace(record, case=self.cases[case]))
+            Writer(self.folder).append(dataclasses.replace(record, case=self.cases[case]))
             return self
 
         def save_states(self, *states):
@@ -215,7 +215,7 @@ def test_cases_that_a_restarted_task_will_not_retry_are_not_queued(
     record = make_record(
         "failed", reason=reason, text="", attempt=attempt, started_at="2099-11-21T20:00:00.000+00:00"
     )
-    store.Writer(study.folder).append(dataclasses.replace(record, case=study.cases[0]))
+    Writer(study.folder).append(dataclasses.replace(record, case=study.cases[0]))
     counts = count(status.summarize_status(study.folder, study.states("RUNNING")))
     assert counts["queued"] == 1 + (state == "queued") and counts["failed"] == (state == "failed")
 
@@ -302,7 +302,7 @@ def test_queued_cases_are_listed_with_the_option_all(make_study):
 
 def test_status_of_a_folder_without_jobs_shows_counts_and_failures(make_record, tmp_path, capsys):
     good, bad = make_record(points=7), make_record("failed", points=9, reason="error", text="long ago")
-    writer = store.Writer(tmp_path)
+    writer = Writer(tmp_path)
     writer.append(good)
     writer.append(bad)
     code, out, _ = run_command(["status", tmp_path], capsys)
@@ -333,7 +333,7 @@ def test_a_rejected_submission_is_reported_with_its_reason_while_cases_are_missi
         sbatch.submit(tmp_path, ClusterSettings(name="local"), task_of_one, RunSettings(), plan, False)
     (note,) = status.load_status(tmp_path).notes
     assert "rejected" in note and "gpuu" in note
-    store.Writer(tmp_path).append(make_record())
+    Writer(tmp_path).append(make_record())
     assert status.load_status(tmp_path).notes == []
 
 
@@ -514,7 +514,7 @@ def test_logs_of_a_case_without_a_job_show_its_record(make_record, tmp_path, cap
     record = make_record(
         "failed", reason="error", text="RuntimeError: no luck", started_at="2026-11-21T20:00:00.123+00:00"
     )
-    store.Writer(tmp_path).append(record)
+    Writer(tmp_path).append(record)
     code, out, _ = run_command(["logs", tmp_path, record.key], capsys)
     assert code == 0 and out.splitlines()[1:] == [
         "2026-11-21 20:00:00  attempt 1: failed, error: RuntimeError: no luck"

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from scaling.cli import main
-from scaling.core.store import load
+from scaling.results.store import load
 from scaling.workers import worker_group
 
 ARGUMENTS = ["run", "study=function", "workload=linear", "points=6", "devices=1", "api=jit", "mode=jacrev"]

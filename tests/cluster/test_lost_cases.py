@@ -12,7 +12,8 @@ from scaling.cluster.journal import Journal
 from scaling.cluster.slurm import JobState
 from scaling.core import environment
 from scaling.core.case import Case
-from scaling.core.store import Writer, load
+from scaling.core.record import Writer
+from scaling.results.store import load
 from scaling.study.completion import complete
 from scaling.workers import schedule
 from scaling.workers.machine import Machine, ProcessShape

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from scaling.cluster import job_state, submission_files
-from scaling.core.store import load
+from scaling.results.store import load
 from scaling.workers import cores
 from tests.support.commands import QUICK
 from tests.support.paths import TOP

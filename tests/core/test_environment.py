@@ -7,8 +7,8 @@ from importlib import metadata
 import pytest
 
 from scaling.core import environment
-from scaling.core.store import load
 from scaling.options import host_monitor
+from scaling.results.store import load
 from scaling.workers import cores
 
 CORES = cores.usable_cores()

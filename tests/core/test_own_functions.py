@@ -21,10 +21,10 @@ import numpy as np
 from scaling.core import compile_case, inputs, run_case, shape, workload
 from scaling.core.case import REDUCTIONS, Case, Refusal
 from scaling.core.record import Record
-from scaling.core.store import load
 from scaling.core.timing import Sampling
 from scaling.core.workload import InputSpec, Reference, Workload, normal, poisson, uniform
 from scaling.options import host_offload
+from scaling.results.store import load
 from scaling.study import applicability, completion, user_workload
 from tests.support.small_plan import plans, write
 

@@ -8,6 +8,7 @@ from scaling.core import tolerances
 from scaling.core.reductions import REDUCTIONS as REDUCTION_VALUES
 from scaling.core.shape import Pattern
 from scaling.core.tolerances import Jacobians, Rounding, added_entries
+from scaling.options.sparse.sparse_jacobians import SparseJacobians
 
 pytestmark = pytest.mark.thin(2, "contract")
 
@@ -141,7 +142,7 @@ def test_sparse_entries_are_reduced_like_the_dense_jacobian(reduction):
     pattern = Pattern(rows.astype(np.int32), cols.astype(np.int32), OUTPUTS, INPUTS)
     entries, x = generator.standard_normal((POINTS, len(rows))), generator.standard_normal((POINTS, INPUTS))
     rounding = Rounding(3, 5)  # entry=0: no second-order terms, to which dense zeros contribute
-    sparse = reduce(reduction, Jacobians(entries, pattern), rounding, x=x)
+    sparse = reduce(reduction, SparseJacobians(entries, pattern), rounding, x=x)
     dense = reduce(reduction, Jacobians(patterns.to_dense(pattern, entries)), rounding, x=x)
     for from_sparse, from_dense in zip(sparse, dense, strict=True):
         np.testing.assert_allclose(from_sparse, from_dense, rtol=1e-12, atol=1e-12)

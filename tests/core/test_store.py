@@ -11,9 +11,10 @@ import time
 
 import pytest
 
-from scaling.core import store
 from scaling.core.case import Refusal
-from scaling.core.record import FAILED, SKIPPED, from_line, to_line
+from scaling.core.record import FAILED, SKIPPED, Writer, to_line
+from scaling.results import store
+from scaling.results.read_record import from_line
 from scaling.study.results_folder import create_results
 
 JUNK = {
@@ -56,7 +57,7 @@ def test_records_are_loaded_as_they_were_written(tmp_path, make_record):
         ),
         make_record("skipped", reason="no_digits", text='quotes " and \\', replicate=3),
     ]
-    writer = store.Writer(tmp_path)
+    writer = Writer(tmp_path)
     for record in records:
         writer.append(record)
     assert store.load(tmp_path) == (records, [], [])
@@ -191,7 +192,7 @@ def test_every_skip_and_failure_reason_round_trips(make_record):
 
 
 def test_two_writers_never_share_a_file(tmp_path, make_record):
-    writers = [store.Writer(tmp_path) for _ in range(20)]
+    writers = [Writer(tmp_path) for _ in range(20)]
     for turn in range(2):
         for n, writer in enumerate(writers):
             writer.append(make_record(points=100 * turn + n + 1))
@@ -204,7 +205,7 @@ def test_two_writers_never_share_a_file(tmp_path, make_record):
 def test_no_record_is_written_to_a_deleted_file_or_folder(tmp_path, make_record):
     folder, records = tmp_path / "results", [make_record(points=points) for points in (6, 8, 10)]
     folder.mkdir()
-    writer = store.Writer(folder)
+    writer = Writer(folder)
     writer.append(records[0])
     next(folder.glob("*.jsonl")).unlink()
     writer.append(records[1])
@@ -215,7 +216,7 @@ def test_no_record_is_written_to_a_deleted_file_or_folder(tmp_path, make_record)
 
 
 def test_a_writer_without_records_creates_no_file(tmp_path):
-    store.Writer(tmp_path)
+    Writer(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -228,7 +229,7 @@ def test_a_record_is_on_disk_before_append_returns(tmp_path, make_record, monkey
         fsync(handle)
 
     monkeypatch.setattr(os, "fsync", record_fsync)
-    writer = store.Writer(tmp_path)
+    writer = Writer(tmp_path)
     for n in (1, 2):
         synced.clear()
         writer.append(make_record(points=n))
@@ -243,12 +244,12 @@ def test_a_write_that_fails_half_way_raises_and_keeps_the_earlier_records(tmp_pa
     script = """
         import resource, signal, sys
         from pathlib import Path
-        from scaling.core import store
-        from scaling.core.record import from_line
+        from scaling.core.record import Writer
+        from scaling.results.read_record import from_line
 
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         lines = sys.stdin.read().splitlines()
-        writer = store.Writer(Path(sys.argv[1]))
+        writer = Writer(Path(sys.argv[1]))
         writer.append(from_line(lines[0]))
         hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(lines[0]) + 1 + len(lines[1]) // 2, hard_limit))
@@ -369,13 +370,13 @@ def test_a_file_of_records_without_read_permission_is_rejected_before_its_cases_
 
 def test_a_results_folder_without_read_permission_is_not_called_empty(tmp_path):
     (tmp_path / "mine").mkdir(mode=0)
-    done = run_without_privileges("from scaling.core import store; store.folder_of('mine')", tmp_path)
+    done = run_without_privileges("from scaling.results import store; store.folder_of('mine')", tmp_path)
     assert "Refusal: 'mine' cannot be read: Permission denied" in done.stderr
 
 
 def test_an_error_of_writing_names_the_file_not_the_temporary_one(tmp_path):
     (tmp_path / "mine").mkdir(mode=0o500)
-    code = "from pathlib import Path; from scaling.core import store; store.write_json(Path('mine/study.json'), {})"
+    code = "from pathlib import Path; from scaling.results import store; store.write_json(Path('mine/study.json'), {})"
     done = run_without_privileges(code, tmp_path)
     assert "PermissionError: [Errno 13] Permission denied: 'mine/study.json'" in done.stderr
 

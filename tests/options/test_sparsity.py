@@ -12,10 +12,11 @@ import pytest
 
 from scaling.core import inputs, process_cache, workload
 from scaling.core.case import Case, Refusal
-from scaling.core.shape import Coloring, Pattern
+from scaling.core.shape import Pattern
 from scaling.core.workload import Workload, uniform
 from scaling.options.sparse import color_graph, sparsity
 from scaling.options.sparse.color_graph import color
+from scaling.options.sparse.coloring import Coloring
 
 pytestmark = pytest.mark.thin(20, "thorough")
 

@@ -6,8 +6,8 @@ import pytest
 
 from scaling.core import environment
 from scaling.core.case import Case, Refusal, from_dict, to_dict
-from scaling.core.store import latest, load
 from scaling.peers import interface
+from scaling.results.store import latest, load
 from scaling.study import completion
 
 pytestmark = pytest.mark.process

@@ -18,8 +18,8 @@ from jax.sharding import SingleDeviceSharding
 from scaling.core import memory
 from scaling.core.case import Refusal
 from scaling.core.record import Record
-from scaling.core.store import load
 from scaling.plan import compile_worker, plan_study
+from scaling.results.store import load
 from tests.support import machines
 from tests.support.commands import COMMAND, command_environment
 from tests.support.small_plan import STUDY, plans, write

@@ -7,8 +7,8 @@ import pytest
 from scaling.analysis import findings, lint
 from scaling.cli import merge
 from scaling.cli import status as statuses
-from scaling.core import store
 from scaling.core.record import to_line
+from scaling.results import store
 from tests.support import made_up, planned
 
 

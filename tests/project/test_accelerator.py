@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from scaling.core.case import APIS, BATCHES, DTYPES, MODES, PRECISIONS, SPLITS, built_in
-from scaling.core.store import load
+from scaling.results.store import load
 from scaling.study.completion import complete
 from scaling.study.grid import expand_study
 from tests.support.commands import command_environment

@@ -13,10 +13,10 @@ from scaling.analysis import answer, findings
 from scaling.analysis import dataframe as one_table
 from scaling.analysis.forecast import plan_answers
 from scaling.core.record import Record, to_line
-from scaling.core.store import write_json
 from scaling.report import answer_tables, export, figures, methods_text, page_tables, write_report
 from scaling.report.figures import files, marks, theme
 from scaling.report.text import file_stems
+from scaling.results.store import write_json
 from tests.support import made_up
 from tests.support.made_up import NASTY, case_of
 

@@ -8,8 +8,9 @@ import pytest
 
 from scaling.analysis import answer, findings
 from scaling.core.case import to_dict
-from scaling.core.store import Writer, write_json
+from scaling.core.record import Writer
 from scaling.report import answer_tables, export, page_tables, write_report
+from scaling.results.store import write_json
 from tests.support.records import record, weak
 
 NASTY = '<script>alert("x")</script> a|b\nsecond line & $5 more'

@@ -14,7 +14,7 @@ import numpy as np
 
 from scaling.core.case import Case, to_dict
 from scaling.core.record import Record, to_line
-from scaling.core.store import write_json
+from scaling.results.store import write_json
 
 NASTY = '</script><script>alert("x")</script> <img src=http://nowhere.invalid/x onerror=alert(1)> a|b\nsecond line & $5 \\more'
 DEVICES = (1, 2, 4, 8, 16, 32, 64)

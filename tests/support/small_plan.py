@@ -1,6 +1,7 @@
 """A small study to plan, with made-up machine peaks."""
 
-from scaling.core.store import Writer, load
+from scaling.core.record import Writer
+from scaling.results.store import load
 from tests.support.ceilings import all_of
 
 STUDY = """\

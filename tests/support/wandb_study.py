@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from scaling.analysis import findings
-from scaling.core import store
 from scaling.core.case import Case
-from scaling.core.record import Record
+from scaling.core.record import Record, Writer
+from scaling.results import store
 from scaling.wandb.job import TrackedRun
 from scaling.wandb.runs import make_plots, study_runs
 
@@ -37,7 +37,7 @@ def write_results(folder: Path, study: str = "made-up", scaling: tuple[str, ...]
     """Write a folder with two curves of three device counts, and one failure with its reason."""
     folder.mkdir()
     store.write_json(folder / "study.json", {"study": study, "scaling": list(scaling)})
-    writer = store.Writer(folder)
+    writer = Writer(folder)
     for mode in ("jacfwd", "jacrev"):
         for devices in SECONDS:
             writer.append(record(mode, devices))
@@ -53,7 +53,7 @@ def write_weak_results(
     """Write a folder whose points grow with the devices; each device adds `growth` operations per device."""
     folder.mkdir()
     store.write_json(folder / "study.json", {"study": "made-up", "scaling": ["weak"]})
-    writer = store.Writer(folder)
+    writer = Writer(folder)
     for devices in counts:
         work = {"flops": flops + growth * devices, "compulsory_bytes": 200000}
         writer.append(record("jacfwd", devices, points=32 * devices, **work))

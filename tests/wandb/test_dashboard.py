@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scaling.core import store
+from scaling.core.record import Writer
 from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_study
@@ -43,7 +43,7 @@ def strings(value) -> list[str]:
 
 def test_open_sections_show_time_speedup_and_size_with_dotted_ends_of_intervals(server, tmp_path):
     folder = write_results(tmp_path / "made")
-    store.Writer(folder).append(record("jacfwd", 2, sizes={"m": 96}))
+    Writer(folder).append(record("jacfwd", 2, sizes={"m": 96}))
     assert publish(folder, SETTINGS).succeeded
     panels_by_title = sections(server)
     (strong,) = (panels for title, panels in panels_by_title.items() if title.startswith("Strong scaling"))
@@ -72,7 +72,7 @@ def test_omitted_plots_are_counted(server, tmp_path):
     folder = write_results(tmp_path / "made")
     for m in range(1, 7):  # two plots each, in addition to two
         for devices in (1, 2):
-            store.Writer(folder).append(record("jacfwd", devices, sizes={"m": m}))
+            Writer(folder).append(record("jacfwd", devices, sizes={"m": m}))
     publish(folder, SETTINGS)
     (title,) = (title for title in sections(server) if title.startswith("Strong"))
     assert len(sections(server)[title]) == 12 and "(12 of 14 " in title
@@ -82,7 +82,7 @@ def test_second_publish_updates_the_same_workspace_and_report(server, tmp_path):
     folder = write_results(tmp_path / "made")
     publish(folder, SETTINGS)
     first_specs = {name: view["spec"] for name, view in server.views.items()}
-    store.Writer(folder).append(wandb_study.record("jacrev", 4, replicate=1, seconds=[0.002] * 8))
+    Writer(folder).append(wandb_study.record("jacrev", 4, replicate=1, seconds=[0.002] * 8))
     publish(folder, SETTINGS)
     assert set(server.views) == set(first_specs)
     assert all(view["spec"] != first_specs[name] for name, view in server.views.items())
@@ -93,7 +93,7 @@ def test_second_publish_updates_the_same_workspace_and_report(server, tmp_path):
 def test_markup_in_names_and_messages_is_text(server, tmp_path):
     folder = write_results(tmp_path / "made", study="it's <b>bold</b> [x](http://y) -- a/b \U0001f600")
     for devices in (1, 2):
-        store.Writer(folder).append(wandb_study.record("jacfwd", devices, target="<i>**name**</i>"))
+        Writer(folder).append(wandb_study.record("jacfwd", devices, target="<i>**name**</i>"))
     assert publish(folder, SETTINGS).succeeded
     assert "Markdown Panel" not in strings(views(server)["project-view"])
     (name,) = {view["displayName"] for view in server.views.values()}

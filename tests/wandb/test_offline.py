@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import scaling
-from scaling.core import store
+from scaling.core.record import Writer
+from scaling.results import store
 from scaling.wandb import publish
 from scaling.wandb.publish import publish as published
 from scaling.wandb.settings import TrackingSettings
@@ -91,7 +92,7 @@ def test_deleted_and_truncated_copies_are_written_again_once(copy):
 
 
 def test_changed_rows_make_new_copies_only_of_their_runs(copy):
-    store.Writer(copy).append(record("jacrev", 4, replicate=1, seconds=[0.011] * 8))
+    Writer(copy).append(record("jacrev", 4, replicate=1, seconds=[0.011] * 8))
     # Only the run of the method and that of the study change.
     assert states(published(copy, OFFLINE)) == {"kept": 2, "there before": 2}
 

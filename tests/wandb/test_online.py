@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling.core import store
+from scaling.core.record import Writer
 from scaling.wandb.publish import publish
 from scaling.wandb.settings import TrackingSettings
 from tests.support import wandb_server
@@ -91,7 +91,7 @@ def test_publishing_the_same_records_from_another_machine_adds_nothing(published
 def test_changed_rows_make_new_runs_and_tag_the_old_ones_superseded(published_copy):
     server, folder = published_copy
     old_digests = {run.digest for run in runs_of(folder)}
-    store.Writer(folder).append(record("jacrev", 4, replicate=1, seconds=[0.011] * 8))
+    Writer(folder).append(record("jacrev", 4, replicate=1, seconds=[0.011] * 8))
     outcome = publish(folder, SETTINGS)
     assert states(outcome) == {"published": 2, "unchanged": 2} and is_published(server, folder)
     assert "runs 2 new, 2 as before, 2 superseded" in outcome.lines[0]

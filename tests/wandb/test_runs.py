@@ -10,7 +10,7 @@ import pytest
 
 import scaling
 from scaling.analysis import findings
-from scaling.core import store
+from scaling.core.record import Writer
 from scaling.wandb import runs
 from scaling.wandb.runs import make_plots
 from tests.support import made_up, wandb_study
@@ -58,7 +58,7 @@ def test_rows_of_a_run_are_the_values_of_its_curve_with_their_intervals(folder):
 def test_time_over_size_is_plotted_separately_for_each_device_count(tmp_path):
     folder = write_results(tmp_path / "made")
     for m in (96, 192):
-        store.Writer(folder).append(record("jacfwd", 2, sizes={"m": m}))
+        Writer(folder).append(record("jacfwd", 2, sizes={"m": m}))
     (run,) = (run for run in runs_of(folder) if run.config.get("mode") == "jacfwd")
     rows = [row for row in run.rows if "size" in row]
     assert [row["size"] for row in rows] == [48, 96, 192] and not any("devices" in row for row in rows)
@@ -70,7 +70,7 @@ def test_plots_of_different_problems_never_share_a_metric(tmp_path):
     folder = write_results(tmp_path / "made")
     for target in ("a b", "a_b"):
         for devices in SECONDS:
-            store.Writer(folder).append(record("jacfwd", devices, target=target))
+            Writer(folder).append(record("jacfwd", devices, target=target))
     plots = make_plots(findings.read(folder))
     assert len({plot.metric for plot in plots}) == len(plots) == 6
 
@@ -104,7 +104,7 @@ def test_each_environment_has_its_own_run_and_name(folder):
         "versions": {},
         "hosts": [],
     }
-    store.Writer(folder).append(record("jacfwd", 4, environment=other))
+    Writer(folder).append(record("jacfwd", 4, environment=other))
     names = [run.name for run in runs_of(folder) if run.config.get("mode") == "jacfwd"]
     assert sorted(names) == [f"rbf jacfwd (vmap) [environment {name}]" for name in ("e1", "e2")]
 
@@ -120,7 +120,7 @@ def test_only_series_with_constant_work_per_device_are_plotted_as_weak_scaling(t
 
 def test_digest_of_a_run_changes_only_with_its_rows(folder):
     before = {run.name: run for run in runs_of(folder)}
-    store.Writer(folder).append(record("jacrev", 4, replicate=1, seconds=[0.011] * 8))
+    Writer(folder).append(record("jacrev", 4, replicate=1, seconds=[0.011] * 8))
     after = {run.name: run for run in runs_of(folder)}
     changed = {name for name, run in after.items() if run.digest != before[name].digest}
     assert changed == {name for name in after if "jacrev" in name or name == "made-up"}

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from scaling.core.inputs import draw_rows, uniform
-from scaling.core.store import latest, load
+from scaling.results.store import latest, load
 
 pytestmark = pytest.mark.process
 

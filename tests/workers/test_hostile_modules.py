@@ -17,7 +17,7 @@ from rich.console import Console
 
 from scaling.cli import progress
 from scaling.core.case import Refusal
-from scaling.core.store import latest, load
+from scaling.results.store import latest, load
 from scaling.study import grid
 from scaling.workers.module_side_effects import watch_for_changes
 from tests.support.commands import QUICK

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from scaling.core.store import load
+from scaling.results.store import load
 from scaling.workers import cores
 
 pytestmark = pytest.mark.process

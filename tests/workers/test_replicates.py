@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from scaling.core.store import latest, load
+from scaling.results.store import latest, load
 
 pytestmark = pytest.mark.process
 

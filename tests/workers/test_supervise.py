@@ -7,8 +7,8 @@ import random
 import pytest
 
 from scaling.core.case import Case
-from scaling.core.record import to_line
-from scaling.core.store import Writer, latest, load
+from scaling.core.record import Writer, to_line
+from scaling.results.store import latest, load
 from scaling.workers import supervise, worker_group
 from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import numpy as np
 
 from scaling.core import inputs, modes
 from scaling.core.case import SECOND, Case
+from scaling.core.process_cache import cached
 from scaling.core.shape import point_structs
 from scaling.core.tolerances import ROUNDOFF
 from scaling.core.workload import Workload
@@ -72,12 +73,20 @@ class LazyReference:
         return evaluations.jacobian(self._differentiated, self._arrays)
 
 
-def with_reference(workload: Workload, computed: ComputedReference) -> Workload:
-    """Return a copy of a workload whose `reference` computes values and Jacobians with JAX."""
+def add_reference(
+    case: Case, workload: Workload, workload_key: Hashable
+) -> tuple[Workload, ComputedReference]:
+    """Return a copy of a workload whose `reference` computes values and Jacobians with JAX, and how.
+
+    `workload_key` is a cache key that is equal for equal workloads.
+    """
+    key = (case, workload_key)
+    computed: ComputedReference = cached("computed reference", key, lambda: examine(case, workload), 8)
     differentiated: Evaluation = computed.evaluation
     function = dataclasses.replace(differentiated, function=workload.function)
     reference: Any = functools.partial(LazyReference, differentiated, function)
-    return dataclasses.replace(workload, reference=reference, terms=max(workload.terms, computed.terms))
+    terms = max(workload.terms, computed.terms)
+    return dataclasses.replace(workload, reference=reference, terms=terms), computed
 
 
 def session(computed: ComputedReference) -> contextlib.AbstractContextManager[None]:

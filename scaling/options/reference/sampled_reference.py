@@ -20,6 +20,7 @@ from scaling.options.reference import evaluation as evaluations
 from scaling.options.reference import fd_check
 from scaling.options.reference.evaluation import Evaluation
 from scaling.options.reference.finite_step_bound import result_bounds
+from scaling.options.sparse.sparse_jacobians import SparseJacobians
 
 _DIRECTIONS = 2
 _COLUMNS, _ROWS = 8, 4
@@ -124,7 +125,8 @@ def _compare_jacobians(
     if spec.pattern is None:
         J, rows, cols = Jacobians(got), np.arange(got.shape[1])[:, None], np.arange(got.shape[2])
     else:
-        J, rows, cols = Jacobians(got[:, 0], spec.pattern), spec.pattern.rows, spec.pattern.cols
+        pattern = spec.pattern
+        J, rows, cols = SparseJacobians(got[:, 0], pattern), pattern.rows, pattern.cols
     for _ in range(_DIRECTIONS):
         direction = fd_check.random_direction(evaluation, arrays, generator)
         flat = flatten_inputs(evaluation.names, evaluation.per_point, direction, len(got))

@@ -19,7 +19,8 @@ from collections.abc import Iterator
 import numba
 import numpy as np
 
-from scaling.core.shape import Coloring, Pattern
+from scaling.core.shape import Pattern
+from scaling.options.sparse.coloring import Coloring
 
 _MOST_THRESHOLDS = 20  # the most numbers of entries from which rows and columns own their entries
 _MOST_SATURATION = 2**26  # columns times entries of the fullest row, up to which DSATUR is used

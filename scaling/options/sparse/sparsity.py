@@ -23,13 +23,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from scaling.core.case import SECOND, Case, Refusal
+from scaling.core.check import EntryComparison
 from scaling.core.jacobian import Slices, map_seeds
 from scaling.core.layout import COLORS, POSITIONS
 from scaling.core.modes import BOTH, TANGENT, ravel
 from scaling.core.process_cache import cached
 from scaling.core.reductions import WHOLE, Reduction
-from scaling.core.shape import Coloring, DerivativeShape, LinearMapPart, Pattern, ceil_div, point_structs
+from scaling.core.shape import DerivativeShape, LinearMapPart, Pattern, ceil_div, point_structs
 from scaling.core.workload import Workload
+from scaling.options.sparse.coloring import Coloring
 
 _INSTALL = "pip install 'ad-scaling[sparse]'"
 _CACHE_SIZE = 4  # the most values in each cache; a pattern or coloring may have millions of entries
@@ -268,6 +270,21 @@ class CommonEntries(NamedTuple):
     at: np.ndarray
     has: np.ndarray  # for each entry of `ours`, whether `theirs` contains it
     lacking: np.ndarray  # the indices in `theirs` of the entries that `ours` does not contain
+
+
+def compare_lacking(
+    common: CommonEntries, expected: np.ndarray, scale: np.ndarray
+) -> tuple[list[EntryComparison], str]:
+    """Return the comparison of zeros with the expected entries that `ours` lacks, and a note on their number.
+
+    `expected` and `scale` have the shape (points, 1, entries of `theirs`).
+    """
+    if not common.lacking.size:
+        return [], ""
+    unknown = expected[..., common.lacking]
+    count = int(np.count_nonzero(unknown.any(axis=(0, 1))))
+    note = f"; of the entries that are not zero the pattern lacks {count}" if count else ""
+    return [EntryComparison(np.zeros_like(unknown), unknown, scale[..., common.lacking])], note
 
 
 def match_patterns(

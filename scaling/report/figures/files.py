@@ -11,11 +11,11 @@ import vl_convert
 
 from scaling.analysis.findings import Findings
 from scaling.core.formatting import list_first
-from scaling.core.store import replace_file
 from scaling.report.figures import NAMES
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import CONFIG, GROUND, to_css_variable
 from scaling.report.text import clean_text
+from scaling.results.store import replace_file
 
 _WIDTH, _TITLE_LETTERS, _LEGEND_LETTERS = 400, 62, 130
 _SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"

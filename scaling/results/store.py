@@ -1,7 +1,6 @@
-"""Append records (one per run) to the JSON lines files of a results folder, load them, and lock the folder.
+"""Load the records of a results folder from its JSON lines files, lock the folder, and replace other files.
 
-Each process appends to a separate file and syncs every line, so that a killed process loses no finished
-record and leaves at most one incomplete last line. Small JSON files are replaced atomically.
+`scaling.core.record.Writer` writes the records. Small JSON files are replaced atomically.
 """
 
 import contextlib
@@ -18,7 +17,8 @@ from typing import Any, NamedTuple
 
 import scaling
 from scaling.core.case import Refusal
-from scaling.core.record import SCHEMA, Record, from_line, require_known_schema, to_line
+from scaling.core.record import SCHEMA, Record
+from scaling.results.read_record import from_line, require_known_schema
 
 # Of several records of a measurement, the last record with the highest rank is used.
 _RANK = {"failed": 0, "skipped": 1, "planned": 2, "ok": 2}
@@ -32,46 +32,6 @@ class Loaded(NamedTuple):
     records: list[Record]  # the records of runs
     damaged: list[str]  # the lines that cannot be read, as "file:line: reason"
     plans: list[Record]  # the records of `scaling plan`, which are predictions
-
-
-class Writer:
-    """A writer that appends records to a new JSON lines file. The first record creates the file.
-
-    If the file is deleted, the next record creates another file. If the folder is deleted, `append` raises
-    OSError.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._file: int | None = None
-
-    def append(self, record: Record | str) -> None:
-        """Write one record, or its line of JSON, and sync the file.
-
-        On failure, restore the file and raise OSError.
-        """
-        line = f"{record if isinstance(record, str) else to_line(record)}\n".encode()
-        if self._file is None or not os.fstat(self._file).st_nlink:  # not open yet, or deleted since
-            name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:12]}.jsonl"
-            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND
-            self._file = os.open(self._folder / name, flags, 0o644)
-            _sync_folder(self._folder)
-        size = os.fstat(self._file).st_size
-        try:
-            while line:
-                line = line[os.write(self._file, line) :]
-            os.fsync(self._file)
-        except OSError:
-            os.ftruncate(self._file, size)
-            raise
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def load(folder: Path) -> Loaded:

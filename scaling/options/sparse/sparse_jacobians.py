@@ -1,0 +1,38 @@
+"""Define `SparseJacobians`, the nonzeros of the Jacobians at some points, with sums over rows and columns."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scaling.core.shape import Pattern
+from scaling.core.tolerances import Jacobians
+
+
+@dataclass(frozen=True)
+class SparseJacobians(Jacobians):
+    """The Jacobians at some points: their values, of shape (points, nonzeros), and their sparsity pattern."""
+
+    pattern: Pattern
+
+    def by_input(self, values: np.ndarray) -> np.ndarray:
+        """Return the sums of an array like `values` over the outputs, in the shape (points, inputs)."""
+        return _sum_by_index(self.pattern.cols, self.pattern.inputs, values)
+
+    def by_output(self, values: np.ndarray, x: np.ndarray | None = None) -> np.ndarray:
+        """Return the sums over the inputs, of shape (points, outputs), weighted by x (points, inputs)."""
+        weighted = values if x is None else values * x[:, self.pattern.cols]
+        return _sum_by_index(self.pattern.rows, self.pattern.outputs, weighted)
+
+    def largest_by_output(self) -> np.ndarray:
+        """Return the largest magnitude in each row as an array of shape (points, outputs)."""
+        largest = np.zeros((len(self.values), self.pattern.outputs))
+        np.maximum.at(largest.T, self.pattern.rows, np.abs(self.values).T)
+        return largest
+
+    def entries_by_input(self) -> np.ndarray:
+        """Return the number of entries in each column, of shape (inputs,)."""
+        return np.bincount(self.pattern.cols, minlength=self.pattern.inputs)
+
+
+def _sum_by_index(index: np.ndarray, count: int, values: np.ndarray) -> np.ndarray:
+    return np.stack([np.bincount(index, weights=entries, minlength=count) for entries in values])
