@@ -183,7 +183,7 @@ def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
 
 def _describe_outcome(task: TaskState, attempt: TaskAttempt) -> str:
     if attempt.ended_at:
-        seconds = seconds_between(attempt.began_at, attempt.ended_at)
+        seconds = seconds_between(attempt.began_at, attempt.ended_at) if attempt.began_at else None
         why = f", {attempt.reason}: {attempt.text}" if attempt.reason else ""
         return f"{attempt.status}{'' if seconds is None else f' after {format_wait(seconds)}'}{why}"
     if attempt in task.running:
