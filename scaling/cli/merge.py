@@ -39,12 +39,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def merge(inputs: Sequence[str], output: str) -> list[str]:
     """Copy the records of results folders into an output folder, and return a summary as lines of text.
 
-    The output folder is created if it does not exist. If the input is invalid, raise `Refusal` before any
-    file is written.
-
-    Args:
-        inputs: The paths of the results folders.
-        output: The path of the output folder.
+    If the input is invalid, raise `Refusal` before any file is written.
     """
     folders = [store.folder_of(each) for each in inputs]
     if not output.strip():
@@ -144,10 +139,9 @@ def _read_lines(path: Path) -> list[bytes]:
 
 
 def _unite_studies(folders: Sequence[Path], target: Path) -> list[str]:
-    """Merge the studies of several folders into the study.json of the output folder. Return remarks.
+    """Merge the studies of several folders into the study.json of the output folder, and return remarks.
 
     The first title is kept. The fields `order_seed` and `sampling` are None if the studies differ in them.
-    There is a remark if the titles differ, and one if the sampling settings differ.
     """
     studies = [study for study in (store.read_json(f / _STUDY) for f in folders) if isinstance(study, dict)]
     if not studies:

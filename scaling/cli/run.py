@@ -5,8 +5,6 @@ them as cluster jobs.
 """
 
 import contextlib
-import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +16,8 @@ from rich.markup import escape
 from scaling.cli import progress
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
-from scaling.cluster import cluster_settings
-from scaling.cluster.cluster_settings import (
-    ALLOCATION,
-    HOSTS,
-    LOCAL,
-    NONE,
-    SLURM,
-    SUBMISSIONS,
-    ClusterSettings,
-)
+from scaling.cluster import cluster_settings, slurm
+from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
 from scaling.core import store
 from scaling.core.case import CEILING, FIELDS, Refusal, label
 from scaling.core.formatting import count_of
@@ -35,7 +25,7 @@ from scaling.options import machine_peaks
 from scaling.study import grid, preflight, results_folder
 from scaling.study.compose import compose, configuration, parse
 from scaling.workers import schedule
-from scaling.workers.machine import Machine, local_machine
+from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule
 
@@ -155,10 +145,7 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
 
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:
-    """Return the study that a configuration describes. Raise `Refusal` if the configuration is invalid.
-
-    `config` is the configuration that Hydra composed, and `name` is the name of the study.
-    """
+    """Return the study that a configuration describes. Raise `Refusal` if the configuration is invalid."""
     cluster = cluster_settings.from_config(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
     study, versus, wait, deadline = (config[key] for key in ("study", "versus", "wait", "deadline"))
@@ -179,7 +166,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     folder = results_folder.parse_results(config["results"])
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(study, overrides, settings.max_cases)
-    machine = _find_machine(cluster, config["dry_run"])
+    machine = slurm.find_machine(cluster, config["dry_run"])
     if machine_peaks.are_wanted(study):
         peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
         cells += map(grid.GridCell, peaks)
@@ -190,38 +177,6 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
         name, study.get("title"), settings, cluster, machine, folder, cells, config["nested"],
         cluster.name == LOCAL if wait is None else wait, config["retry"],
     )  # fmt: skip
-
-
-def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the nodes and devices that the cluster settings select for a run.
-
-    If Slurm cannot be queried in a dry run, the nodes and devices are those in the cluster settings.
-    """
-    if cluster.name in (NONE, LOCAL):
-        return local_machine()
-    if cluster.name == HOSTS:
-        if not cluster.hosts or not cluster.per_node:
-            raise Refusal(
-                "cluster=hosts needs their names and devices: cluster.hosts=[a,b] cluster.per_node=4"
-            )
-        return Machine(
-            cluster.platform, cluster.device_kind, cluster.per_node, len(cluster.hosts),
-            f"of {', '.join(cluster.hosts)}", True, cluster.untold,
-        )  # fmt: skip
-    from scaling.cluster import slurm
-
-    if cluster.name == ALLOCATION:
-        return slurm.allocation_machine(cluster)
-    if dry_run and shutil.which("sinfo") is None:
-        return slurm.assumed_machine(cluster)
-    try:
-        return slurm.partition_machine(cluster)
-    except Refusal as refusal:
-        if not (dry_run and cluster.per_node):
-            raise
-        text = f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node"
-        print(text, file=sys.stderr)
-        return slurm.assumed_machine(cluster)
 
 
 def _run_here(
@@ -252,13 +207,8 @@ def plan_run(
     """Schedule the cases of a study that have no result yet, write study.json, and print a summary.
 
     Before that, write a "failed" record for each case that an ended cluster job left without a record.
-
-    Args:
-        folders: The results folder and, if programs are compared, the folder of the baseline.
-
-    Returns:
-        The schedule.
-        All records of the results folder.
+    `folders` are the results folder and, if programs are compared, the folder of the baseline. Return the
+    schedule and all records of the results folder.
     """
     made, loaded = _schedule_missing_cases(job, answers, folders, console, dry_run=False)
     for line in loaded.damaged:
@@ -269,17 +219,24 @@ def plan_run(
     manifest = schedule.study_manifest(job.name, job.title, scalings, cases, job.settings, recorded_once)
     for each in folders:
         store.write_json(each / "study.json", manifest)
-    _print_summary(made, job, console)
+    finally_failed = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
+    counts = (
+        (True, f"{made.missing} cases to run, {made.done} done before, {len(made.skips)} skipped"),
+        (made.failures, f"{len(made.failures)} failed before the start"),
+        (made.queued, f"{made.queued} in the queue already"),
+        (made.lost, f"{finally_failed}: retry=true runs them once more"),
+    )
+    text = ", ".join(words for shown, words in counts if shown)
+    kind = next(iter(made.environments.values()))["device_kind"]
+    on = kind or f"{made.machine.platform} devices {made.machine.name}"
+    print_lines(console, [f"{job.name}: {text}; on {on}; results in {job.folder}"])
     return made, loaded
 
 
 def _schedule_missing_cases(
-    job: StudyRun,
-    answers: Sequence[PreflightResult],
-    folders: Sequence[Path],
-    console: Console,
+    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console,
     dry_run: bool,
-) -> tuple[Schedule, store.Loaded]:
+) -> tuple[Schedule, store.Loaded]:  # fmt: skip
     queued: set[tuple[str, int]] = set()
     if job.cluster.submits or (job.folder / SUBMISSIONS).exists():
         from scaling.cli import submit
@@ -291,22 +248,6 @@ def _schedule_missing_cases(
         answers, job.settings, job.machine, loaded[0].records, baseline, queued, job.retry
     )
     return made, loaded[0]
-
-
-def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
-    known = next(iter(made.environments.values()))
-    finally_failed = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
-    counts = (
-        (True, f"{made.missing} cases to run"),
-        (True, f"{made.done} done before"),
-        (True, f"{len(made.skips)} skipped"),
-        (made.failures, f"{len(made.failures)} failed before the start"),
-        (made.queued, f"{made.queued} in the queue already"),
-        (made.lost, f"{finally_failed}: retry=true runs them once more"),
-    )
-    text = ", ".join(words for shown, words in counts if shown)
-    on = known["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
-    print_lines(console, [f"{job.name}: {text}; on {on}; results in {job.folder}"])
 
 
 def _print_dry_run(

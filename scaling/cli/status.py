@@ -43,11 +43,6 @@ class StatusLine:
     words: str = ""  # explanation
     replicate: int = 0
 
-    @property
-    def place(self) -> tuple[str, int]:
-        """Return (case key, replicate number). This pair identifies the line."""
-        return self.key, self.replicate
-
 
 @dataclass(frozen=True)
 class StudyStatus:
@@ -118,19 +113,15 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     cases = {record.key: record.case for record in ordered}
     expected = expected_cases(folder, cases)
     cases |= {key: case for key, (case, _) in expected.items()}
-    lines = {  # of the states of a replicate, the last one that applies counts
-        line.place: line
-        for line in (
-            *(
-                StatusLine("missing", key, case, "", n)
-                for key, (case, m) in expected.items()
-                for n in range(m)
-            ),
-            *_ended_lines(records.values(), tasks),
-            *_queued_lines(tasks, loaded.records),
-            *_running_lines(tasks, cases),
-        )
-    }
+    found = [
+        StatusLine("missing", key, case, "", replicate)
+        for key, (case, replicates) in expected.items()
+        for replicate in range(replicates)
+    ]
+    found += _ended_lines(records.values(), tasks)
+    found += _queued_lines(tasks, loaded.records)
+    found += _running_lines(tasks, cases)
+    lines = {(line.key, line.replicate): line for line in found}  # the last state of a replicate counts
     notes = [*notes, *_plan_lines(loaded.plans), *(f"damaged, ignored: {line}" for line in loaded.damaged)]
     if (folder / REJECTED).exists() and any(line.state == "missing" for line in lines.values()):
         why = (folder / REJECTED).read_text(errors="replace")
@@ -152,10 +143,7 @@ def _plan_lines(plans: Iterable[Record]) -> list[str]:
 def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
     """Return the cases listed in study.json, as a dict from key to (case, number of replicates).
 
-    Unreadable entries are omitted.
-
-    Args:
-        known: Cases that are already parsed, as a dict from key to case.
+    `known` are cases that are already parsed, by key. Unreadable entries are omitted.
     """
     study = store.read_json(folder / "study.json")
     entries = study.get("cases") if isinstance(study, dict) else None
@@ -196,13 +184,11 @@ def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iter
 
 
 def _running_lines(tasks: Iterable[TaskState], cases: Mapping[str, Case]) -> Iterator[StatusLine]:
-    for task in tasks:
-        for attempt in task.running:
-            seconds = seconds_between(attempt.began_at) if attempt.began_at else None
-            time = "" if seconds is None else f", for {format_wait(seconds)}"
-            words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, task {task.entry.name}"
-            case = cases.get(attempt.key)
-            yield StatusLine("running", attempt.key, case, words, attempt.replicate)
+    for task, attempt in ((each, attempt) for each in tasks for attempt in each.running):
+        began = attempt.began_at
+        time = f", for {format_wait(seconds_between(began))}" if began else ""
+        words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, task {task.entry.name}"
+        yield StatusLine("running", attempt.key, cases.get(attempt.key), words, attempt.replicate)
 
 
 def _format_nodes(nodes: Iterable[str]) -> str:
@@ -210,11 +196,8 @@ def _format_nodes(nodes: Iterable[str]) -> str:
     return f"on {names}, " if names else ""
 
 
-def task_tables(status: StudyStatus, every: bool = False) -> list[Table]:
-    """Return a table of the cluster tasks, and a table of the number of cases by workload and state.
-
-    The first table is omitted if there are no tasks. If `every` is true, each task has its own row.
-    """
+def task_tables(status: StudyStatus, every: bool) -> list[Table]:
+    """Return a table of the cluster tasks, if any, and one of the number of cases by workload and state."""
     states = STATES if status.tasks else _WITHOUT_JOBS
     replicated = any(line.replicate for line in status.lines)
     title = escape(str(status.folder)) + (", each replicate counted" if replicated else "")
@@ -236,7 +219,8 @@ def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
         groups: dict[object, list[StatusLine]] = defaultdict(list)  # the cases that share a line
         for line in status.lines:
             if line.state == state:
-                groups[line.words if _BEFORE in line.words and not every else line.place].append(line)
+                shared = line.words if _BEFORE in line.words and not every else (line.key, line.replicate)
+                groups[shared].append(line)
         shown = list(groups.values())
         omitted = 0 if every or len(shown) <= _MOST_LINES else len(shown) - _MOST_LINES + 1
         texts += map(_format_line, shown[: len(shown) - omitted])

@@ -21,18 +21,12 @@ from scaling.workers.schedule import PreflightResult
 
 
 def submit_and_wait(
-    job: StudyRun,
-    answers: Sequence[PreflightResult],
-    console: Console,
+    job: StudyRun, answers: Sequence[PreflightResult], console: Console
 ) -> tuple[schedule.Schedule, store.Loaded, bool]:
     """Submit the cases that have no result yet. If `job.wait` is set, wait and resubmit interrupted cases.
 
-    An interrupted case failed for a reason that another attempt may avoid, such as preemption.
-
-    Returns:
-        The most recent schedule.
-        The records of the results folder.
-        Whether the results are incomplete because tasks are in the queue or were canceled.
+    Return the most recent schedule, the records of the results folder, and whether the results are
+    incomplete because tasks are in the queue or were canceled.
     """
     for again in range(job.cluster.attempts or 1):
         job = dataclasses.replace(job, retry=job.retry and not again)  # retry only in the first round
@@ -57,8 +51,7 @@ def submit_and_wait(
 def settle_submissions(job: StudyRun, console: Console, dry_run: bool) -> set[tuple[str, int]]:
     """Write a "failed" record for each case that an ended job left without a record, unless in a dry run.
 
-    Returns:
-        The (case key, replicate number) of each case in a task that may still run.
+    Return the (case key, replicate number) of each case in a task that may still run.
     """
     tasks = _find_task_states(job, dry_run)
     if not dry_run and (lost := lost_cases.record_lost_cases(job.folder, tasks)):

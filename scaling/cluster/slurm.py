@@ -3,15 +3,17 @@
 import contextlib
 import os
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaling.cluster.cluster_settings import ClusterSettings
+from scaling.cluster.cluster_settings import ALLOCATION, HOSTS, LOCAL, NONE, ClusterSettings
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import last_line
-from scaling.workers.machine import Machine
+from scaling.workers.machine import Machine, local_machine
 from scaling.workers.transport import allocated_nodes, cpus_per_node
 
 WAITING = (  # states of a job before its first start, or before it starts again
@@ -65,6 +67,29 @@ class SlurmNode(NamedTuple):
     devices: int  # number of devices of the requested platform
     cpus: int
     has_constraint: bool  # whether the constraint of the cluster settings names a feature of the node
+
+
+def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
+    """Return the nodes and devices that the cluster settings select for a run.
+
+    If Slurm cannot be queried in a dry run, the nodes and devices are those in the cluster settings.
+    """
+    if cluster.name in (NONE, LOCAL):
+        return local_machine()
+    if cluster.name == HOSTS:
+        return hosts_machine(cluster)
+    if cluster.name == ALLOCATION:
+        return allocation_machine(cluster)
+    if dry_run and shutil.which("sinfo") is None:
+        return assumed_machine(cluster)
+    try:
+        return partition_machine(cluster)
+    except Refusal as refusal:
+        if not (dry_run and cluster.per_node):
+            raise
+        text = f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node"
+        print(text, file=sys.stderr)
+        return assumed_machine(cluster)
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:

@@ -22,11 +22,8 @@ Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of
 def compose(words: Sequence[str]) -> list[Composed]:
     """Return the configuration of a study, or with --multirun one for each combination of values.
 
-    With --cfg, print the configurations instead, and return an empty list. Raise `Refusal` if a configuration
-    cannot be composed.
-
-    Args:
-        words: The arguments after the subcommand: options and overrides.
+    `words` are the arguments after the subcommand. With --cfg, print the configurations instead, and return
+    an empty list. Raise `Refusal` if a configuration cannot be composed.
     """
     from hydra import initialize_config_dir
 
@@ -102,10 +99,8 @@ def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
     known = _known_keys()
     if unknown := [name for name in config if name not in known]:
         raise unknown_name("key", unknown[0], known)
-    if missing := [name for name in known if name not in config and name != "hardware"]:
-        raise Refusal(
-            f"no file sets {missing[0]}: remove the line '# @package' from the file of {missing[0]}"
-        )
+    if missing := next((name for name in known if name not in config and name != "hardware"), None):
+        raise Refusal(f"no file sets {missing}: remove the line '# @package' from the file of {missing}")
     for group, example in _GROUPS.items():
         if not isinstance(choices.get(group), str) and (group != "hardware" or group not in choices):
             several = f"; several run with --multirun {group}=A,B" if group in ("study", "hardware") else ""

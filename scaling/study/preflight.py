@@ -44,13 +44,8 @@ def examine_cells(
 ) -> list[PreflightResult]:
     """Check the cases of a study, and return one `PreflightResult` for each different case.
 
-    If any case is invalid, raise `Refusal` for the first one.
-
-    Args:
-        cells: The cases as given in the study.
-        seconds: The time limit for the check of one case.
-        note: A function that is called several times a second with (number of checked cells, number of
-            cells).
+    `seconds` is the time limit for the check of one case. `note` is called several times a second with the
+    numbers of checked cells and of all cells. If any case is invalid, raise `Refusal` for the first one.
     """
     return judge_answers(cells, ask_cells(cells, seconds, note))
 
@@ -84,9 +79,8 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
 def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
     """Convert the answers of `ask_cells` to one result for each different case.
 
-    Cases are compared after their defaults are filled in, unless the check of the case failed. Raise
-    `Refusal` if any case is invalid, if a field that is set in the study has no effect, or if every check
-    ends with SystemExit.
+    Raise `Refusal` if any case is invalid, if a field that is set in the study has no effect, or if every
+    check ends with SystemExit.
     """
     if refusals := list(dict.fromkeys(answer["refusal"] for answer in answers if "refusal" in answer)):
         more = f" (and {len(refusals) - 1} more like this)" if len(refusals) > 1 else ""
@@ -110,8 +104,7 @@ def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[
 def without_layout(case: Case) -> Case:
     """Return the case with its layout fields, such as devices, split and chunk, set to their defaults.
 
-    The layout defines how a case is partitioned over devices. `workload(case)` does not depend on the layout,
-    so that cases that differ only in layout share one workload.
+    `workload(case)` does not depend on the layout, so that cases that differ only in it share one workload.
     """
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
@@ -207,8 +200,7 @@ class _Examination:
 def cache_key(cells: Sequence[GridCell]) -> str | None:
     """Return a hash of everything that determines the answers about the given cells.
 
-    Return None if a cell uses a user's module or an engine other than JAX. Answers about such cells must not
-    be cached.
+    Return None if a cell uses a user's module or another engine, whose answers must not be cached.
     """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None
