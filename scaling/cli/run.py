@@ -22,8 +22,8 @@ from scaling.core import store
 from scaling.core.case import CEILING, FIELDS, Refusal, label
 from scaling.core.formatting import count_of
 from scaling.options import machine_peaks
-from scaling.study import grid, preflight, results_folder
-from scaling.study.compose import compose, configuration, parse
+from scaling.study import arguments, grid, preflight, results_folder
+from scaling.study.compose import compose, configuration, known_keys
 from scaling.workers import schedule
 from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
@@ -78,18 +78,14 @@ class StudyRun:
 def execute(words: list[str], console: Console) -> int:
     """Run every study that the arguments select, and return the largest exit status."""
     if {"-h", "--help"} & set(words):
-        _print_help(words, console)
+        from scaling.study import field_help
+
+        conf, users = configuration(), arguments.parse(words, known_keys()).config_dir
+        groups = field_help.describe_groups([conf, *([Path(users)] if users else [])])
+        text = HELP.format(groups=groups, fields=field_help.describe(conf))
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
         return OK
     return max((_run_and_report(config, name, console) for config, name in compose(words)), default=OK)
-
-
-def _print_help(words: list[str], console: Console) -> None:
-    from scaling.study import field_help
-
-    conf, users = configuration(), parse(words).config_dir
-    groups = field_help.describe_groups([conf, *([Path(users)] if users else [])])
-    text = HELP.format(groups=groups, fields=field_help.describe(conf))
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:

@@ -122,22 +122,17 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     found += _queued_lines(tasks, loaded.records)
     found += _running_lines(tasks, cases)
     lines = {(line.key, line.replicate): line for line in found}  # the last state of a replicate counts
-    notes = [*notes, *_plan_lines(loaded.plans), *(f"damaged, ignored: {line}" for line in loaded.damaged)]
+    plans: dict[str, Counter[str]] = defaultdict(Counter)
+    for record in store.latest(loaded.plans):
+        plans[str(record.environment["hardware"]["name"])][record.status] += 1
+    notes = [*notes, *(f"damaged, ignored: {line}" for line in loaded.damaged)]
+    for name, counts in plans.items():
+        text = ", ".join(f"{count} {status}" for status, count in counts.items())
+        notes.append(f"for {name}, compiled and not run: {text}")
     if (folder / REJECTED).exists() and any(line.state == "missing" for line in lines.values()):
         why = (folder / REJECTED).read_text(errors="replace")
         notes.append(f"the last submission was rejected, nothing of it is in the queue: {why}")
     return StudyStatus(folder, tasks, list(lines.values()), notes)
-
-
-def _plan_lines(plans: Iterable[Record]) -> list[str]:
-    """Return one line per planned hardware, such as "for v5p, compiled and not run: 8 planned, 1 failed"."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for record in store.latest(plans):
-        counts[str(record.environment["hardware"]["name"])][record.status] += 1
-    return [
-        f"for {name}, compiled and not run: {', '.join(f'{n} {status}' for status, n in each.items())}"
-        for name, each in counts.items()
-    ]
 
 
 def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
@@ -157,12 +152,12 @@ def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[C
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
-    attempts = {(*a.replicate_key, a.attempt): a for task in tasks for a in task.journal.attempts}
+    nodes = {(*a.replicate_key, a.attempt): a.nodes for task in tasks for a in task.journal.attempts}
     for record in records:
         where = ""
         if tasks and record.status == "failed":
-            attempt = attempts.get((record.key, record.replicate, record.attempt))
-            where = f"{_format_nodes(attempt.nodes) if attempt else ''}attempt {record.attempt}  "
+            on = _format_nodes(nodes.get((record.key, record.replicate, record.attempt), ()))
+            where = f"{on}attempt {record.attempt}  "
         words = f"{where}{record.reason}: {record.text}"
         yield StatusLine(record.status, record.key, record.case, words, record.replicate)
 
@@ -196,18 +191,6 @@ def _format_nodes(nodes: Iterable[str]) -> str:
     return f"on {names}, " if names else ""
 
 
-def task_tables(status: StudyStatus, every: bool) -> list[Table]:
-    """Return a table of the cluster tasks, if any, and one of the number of cases by workload and state."""
-    states = STATES if status.tasks else _WITHOUT_JOBS
-    replicated = any(line.replicate for line in status.lines)
-    title = escape(str(status.folder)) + (", each replicate counted" if replicated else "")
-    cases = Table("workload", *states, title=title)
-    for workload, counts in status.counts.items():
-        cases.add_row(escape(workload), *(str(counts[state]) for state in states))
-    shown = [cases] if status.counts or not status.notes else []
-    return [status_table.task_table(status.tasks, every), *shown] if status.tasks else shown
-
-
 def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
     """Return a line for each failed, running, skipped or missing case, followed by the notes.
 
@@ -230,17 +213,24 @@ def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
 
 def _format_line(lines: Sequence[StatusLine]) -> str:
     """Return a line with the state of a case, its key and its label, or the number of cases that share it."""
-    line = lines[0]
-    name = label(line.case) if line.case else line.key
-    name += f" replicate {line.replicate}" if line.replicate else ""
-    if len(lines) > 1:
-        name = count_of(len(lines), "case")
+    line, name = lines[0], count_of(len(lines), "case")
+    if len(lines) == 1:
+        name = label(line.case) if line.case else line.key
+        name += f" replicate {line.replicate}" if line.replicate else ""
     return f"{line.state:7} {line.key[:_SHOWN]}  {name}  {line.words}".rstrip()
 
 
-def print_status(status: StudyStatus, console: Console, every: bool = False) -> None:
-    """Print the tables returned by `task_tables`, followed by the lines returned by `case_lines`."""
-    for table in task_tables(status, every):
+def print_status(status: StudyStatus, console: Console, every: bool) -> None:
+    """Print a table of the cluster tasks, if any, one of the numbers of cases, and lines about cases."""
+    if status.tasks:
+        console.print(status_table.task_table(status.tasks, every))
+    if status.counts or not status.notes:
+        states = STATES if status.tasks else _WITHOUT_JOBS
+        replicated = any(line.replicate for line in status.lines)
+        title = escape(str(status.folder)) + (", each replicate counted" if replicated else "")
+        table = Table("workload", *states, title=title)
+        for workload, counts in status.counts.items():
+            table.add_row(escape(workload), *(str(counts[state]) for state in states))
         console.print(table)
     for line in case_lines(status, every):
         console.print(line, soft_wrap=True, highlight=False)

@@ -50,10 +50,8 @@ class ChildProcess:
     session.
 
     Args:
-        command: Command and its arguments.
         stdin_text: Complete standard input of the process. If None, a pipe is opened for `send`.
-        reaped: Whether to run the command under reaper.py. The reaper kills all descendants of the command
-            when the command ends.
+        reaped: Whether to run the command under reaper.py, which kills all descendants when the command ends.
         log: File to which standard error is appended, without secrets, or None.
         deliver: Function that a reader thread calls with each event. If None, `receive` returns the events.
         tagged: Whether to ignore JSON objects without a field "event".
@@ -78,11 +76,8 @@ class ChildProcess:
                 start_new_session=True, **options,
             )  # fmt: skip
         self.pid = self._process.pid  # of the reaper, if it runs the command
-        events = deliver or self._events.put, tagged
-        self._readers = [
-            threading.Thread(target=self._read_stderr, args=(log,), daemon=True),
-            threading.Thread(target=self._read_events, args=events, daemon=True),
-        ]
+        tasks = (self._read_stderr, (log,)), (self._read_events, (deliver or self._events.put, tagged))
+        self._readers = [threading.Thread(target=run, args=args, daemon=True) for run, args in tasks]
         for reader in self._readers:
             reader.start()
 
@@ -94,10 +89,9 @@ class ChildProcess:
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None if no event arrives within `seconds`.
+        """Return the next event, or None if no event arrives within `seconds`. None is no time limit.
 
-        If `seconds` is None, wait without a time limit. The last event is {"event": "exit", "status": exit
-        status}.
+        The last event is {"event": "exit", "status": exit status}.
         """
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)

@@ -123,7 +123,7 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
 def _all_gather(values: list[float]) -> list[list[float]]:
     """Return the values of every process as nested lists of shape (processes, values), in rank order.
 
-    All processes must call this function, with the same number of values. The call blocks until all do.
+    The call blocks until all processes have called it with the same number of values.
     """
     from jax.experimental import multihost_utils
 
@@ -190,10 +190,7 @@ class CaseLoop:
         self._refuse_side_effects()
 
     def _refuse_side_effects(self) -> None:
-        """End this process if a user's module has changed settings of JAX or replaced library functions.
-
-        The launcher then records the case as failed.
-        """
+        """End this process, so that the case fails, if a user's module changed JAX or library functions."""
         if self.changes and (changed := self.changes()):
             text, fix = changed
             self.channel.send_event(event="refused", reason="error", text=text, fix=fix)

@@ -110,10 +110,15 @@ class _Run:
         """Measure the cases of a session with each compared program. Replace workers that die."""
         first, waiting = session[0].case, self._group_comparable(session)
         variant, failed = 0, set[int]()  # indices of variants whose workers failed to start once
+        is_local = not self.options.transport  # workers on other nodes claim cores there
+        binds_here = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
         while waiting:
             with contextlib.ExitStack() as stack:
                 workers: dict[int, WorkerGroup] = {}
-                claimed = stack.enter_context(self._claim_cores(first.devices))
+                claimed = None
+                if binds_here:
+                    claim = cores.claim_cores(first.devices, self.owner, self._report_wait)
+                    claimed = stack.enter_context(claim)
                 try:
                     for variant in {work.variant for group in waiting for work in group}:
                         group = self._open_worker_group(first, variant, claimed)
@@ -146,11 +151,6 @@ class _Run:
             self.record_end(work, "failed", death.reason, str(death) or "the worker did not start")
         groups = [[work for work in group if work.variant != variant] for group in waiting]
         return [group for group in groups if group]
-
-    def _claim_cores(self, devices: int) -> contextlib.AbstractContextManager[list[int] | None]:
-        if self.schedule.machine.platform != "cpu" or not self.settings.bind or self.options.transport:
-            return contextlib.nullcontext()  # workers on other nodes claim cores there
-        return cores.claim_cores(devices, self.owner, self._report_wait)
 
     def _report_wait(self, text: str) -> None:
         self.listener({"event": "waiting", "text": text})
