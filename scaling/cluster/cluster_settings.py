@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from scaling.core.case import Refusal, unknown_name
@@ -89,8 +89,8 @@ def _parse_field(key: str, value: Any) -> Any:
     """Return the parsed value of a field, or None for its default. Raise `Refusal` if it is invalid."""
     if key in _CHOICES and value not in _CHOICES[key]:
         raise unknown_name(f"cluster.{key}", value, [choice for choice in _CHOICES[key] if choice])
-    if key not in _PARSERS or (value is None and key not in (*LISTS, "exclusive")):
-        return value
+    if value is None and key not in (*LISTS, "exclusive"):
+        return None
     parse, expected = _PARSERS[key]
     parsed = None if isinstance(value, bool) and key != "exclusive" else parse(value)
     if parsed is None:
@@ -122,6 +122,10 @@ def _parse_shell_lines(value: Any) -> tuple[str, ...] | None:
     if isinstance(value, str):
         return tuple(line for line in value.splitlines() if line.strip())
     return _parse_words(value)
+
+
+def _parse_fraction(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and 0 < value <= 1 else None
 
 
 def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
@@ -162,29 +166,21 @@ def parse_megabytes(value: Any) -> int | None:
 
 
 _CHOICES = {"platform": PLATFORMS, "gpu_option": (None, *GPU_OPTIONS)}
-_PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {  # field -> (parser, description of valid values)
-    **dict.fromkeys(
-        ("at_once", "attempts", "per_node", "nodes", "cores"), (_parse_count, "a positive integer")
-    ),
-    **dict.fromkeys(
-        (
-            "account", "qos", "constraint", "exclude", "reservation", "device_kind", "gres", "python",
-            "container", "mpi",
-        ),
-        (_parse_name, "a name"),
-    ),
-    **dict.fromkeys(("srun", "hosts", "shell"), (_parse_words, "a list of words, such as [--verbose]")),
+_COUNT, _NAME = (_parse_count, "a positive integer"), (_parse_name, "a name")
+_PARSERS_OF_TYPES: dict[Any, tuple[Callable[[Any], Any], str]] = {
+    int: _COUNT, int | None: _COUNT, str: _NAME, str | None: _NAME,
+    tuple[str, ...]: (_parse_words, "a list of words, such as [--verbose]"),
+    bool: (lambda value: value if isinstance(value, bool) else None, "true or false"),
+}  # fmt: skip
+# Field -> (parser, description of valid values).
+_PARSERS = {each.name: _PARSERS_OF_TYPES.get(each.type, _NAME) for each in fields(ClusterSettings)} | {
     "partition": (_parse_partitions, "a name, or a list of names such as [gpu, gpu_long]"),
     "setup": (_parse_shell_lines, "a list of shell lines, such as [module load cuda]"),
     "sbatch": (_parse_options, "a mapping of options, such as {wckey: study}"),
-    "exclusive": (lambda value: value if isinstance(value, bool) else None, "true or false"),
     "time": (parse_minutes, "a positive number of minutes"),
     "memory": (parse_megabytes, "a positive number of GB"),
-    "fill": (
-        lambda value: value if isinstance(value, int | float) and 0 < value <= 1 else None,
-        "a fraction of the time limit, greater than 0 and at most 1",
-    ),
-}  # fmt: skip
+    "fill": (_parse_fraction, "a fraction of the time limit, greater than 0 and at most 1"),
+}
 _FORMATS = {
     "time": " (or a time such as 2h, 02:00:00 or 1-12:00:00)",
     "memory": " (or an amount such as 4GB or 4000MB)",

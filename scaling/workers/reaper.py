@@ -51,7 +51,10 @@ def _execute(command: list[str]) -> None:
 
 
 def _kill_descendants_and_exit(status: int) -> None:
-    """Kill all children until none remain. The children of a killed child become children of this process."""
+    """Kill all descendants of this process, and exit with an exit status.
+
+    The children of a killed child become children of this process. All are killed until none remain.
+    """
     while True:
         for child in _find_children():
             with contextlib.suppress(ProcessLookupError, PermissionError):
