@@ -30,12 +30,8 @@ def usable_cores() -> list[int]:
     siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
     first = {group: core for core, group in reversed(siblings.items())}  # group -> its lowest core
     ordered = sorted(siblings, key=lambda core: first[siblings[core]] != core)
-    return ordered[: _quota_cores() or None]
-
-
-def _quota_cores() -> int:
-    words = (contents("/sys/fs/cgroup/cpu.max") or "max").split()
-    return max(1, int(int(words[0]) / int(words[1]))) if len(words) == 2 and words[0] != "max" else 0
+    quota, _, period = (contents("/sys/fs/cgroup/cpu.max") or "max").partition(" ")
+    return ordered[: max(1, int(quota) // int(period)) if quota != "max" else None]
 
 
 @contextlib.contextmanager
