@@ -71,10 +71,8 @@ def execute(words: list[str], console: Console) -> int:
     share = job["budget"] / len(groups)
     seconds = [_run_in_process(job | {"devices": group, "budget": share}, is_bound) for group in groups]
     if len(groups) > 1:
-        times = [
-            f"{count_of(n, 'device')}: {s / min(seconds):.3g}"
-            for (n,), s in zip(groups, seconds, strict=True)
-        ]
+        ratios = [f"{each / min(seconds):.3g}" for each in seconds]
+        times = [f"{count_of(n, 'device')}: {ratio}" for (n,), ratio in zip(groups, ratios, strict=True)]
         print_lines(console, [f"Times relative to the least: {', '.join(times)}"])
     return OK
 
@@ -143,12 +141,11 @@ def _run_in_process(job: Job, is_bound: bool) -> float:
     """Run `_advise` in a new process and return its result. If `is_bound`, use one CPU core per device."""
     count, usable = job["devices"][0], cores.usable_cores()
     if is_bound and not (type(count) is int and 0 < count <= len(usable)):
-        raise Refusal(
-            f"devices={count}: this machine has {count_of(len(usable), 'core')}; use 1 to {len(usable)}"
-        )
-    variables = environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"}
-    only_cpu = {"JAX_PLATFORMS": "cpu"} if is_bound or job["hardware"] else {}
-    os.environ.update(variables | only_cpu)
+        has = count_of(len(usable), "core")
+        raise Refusal(f"devices={count}: this machine has {has}; use 1 to {len(usable)}")
+    os.environ.update(environment.variables("cpu" if is_bound else "gpu") | {"TF_CPP_MIN_LOG_LEVEL": "2"})
+    if is_bound or job["hardware"]:
+        os.environ["JAX_PLATFORMS"] = "cpu"
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         future = pool.submit(_advise_or_refuse, job | {"cores": usable[:count] if is_bound else None})
         while True:

@@ -14,11 +14,7 @@ from scaling.core.case import Refusal
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Compare two results folders, print the changes, and return the exit status.
-
-    The exit status is 1 if a case became slower or failed, otherwise 0. Raise `Refusal` if the file that
-    --markdown names cannot be written.
-    """
+    """Compare two results folders, print the changes, and return the exit status of `print_comparison`."""
     if args.markdown not in (None, "-"):
         file = Path(args.markdown)
         if not args.markdown or file.is_dir() or not file.parent.is_dir():
@@ -32,13 +28,10 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def print_comparison(
     a: Path, b: Path, console: Console, margin: float | None = None, markdown: str | None = None
 ) -> int:
-    """Print which cases became slower or faster from folder `a` to folder `b`, and return the exit status.
+    """Print which cases became slower or faster from folder `a` to folder `b`.
 
-    The exit status is 1 if a case became slower or failed, otherwise 0.
-
-    Args:
-        margin: The relative difference below which two times count as equal, or None for the default of 0.01.
-        markdown: The Markdown file to write, "-" to print only a Markdown table, or None for neither.
+    Return exit status 1 if a case became slower or failed, otherwise 0. `margin` is the relative difference
+    below which two times count as equal. `markdown` is a file to write, or "-" to print only that table.
     """
     result = comparing.compare(a, b, comparing.MARGIN if margin is None else margin)
     if markdown == "-":

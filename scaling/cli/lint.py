@@ -17,9 +17,9 @@ _COLOURS = {linting.ERROR: "red", linting.WARNING: "yellow", linting.NOTE: "dim"
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
-    """Print the methodological problems of a results folder, and return the exit status.
+    """Print the methodological problems of a results folder. Return exit status 1 if one is an error.
 
-    The exit status is 1 if there is an error, or if --strict is given and there is a warning, otherwise 0.
+    With --strict, a warning counts as an error.
     """
     folder = store.folder_of(args.folder)
     loaded = store.load(folder)

@@ -57,10 +57,7 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 
 
 def load_cases(results: Path) -> KnownCases:
-    """Return the cases, records and cluster tasks of a results folder.
-
-    If the scheduler does not answer, the task states are read from files, and may be unknown.
-    """
+    """Return the cases, records and cluster tasks of a results folder."""
     tasks, _ = try_find_tasks(results)
     records = store.load(results).records
     cases = {record.key: record.case for record in records}
@@ -77,12 +74,9 @@ def load_cases(results: Path) -> KnownCases:
 def select_keys(known: KnownCases, given: str) -> list[str]:
     """Return the keys of the cases whose logs `scaling logs` prints.
 
-    If `given` identifies one case, return its key. If it is a workload, return the keys of the failed cases
-    of the workload, or of all its cases if none has failed. If it is "", return the keys of all failed cases,
-    or of the case that a task began last if none has failed. Raise `Refusal` if no case matches.
-
-    Args:
-        given: The label of one case, the beginning of its key (a hash), the name of a workload, or "".
+    If `given` is the label or the beginning of the key of a case, return its key. If it is a workload, return
+    the keys of its failed cases, or of all its cases if none has failed. If it is "", return the keys of all
+    failed cases, or of the case that a task began last. Raise `Refusal` if no case matches.
     """
     keys = [key for key, case in known.cases.items() if case.workload == given]
     if given and not keys:
@@ -99,8 +93,7 @@ def select_keys(known: KnownCases, given: str) -> list[str]:
 def iterate_logs(known: KnownCases, keys: Sequence[str], every: bool = False) -> Iterator[LogPart]:
     """Yield the log sections of the given cases. A log file that several cases share is yielded once.
 
-    If `every` is true, include all cases and all lines. Otherwise include the first 3 cases and the last 1000
-    lines of each file.
+    Unless `every` is true, include only the first 3 cases and the last 1000 lines of each file.
     """
     parts: dict[str, LogPart] = {}
     for key in keys if every else keys[:_MOST_SHOWN]:
@@ -112,10 +105,10 @@ def iterate_logs(known: KnownCases, keys: Sequence[str], every: bool = False) ->
 
 
 def find_key(known: KnownCases, given: str) -> str:
-    """Return the key of the case that `given` identifies.
+    """Return the key of the case that `given` identifies. Raise `Refusal` unless exactly one case matches.
 
     `given` is the label of the case, the first words of its label (at least two), or the first characters of
-    its key. Raise `Refusal` if no case matches or if several cases match.
+    its key.
     """
     words = " ".join(given.split())
     labels = {key: label(case) for key, case in known.cases.items()}
@@ -132,19 +125,17 @@ def find_key(known: KnownCases, given: str) -> str:
 
 
 def logs_of_case(known: KnownCases, key: str, every: bool = False) -> Iterator[LogPart]:
-    """Yield the log sections of one case: a list of its attempts, the worker logs, and the scheduler logs.
-
-    If `every` is true, yield all lines of each file instead of the last 1000.
-    """
+    """Yield the log sections of one case: a list of its attempts, the worker logs, and the scheduler logs."""
     tasks = [t for t in known.tasks if key in known.keys.get(t.entry.path, ()) or _attempts(t, key)]
     in_journals = {(attempt.replicate, attempt.attempt) for t in tasks for attempt in _attempts(t, key)}
     extra = [r for r in known.records if r.key == key and (r.replicate, r.attempt) not in in_journals]
-    lines = [*map(_describe_record, extra), *(line for task in tasks for line in _describe_task(task, key))]
+    lines = [f"{_format_attempt(r.started_at, r.attempt, r.replicate)}: {_format_outcome(r)}" for r in extra]
+    lines += [line for task in tasks for line in _describe_task(task, key)]
     text = environment.hide_secrets("\n".join(lines))
     yield LogPart(f"{key}  {label(known.cases[key])}", text or "it has no record, and no task will run it")
     files = [path for task in tasks for path in _list_worker_logs(task, key)]
-    files += [path for task in tasks for path in _list_scheduler_logs(task)]
-    for path in files:
+    scheduler_logs = [task.entry.log_path(kind) for task in tasks for kind in ("err", "out")]
+    for path in [*files, *(path for path in scheduler_logs if path.exists() and path.stat().st_size)]:
         yield LogPart(str(path.relative_to(known.results)), _read_last_lines(path, every))
 
 
@@ -152,9 +143,8 @@ def _attempts(task: TaskState, key: str) -> list[TaskAttempt]:
     return [attempt for attempt in task.journal.attempts if attempt.key == key]
 
 
-def _describe_record(record: Record) -> str:
-    why = f", {record.reason}: {record.text}" if record.reason else ""
-    return f"{_format_attempt(record.started_at, record.attempt, record.replicate)}: {record.status}{why}"
+def _format_outcome(ended: Record | TaskAttempt, duration: str = "") -> str:
+    return f"{ended.status}{duration}" + (f", {ended.reason}: {ended.text}" if ended.reason else "")
 
 
 def _format_attempt(at: str | None, attempt: int, replicate: int) -> str:
@@ -179,36 +169,26 @@ def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
     began = _format_attempt(attempt.began_at or attempt.ended_at, attempt.attempt, attempt.replicate)
     run = f", run {attempt.run}" if task.journal.runs > 1 else ""
     nodes = f", on {', '.join(attempt.nodes)}" if attempt.nodes else ""
-    return f"{began}, {place}{run}{nodes}: {_describe_outcome(task, attempt)}"
-
-
-def _describe_outcome(task: TaskState, attempt: TaskAttempt) -> str:
+    outcome = "not finished"
     if attempt.ended_at:
-        seconds = seconds_between(attempt.began_at, attempt.ended_at)
-        why = f", {attempt.reason}: {attempt.text}" if attempt.reason else ""
-        return f"{attempt.status}{'' if seconds is None else f' after {format_wait(seconds)}'}{why}"
-    if attempt in task.running:
-        return "runs now"
-    ended = None if attempt.run < task.journal.runs or task.open else lost_cases.explain_end(task)
-    return f"not finished, {ended[0]}: {ended[1]}" if ended else "not finished"
+        started = attempt.began_at or attempt.ended_at
+        outcome = _format_outcome(
+            attempt, f" after {format_wait(seconds_between(started, attempt.ended_at))}"
+        )
+    elif attempt in task.running:
+        outcome = "runs now"
+    elif attempt.run == task.journal.runs and not task.open and (ended := lost_cases.explain_end(task)):
+        outcome += f", {ended[0]}: {ended[1]}"
+    return f"{began}, {place}{run}{nodes}: {outcome}"
 
 
 def _list_worker_logs(task: TaskState, key: str) -> list[Path]:
-    """Return the log files of the workers that ran a case.
-
-    If the task has ended and no worker ran the case, return all worker logs of its last run, which may show
-    why.
-    """
+    """Return the log files of the workers that ran a case, or of the last run if an ended task ran none."""
     folder, name = task.entry.folder, task.entry.name
     workers = dict.fromkeys((a.run, worker) for a in _attempts(task, key) for worker in a.workers)
     if not workers and not task.open:
         return sorted(folder.glob(f"{name}.run-{task.journal.runs}/worker-*.log"))
     return [folder / f"{name}.run-{run}" / f"worker-{worker}.log" for run, worker in workers]
-
-
-def _list_scheduler_logs(task: TaskState) -> list[Path]:
-    paths = [task.entry.log_path(kind) for kind in ("err", "out")]
-    return [path for path in paths if path.exists() and path.stat().st_size]
 
 
 def _read_last_lines(path: Path, every: bool) -> str:

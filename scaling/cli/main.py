@@ -20,7 +20,7 @@ from scaling.study.arguments import Parser
 from scaling.workers.machine import AllocationLost
 
 _LONGEST = 1400  # maximum length of an error message, in characters
-_CONTINUES = "and the same command continues"
+_CONTINUES = "every finished record is kept, and the same command continues"
 
 
 def entry() -> None:
@@ -30,11 +30,7 @@ def entry() -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one subcommand, and return its exit status. Print an error as one line on standard error.
-
-    Args:
-        argv: The arguments after the program name, or None for those in `sys.argv`.
-    """
+    """Run one subcommand, and return its exit status. Print an error as one line on standard error."""
     console = Console(width=None if sys.stdout.isatty() else 140)
     for ending in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(ending) != signal.SIG_IGN:  # nohup ignores SIGHUP
@@ -48,14 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         name = error.filename2 or error.filename  # the target of a rename, not the temporary file
         where = f" {Path(str(name)).name}" if name else ""
-        what = f"cannot write{where}: {error.strerror or error}; finished records are kept"
-        return _print_error(f"{what}, {_CONTINUES}", FAILED)
+        return _print_error(f"cannot write{where}: {error.strerror or error}; {_CONTINUES}", FAILED)
     except AllocationLost as lost:
-        what = f"no worker can be started: {lost}; finished records are kept"
-        return _print_error(f"{what}, {_CONTINUES}", FAILED)
+        return _print_error(f"no worker can be started: {lost}; {_CONTINUES}", FAILED)
     except KeyboardInterrupt as stop:
-        text = str(stop) or f"stopped; every finished record is kept, {_CONTINUES}"
-        return _print_error(text, INTERRUPTED)
+        return _print_error(str(stop) or f"stopped; {_CONTINUES}", INTERRUPTED)
 
 
 def _run_subcommand(words: list[str], console: Console) -> int:

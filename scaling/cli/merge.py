@@ -9,7 +9,7 @@ import argparse
 import fcntl
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +40,11 @@ def execute(args: argparse.Namespace, console: Console) -> int:
 def merge(inputs: Sequence[str], output: str) -> list[str]:
     """Copy the records of results folders into an output folder, and return a summary as lines of text.
 
-    The output folder is created if it does not exist. If the input is invalid, raise `Refusal` before any
-    file is written.
-
-    Args:
-        inputs: The paths of the results folders.
-        output: The path of the output folder.
+    If the input is invalid, raise `Refusal` before any file is written.
     """
-    folders = [store.folder_of(each) for each in inputs]
+    folders, target = [store.folder_of(each) for each in inputs], Path(output)
     if not output.strip():
         raise Refusal(f"--output must be a folder, such as --output results/both, not {output!r}")
-    target = Path(output)
     if inside := [each for each in folders if each.resolve() in target.resolve().parents]:
         problem = f"--output {target} lies inside {inside[0]}, one of the folders to merge"
         raise Refusal(f"{problem}: give another folder")
@@ -64,40 +58,36 @@ def merge(inputs: Sequence[str], output: str) -> list[str]:
     store.check_schemas(target)
     results_folder.create_results(target, "--output ")
     with store.locked(target, seconds=_LOCK_SECONDS):
-        return _copy_folders([each for each in folders if each.resolve() != target.resolve()], target)
+        return list(_copy_folders([each for each in folders if each.resolve() != target.resolve()], target))
 
 
-def _copy_folders(folders: Sequence[Path], target: Path) -> list[str]:
-    """Copy the new records of each folder to the output folder, and return a summary as lines of text."""
+def _copy_folders(folders: Sequence[Path], target: Path) -> Iterator[str]:
+    """Copy the new records of each folder to the output folder, and yield a summary as lines of text."""
     loaded = store.load(target)
     records = {to_line(record): record for record in (*loaded.records, *loaded.plans)}
     before = len(records)
-    lines = [_copy_records(folder, target, records) for folder in folders]
+    yield from [_copy_records(folder, target, records) for folder in folders]
     for folder in folders:
         if variants := sorted(path.name for path in folder.glob("versus-*") if path.is_dir()):
-            names = ", ".join(variants)
-            lines.append(f"{folder}: the other variant of its comparison is not copied: {names}")
+            yield f"{folder}: the other variant of its comparison is not copied: {', '.join(variants)}"
         tasks = job_state.find_tasks(folder, query_scheduler=False, save=False)
         if count := sum(task.open for task in tasks):
             running = f"{count_of(count, 'task')} of its jobs may still run"
-            lines.append(
-                f"{folder}: {running}; `scaling status {folder}` shows them; merge again after they end"
-            )
+            yield f"{folder}: {running}; `scaling status {folder}` shows them; merge again after they end"
         elif _is_locked(folder):
-            lines.append(f"{folder}: a run is in progress there; merge again after it ends")
-    lines += _unite_studies([target, *folders], target)
+            yield f"{folder}: a run is in progress there; merge again after it ends"
+    yield from _unite_studies([target, *folders], target)
     for path in (path for folder in folders for path in sorted(folder.glob("plan-*.json"))):
         if not (target / path.name).exists() and (study := store.read_json(path)) is not None:
             store.write_json(target / path.name, study)
     settings = {record.setting for record in records.values()}
     apart = ", kept separate: no curve and no comparison mixes them" if len(settings) > 1 else ""
     added, environments = count_of(len(records) - before, "record"), count_of(len(settings), "environment")
-    lines.append(f"{target}: {added} added, {len(records)} in all; {environments}{apart}")
+    yield f"{target}: {added} added, {len(records)} in all; {environments}{apart}"
     measured = Counter((r.key, r.setting, r.replicate) for r in records.values() if r.status == "ok")
     if several := sum(count > 1 for count in measured.values()):
         of = f"{count_of(several, 'measurement')} with several records"
-        lines.append(f"{of}, of the same case, environment and replicate: the last one counts")
-    return lines
+        yield f"{of}, of the same case, environment and replicate: the last one counts"
 
 
 def _is_locked(folder: Path) -> bool:
@@ -130,10 +120,9 @@ def _copy_records(folder: Path, target: Path, records: _Records) -> str:
             if copy.exists():
                 copy = copy.with_stem(f"{path.stem}-{uuid.uuid4().hex[:12]}")
             store.replace_file(copy, b"".join(new_lines), durable=True)
-    words = [f"{count_of(counts['added'], 'record')} added"]
-    words += [f"{counts['known']} there before"] if counts["known"] else []
-    words += [f"{count_of(counts['damaged'], 'damaged line')} left out"] if counts["damaged"] else []
-    return f"{folder}: {', '.join(words)}"
+    known = f", {counts['known']} there before" if counts["known"] else ""
+    damaged = f", {count_of(counts['damaged'], 'damaged line')} left out" if counts["damaged"] else ""
+    return f"{folder}: {count_of(counts['added'], 'record')} added{known}{damaged}"
 
 
 def _read_lines(path: Path) -> list[bytes]:
@@ -145,10 +134,9 @@ def _read_lines(path: Path) -> list[bytes]:
 
 
 def _unite_studies(folders: Sequence[Path], target: Path) -> list[str]:
-    """Merge the studies of several folders into the study.json of the output folder. Return remarks.
+    """Merge the studies of several folders into the study.json of the output folder, and return remarks.
 
     The first title is kept. The fields `order_seed` and `sampling` are None if the studies differ in them.
-    There is a remark if the titles differ, and one if the sampling settings differ.
     """
     studies = [study for study in (store.read_json(f / _STUDY) for f in folders) if isinstance(study, dict)]
     if not studies:

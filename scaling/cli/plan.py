@@ -19,7 +19,7 @@ from scaling.study.compose import compose
 def execute(words: list[str], console: Console) -> int:
     """Compile the cases of each selected study, predict their run times, and write reports.
 
-    Return the largest exit status of the studies. It is 1 if a case failed, otherwise 0.
+    Return exit status 1 if a case failed, otherwise 0.
     """
     if not words or {"-h", "--help"} & set(words):
         console.print(escape(plan_study.HELP), highlight=False)

@@ -20,10 +20,9 @@ _COLOURS = {"ok": "green", "planned": "green", "skipped": "yellow", "failed": "r
 
 @contextlib.contextmanager
 def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
-    """Return a context manager that yields a callback to show how many cases have been checked.
+    """Yield a callback that shows how many cases of how many have been checked.
 
-    The callback takes the number of checked cases and the number of all cases. On a terminal, it updates a
-    line. Otherwise, it prints lines at increasing intervals.
+    On a terminal, it updates a line. Otherwise, it prints lines at increasing intervals.
     """
     next_line, wait = time.monotonic() + _FIRST_SECONDS, _FIRST_SECONDS
     with console.status("examining cases") as status:
@@ -44,16 +43,11 @@ def examination(console: Console) -> Iterator[Callable[[int, int], None]]:
 def display(
     console: Console, names: dict[str, str], total: int, skips: int
 ) -> Iterator[tuple[Callable[[dict[str, Any]], None], Counter]]:
-    """Return a context manager that yields a callback to show the progress of a run, and a counter.
+    """Yield a callback that shows the progress of a run, and a counter of the ended cases by status.
 
     The callback must be called with each event of the run. On a terminal, it updates a live bar, and prints a
-    line for each skipped or failed case. Otherwise, it prints a line for each ended case. The counter has the
-    number of ended cases by status.
-
-    Args:
-        names: A dict from the key of a case to the label to show.
-        total: The number of cases to run.
-        skips: The number of cases that are recorded without running.
+    line for each skipped or failed case. Otherwise, it prints a line for each ended case. `names` are the
+    labels of the cases by key. `total` cases run, and `skips` cases are recorded without running.
     """
     counts, began = Counter[str](), time.monotonic()
     bar = Progress(
@@ -69,19 +63,16 @@ def display(
         name = names.get(event["key"], event["key"])
         if event["event"] == "end":
             counts[event["status"]] += 1
-            number = f"[{sum(counts.values())}/{total + skips}]"
-            words = (
-                [format_duration(event["seconds"][0])]
-                if event["seconds"]
-                else [event["reason"], event["text"]]
-            )
-            result = ": ".join(filter(None, words))
+            number = f"[{counts.total()}/{total + skips}]"
+            result = ": ".join(filter(None, (event["reason"], event["text"])))
+            if event["seconds"]:
+                result = format_duration(event["seconds"][0])
             if event["status"] not in ("ok", "planned") or not console.is_terminal:
                 status = f"[{_COLOURS[event['status']]}]{event['status']:7}[/]"
                 line = f"{escape(number)} {status} {escape(name)}  {escape(result)}"
                 console.print(line, soft_wrap=True, highlight=False)
             bar.advance(task)
-        ran = sum(counts.values()) - skips
+        ran = counts.total() - skips
         seconds = (time.monotonic() - began) / ran * (total - ran) if ran > 0 else None
         done = "planned" if counts["planned"] else "ok"
         state = f"{counts[done]} {done}, {counts['skipped']} skipped, {counts['failed']} failed"

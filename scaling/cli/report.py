@@ -46,16 +46,10 @@ def _read_efficiency(word: str | None) -> float:
 
 
 def conclude(
-    folder: Path,
-    console: Console,
-    only: Collection[str] = (),
-    brief: bool = False,
-    loaded: store.Loaded | None = None,
-    efficiency: float = findings.EFFICIENCY,
-) -> Findings:
-    """Write the HTML report of a results folder unless it is up to date, and print a summary.
-
-    Return the `Findings` of the folder: its records, and the curves and fits derived from them.
+    folder: Path, console: Console, only: Collection[str] = (), brief: bool = False,
+    loaded: store.Loaded | None = None, efficiency: float = findings.EFFICIENCY,
+) -> Findings:  # fmt: skip
+    """Write the HTML report of a results folder unless it is up to date, print and return its `Findings`.
 
     Args:
         only: The hashes of the environments to summarize. If empty, all environments are summarized.
@@ -87,10 +81,7 @@ def conclude(
 
 
 def unrecorded(folder: Path, records: Sequence[Record]) -> list[Record]:
-    """Return a "failed" record for each case that an ended cluster job left without a record.
-
-    The records are not written. The next `scaling run` writes them.
-    """
+    """Return a "failed" record for each lost case of an ended cluster job, without writing any record."""
     if not (folder / SUBMISSIONS).is_dir():
         return []
     from scaling.cluster import job_state, lost_cases
@@ -105,9 +96,7 @@ def _print_totals(folder: Path, found: Findings, records: int, console: Console,
         text = f"- {other} are in the report, kept apart."
         print_lines(console, wrap_text(text, indent="  ") if brief else [text])
     counts = Counter(store.states(found.records).values())
-    parts = [
-        ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed")),
-        f"report: {folder / 'report' / 'index.html'}",
-    ]
+    totals = ", ".join(f"{counts[name]} {name}" for name in ("ok", "skipped", "failed"))
+    parts = [totals, f"report: {folder / 'report' / 'index.html'}"]
     joined = "; ".join(parts)
     print_lines(console, parts if brief and len(joined) > WIDTH else [joined])

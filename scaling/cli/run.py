@@ -5,12 +5,11 @@ them as cluster jobs.
 """
 
 import contextlib
-import shutil
-import sys
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -18,26 +17,21 @@ from rich.markup import escape
 from scaling.cli import progress
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
-from scaling.cluster import cluster_settings
-from scaling.cluster.cluster_settings import (
-    ALLOCATION,
-    HOSTS,
-    LOCAL,
-    NONE,
-    SLURM,
-    SUBMISSIONS,
-    ClusterSettings,
-)
+from scaling.cluster import cluster_settings, slurm
+from scaling.cluster.cluster_settings import LOCAL, NONE, SLURM, SUBMISSIONS, ClusterSettings
 from scaling.core.case import CEILING, FIELDS, Refusal, label
 from scaling.core.formatting import count_of
 from scaling.options import machine_peaks
 from scaling.results import store
-from scaling.study import grid, preflight, results_folder
-from scaling.study.compose import compose, configuration, parse
+from scaling.study import arguments, grid, preflight, results_folder
+from scaling.study.compose import compose, configuration, known_keys
 from scaling.workers import schedule
-from scaling.workers.machine import Machine, local_machine
+from scaling.workers.machine import Machine
 from scaling.workers.run_settings import RunSettings
 from scaling.workers.schedule import PreflightResult, Schedule
+
+if TYPE_CHECKING:
+    from scaling.workers.worker_group import Variant
 
 HELP = """\
 Run the missing cases of a scaling study.
@@ -83,23 +77,26 @@ class StudyRun:
     nested: bool  # whether all device counts run in one allocation
     wait: bool  # whether to wait for submitted jobs
     retry: bool = False  # whether to run cases that have no attempts left once more
+    answers: Sequence[PreflightResult] = ()  # the results of the preflight check of the cases
+    baseline: tuple["Variant", Path] | None = None  # the program to compare with, and its results folder
+
+    @property
+    def folders(self) -> list[Path]:
+        """Return the results folder and, if programs are compared, the folder of the baseline."""
+        return [self.folder, *([self.baseline[1]] if self.baseline else [])]
 
 
 def execute(words: list[str], console: Console) -> int:
     """Run every study that the arguments select, and return the largest exit status."""
     if {"-h", "--help"} & set(words):
-        _print_help(words, console)
+        from scaling.study import field_help
+
+        conf, users = configuration(), arguments.parse(words, known_keys()).config_dir
+        groups = field_help.describe_groups([conf, *([Path(users)] if users else [])])
+        text = HELP.format(groups=groups, fields=field_help.describe(conf))
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
         return OK
     return max((_run_and_report(config, name, console) for config, name in compose(words)), default=OK)
-
-
-def _print_help(words: list[str], console: Console) -> None:
-    from scaling.study import field_help
-
-    conf, users = configuration(), parse(words).config_dir
-    groups = field_help.describe_groups([conf, *([Path(users)] if users else [])])
-    text = HELP.format(groups=groups, fields=field_help.describe(conf))
-    console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
@@ -115,37 +112,36 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
     if (reports := preflight.load_answers(job.folder, key)) is None:
         with progress.examination(console) as note:
             reports = preflight.ask_cells(job.cells, job.settings.case_seconds, note)
-    judged, submitted = preflight.judge_answers(job.cells, reports), False
-    answers = [schedule.skip_peers_off_cpu(job.machine.platform, answer) for answer in judged]
+    answers = preflight.judge_answers(job.cells, reports)
+    answers = [schedule.skip_peers_off_cpu(job.machine.platform, answer) for answer in answers]
+    job, submitted = dataclasses.replace(job, answers=answers), False
     with contextlib.ExitStack() as stack:
-        baseline = None
         if config["versus"] is not None:
             from scaling.study import variants
 
             variant = stack.enter_context(variants.open_variant(str(config["versus"])))
-            baseline = variant, job.folder / f"versus-{variant.name}"
-        folders = [job.folder, *([baseline[1]] if baseline else [])]
+            job = dataclasses.replace(job, baseline=(variant, job.folder / f"versus-{variant.name}"))
         if config["dry_run"]:
-            return _print_dry_run(job, answers, folders, console)
-        for each in folders:
+            return _print_dry_run(job, console)
+        for each in job.folders:
             results_folder.create_results(each)
         preflight.save_answers(job.folder, key, reports)
         if job.cluster.submits:
             from scaling.cli import submit
 
-            made, loaded, submitted = submit.submit_and_wait(job, answers, console)
+            made, loaded, submitted = submit.submit_and_wait(job, console)
         else:
-            made, loaded = _run_here(job, answers, folders, baseline, console)
+            made, loaded = _run_here(job, console)
     if submitted:
         return OK
     from scaling.cli import report
 
     settings = schedule.comparable_settings(loaded.records, made.environments.values())
     found = report.conclude(job.folder, console, settings, brief=True, loaded=loaded)
-    if baseline:
+    if job.baseline:
         from scaling.cli.compare import print_comparison
 
-        print_comparison(baseline[1], job.folder, console)
+        print_comparison(job.baseline[1], job.folder, console)
     if tracking is not None:
         from scaling.cli.publish import publish_folder
 
@@ -155,10 +151,7 @@ def _run_and_report(config: dict[str, Any], name: str, console: Console) -> int:
 
 
 def read_study(config: dict[str, Any], name: str) -> StudyRun:
-    """Return the study that a configuration describes. Raise `Refusal` if the configuration is invalid.
-
-    `config` is the configuration that Hydra composed, and `name` is the name of the study.
-    """
+    """Return the study that a configuration describes. Raise `Refusal` if the configuration is invalid."""
     cluster = cluster_settings.from_config(config["cluster"])
     settings = RunSettings.from_config(config, cluster.attempts if cluster.submits else None)
     study, versus, wait, deadline = (config[key] for key in ("study", "versus", "wait", "deadline"))
@@ -179,7 +172,7 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     folder = results_folder.parse_results(config["results"])
     overrides = {field: config[field] for field in (*FIELDS, "scaling", "where")}
     cells = grid.expand_study(study, overrides, settings.max_cases)
-    machine = _find_machine(cluster, config["dry_run"])
+    machine = slurm.find_machine(cluster, config["dry_run"])
     if machine_peaks.are_wanted(study):
         peaks = machine_peaks.peak_cases([cell.case for cell in cells], machine.platform)
         cells += map(grid.GridCell, peaks)
@@ -192,127 +185,68 @@ def read_study(config: dict[str, Any], name: str) -> StudyRun:
     )  # fmt: skip
 
 
-def _find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
-    """Return the nodes and devices that the cluster settings select for a run.
-
-    If Slurm cannot be queried in a dry run, the nodes and devices are those in the cluster settings.
-    """
-    if cluster.name in (NONE, LOCAL):
-        return local_machine()
-    if cluster.name == HOSTS:
-        if not cluster.hosts or not cluster.per_node:
-            raise Refusal(
-                "cluster=hosts needs their names and devices: cluster.hosts=[a,b] cluster.per_node=4"
-            )
-        return Machine(
-            cluster.platform, cluster.device_kind, cluster.per_node, len(cluster.hosts),
-            f"of {', '.join(cluster.hosts)}", True, cluster.untold,
-        )  # fmt: skip
-    from scaling.cluster import slurm
-
-    if cluster.name == ALLOCATION:
-        return slurm.allocation_machine(cluster)
-    if dry_run and shutil.which("sinfo") is None:
-        return slurm.assumed_machine(cluster)
-    try:
-        return slurm.partition_machine(cluster)
-    except Refusal as refusal:
-        if not (dry_run and cluster.per_node):
-            raise
-        text = f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node"
-        print(text, file=sys.stderr)
-        return slurm.assumed_machine(cluster)
-
-
-def _run_here(
-    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], baseline: Any,
-    console: Console,
-) -> tuple[Schedule, store.Loaded]:  # fmt: skip
+def _run_here(job: StudyRun, console: Console) -> tuple[Schedule, store.Loaded]:
+    """Run the missing cases without submitting them. Return the schedule and all records of the folder."""
     with store.locked(job.folder) as lock:
-        made, loaded = plan_run(job, answers, folders, console)
-        if not (made.sessions or made.skips or made.failures):
+        made, loaded = plan_run(job, console)
+        recorded = len(made.skips) + len(made.failures)
+        if not (made.sessions or recorded):
             return made, loaded
         from scaling.workers import supervise
 
-        site = None
+        options = None
         if job.cluster.name != NONE:
             from scaling.cluster import task
 
-            site = task.make_worker_options(job.cluster, nested=job.nested)
-        names = {answer.case.key: label(answer.case) for answer in answers}
-        recorded = len(made.skips) + len(made.failures)
+            options = task.make_worker_options(job.cluster, nested=job.nested)
+        names = {answer.case.key: label(answer.case) for answer in job.answers}
         with progress.display(console, names, made.missing, recorded) as (listen, _):
-            supervise.run_schedule(made, job.settings, job.folder, lock, listen, baseline, site)
+            supervise.run_schedule(made, job.settings, job.folder, lock, listen, job.baseline, options)
     return made, store.load(job.folder)
 
 
-def plan_run(
-    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
-) -> tuple[Schedule, store.Loaded]:
-    """Schedule the cases of a study that have no result yet, write study.json, and print a summary.
+def plan_run(job: StudyRun, console: Console, dry_run: bool = False) -> tuple[Schedule, store.Loaded]:
+    """Schedule the cases of a study that have no result yet. Return the schedule and all earlier records.
 
-    Before that, write a "failed" record for each case that an ended cluster job left without a record.
-
-    Args:
-        folders: The results folder and, if programs are compared, the folder of the baseline.
-
-    Returns:
-        The schedule.
-        All records of the results folder.
+    Unless in a dry run, first write a "failed" record for each case that an ended cluster job left without a
+    record, and then write study.json and print a summary.
     """
-    made, loaded = _schedule_missing_cases(job, answers, folders, console, dry_run=False)
-    for line in loaded.damaged:
-        console.print(f"[yellow]damaged, ignored:[/] {escape(line)}", soft_wrap=True, highlight=False)
-    recorded_once = {answer.case.key for answer in answers if answer.inapplicable or answer.failure}
-    scalings = [cell.scaling for cell in job.cells if cell.case.workload != CEILING]
-    cases = [answer.case for answer in answers]
-    manifest = schedule.study_manifest(job.name, job.title, scalings, cases, job.settings, recorded_once)
-    for each in folders:
-        store.write_json(each / "study.json", manifest)
-    _print_summary(made, job, console)
-    return made, loaded
-
-
-def _schedule_missing_cases(
-    job: StudyRun,
-    answers: Sequence[PreflightResult],
-    folders: Sequence[Path],
-    console: Console,
-    dry_run: bool,
-) -> tuple[Schedule, store.Loaded]:
     queued: set[tuple[str, int]] = set()
     if job.cluster.submits or (job.folder / SUBMISSIONS).exists():
         from scaling.cli import submit
 
         queued = submit.settle_submissions(job, console, dry_run)
-    loaded = [store.load(each) for each in folders]
-    baseline = loaded[1].records if len(loaded) > 1 else None
+    loaded, *others = [store.load(each) for each in job.folders]
+    baseline = others[0].records if others else None
     made = schedule.make_schedule(
-        answers, job.settings, job.machine, loaded[0].records, baseline, queued, job.retry
+        job.answers, job.settings, job.machine, loaded.records, baseline, queued, job.retry
     )
-    return made, loaded[0]
-
-
-def _print_summary(made: Schedule, job: StudyRun, console: Console) -> None:
-    known = next(iter(made.environments.values()))
+    if dry_run:
+        return made, loaded
+    for line in loaded.damaged:
+        console.print(f"[yellow]damaged, ignored:[/] {escape(line)}", soft_wrap=True, highlight=False)
+    recorded_once = {answer.case.key for answer in job.answers if answer.inapplicable or answer.failure}
+    scalings = [cell.scaling for cell in job.cells if cell.case.workload != CEILING]
+    cases = [answer.case for answer in job.answers]
+    manifest = schedule.study_manifest(job.name, job.title, scalings, cases, job.settings, recorded_once)
+    for each in job.folders:
+        store.write_json(each / "study.json", manifest)
     finally_failed = f"{made.lost} failed for good or {job.settings.attempts} times (cluster.attempts)"
     counts = (
-        (True, f"{made.missing} cases to run"),
-        (True, f"{made.done} done before"),
-        (True, f"{len(made.skips)} skipped"),
+        (True, f"{made.missing} cases to run, {made.done} done before, {len(made.skips)} skipped"),
         (made.failures, f"{len(made.failures)} failed before the start"),
         (made.queued, f"{made.queued} in the queue already"),
         (made.lost, f"{finally_failed}: retry=true runs them once more"),
     )
     text = ", ".join(words for shown, words in counts if shown)
-    on = known["device_kind"] or f"{made.machine.platform} devices {made.machine.name}"
+    kind = next(iter(made.environments.values()))["device_kind"]
+    on = kind or f"{made.machine.platform} devices {made.machine.name}"
     print_lines(console, [f"{job.name}: {text}; on {on}; results in {job.folder}"])
+    return made, loaded
 
 
-def _print_dry_run(
-    job: StudyRun, answers: Sequence[PreflightResult], folders: Sequence[Path], console: Console
-) -> int:
-    made, _ = _schedule_missing_cases(job, answers, folders, console, dry_run=True)
+def _print_dry_run(job: StudyRun, console: Console) -> int:
+    made, loaded = plan_run(job, console, dry_run=True)
     for each in made.sessions:
         first, shape = each[0].case, schedule.process_shape(each[0].case, made.machine, job.settings)
         wide = ", 64-bit" if first.dtype == "float64" else ""
@@ -326,12 +260,10 @@ def _print_dry_run(
         reason = ": ".join(item.preflight.failure or item.preflight.inapplicable or ())
         console.print(f"  {mark}  {escape(f'{label(item.case)}  {reason}')}", soft_wrap=True, highlight=False)
     failed = f"{len(made.failures)} that cannot be examined, " if made.failures else ""
-    console.print(
-        f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before; "
-        "nothing was started"
-    )
+    counts = f"{made.missing} to run, {len(made.skips)} to skip, {failed}{made.done} done before"
+    console.print(f"{counts}; nothing was started")
     if job.cluster.name == SLURM:
         from scaling.cli import submit
 
-        submit.print_scripts(made, job, console)
+        submit.print_scripts(job, made, loaded, console)
     return FAILED if made.failures else OK

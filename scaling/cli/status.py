@@ -43,11 +43,6 @@ class StatusLine:
     words: str = ""  # explanation
     replicate: int = 0
 
-    @property
-    def place(self) -> tuple[str, int]:
-        """Return (case key, replicate number). This pair identifies the line."""
-        return self.key, self.replicate
-
 
 @dataclass(frozen=True)
 class StudyStatus:
@@ -118,44 +113,32 @@ def summarize_status(folder: Path, tasks: Sequence[TaskState], notes: Sequence[s
     cases = {record.key: record.case for record in ordered}
     expected = expected_cases(folder, cases)
     cases |= {key: case for key, (case, _) in expected.items()}
-    lines = {  # of the states of a replicate, the last one that applies counts
-        line.place: line
-        for line in (
-            *(
-                StatusLine("missing", key, case, "", n)
-                for key, (case, m) in expected.items()
-                for n in range(m)
-            ),
-            *_ended_lines(records.values(), tasks),
-            *_queued_lines(tasks, loaded.records),
-            *_running_lines(tasks, cases),
-        )
-    }
-    notes = [*notes, *_plan_lines(loaded.plans), *(f"damaged, ignored: {line}" for line in loaded.damaged)]
+    found = [
+        StatusLine("missing", key, case, "", replicate)
+        for key, (case, replicates) in expected.items()
+        for replicate in range(replicates)
+    ]
+    found += _ended_lines(records.values(), tasks)
+    found += _queued_lines(tasks, loaded.records)
+    found += _running_lines(tasks, cases)
+    lines = {(line.key, line.replicate): line for line in found}  # the last state of a replicate counts
+    plans: dict[str, Counter[str]] = defaultdict(Counter)
+    for record in store.latest(loaded.plans):
+        plans[str(record.environment["hardware"]["name"])][record.status] += 1
+    notes = [*notes, *(f"damaged, ignored: {line}" for line in loaded.damaged)]
+    for name, counts in plans.items():
+        text = ", ".join(f"{count} {status}" for status, count in counts.items())
+        notes.append(f"for {name}, compiled and not run: {text}")
     if (folder / REJECTED).exists() and any(line.state == "missing" for line in lines.values()):
         why = (folder / REJECTED).read_text(errors="replace")
         notes.append(f"the last submission was rejected, nothing of it is in the queue: {why}")
     return StudyStatus(folder, tasks, list(lines.values()), notes)
 
 
-def _plan_lines(plans: Iterable[Record]) -> list[str]:
-    """Return one line per planned hardware, such as "for v5p, compiled and not run: 8 planned, 1 failed"."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for record in store.latest(plans):
-        counts[str(record.environment["hardware"]["name"])][record.status] += 1
-    return [
-        f"for {name}, compiled and not run: {', '.join(f'{n} {status}' for status, n in each.items())}"
-        for name, each in counts.items()
-    ]
-
-
 def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[Case, int]]:
     """Return the cases listed in study.json, as a dict from key to (case, number of replicates).
 
-    Unreadable entries are omitted.
-
-    Args:
-        known: Cases that are already parsed, as a dict from key to case.
+    `known` are cases that are already parsed, by key. Unreadable entries are omitted.
     """
     study = store.read_json(folder / "study.json")
     entries = study.get("cases") if isinstance(study, dict) else None
@@ -169,12 +152,12 @@ def expected_cases(folder: Path, known: Mapping[str, Case]) -> dict[str, tuple[C
 
 
 def _ended_lines(records: Iterable[Record], tasks: Sequence[TaskState]) -> Iterator[StatusLine]:
-    attempts = {(*a.replicate_key, a.attempt): a for task in tasks for a in task.journal.attempts}
+    nodes = {(*a.replicate_key, a.attempt): a.nodes for task in tasks for a in task.journal.attempts}
     for record in records:
         where = ""
         if tasks and record.status == "failed":
-            attempt = attempts.get((record.key, record.replicate, record.attempt))
-            where = f"{_format_nodes(attempt.nodes) if attempt else ''}attempt {record.attempt}  "
+            on = _format_nodes(nodes.get((record.key, record.replicate, record.attempt), ()))
+            where = f"{on}attempt {record.attempt}  "
         words = f"{where}{record.reason}: {record.text}"
         yield StatusLine(record.status, record.key, record.case, words, record.replicate)
 
@@ -196,33 +179,16 @@ def _queued_lines(tasks: Iterable[TaskState], records: Iterable[Record]) -> Iter
 
 
 def _running_lines(tasks: Iterable[TaskState], cases: Mapping[str, Case]) -> Iterator[StatusLine]:
-    for task in tasks:
-        for attempt in task.running:
-            seconds = seconds_between(attempt.began_at) if attempt.began_at else None
-            time = "" if seconds is None else f", for {format_wait(seconds)}"
-            words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, task {task.entry.name}"
-            case = cases.get(attempt.key)
-            yield StatusLine("running", attempt.key, case, words, attempt.replicate)
+    for task, attempt in ((each, attempt) for each in tasks for attempt in each.running):
+        began = attempt.began_at
+        time = f", for {format_wait(seconds_between(began))}" if began else ""
+        words = f"{_format_nodes(attempt.nodes)}attempt {attempt.attempt}{time}, task {task.entry.name}"
+        yield StatusLine("running", attempt.key, cases.get(attempt.key), words, attempt.replicate)
 
 
 def _format_nodes(nodes: Iterable[str]) -> str:
     names = ", ".join(name for name in nodes if name)
     return f"on {names}, " if names else ""
-
-
-def task_tables(status: StudyStatus, every: bool = False) -> list[Table]:
-    """Return a table of the cluster tasks, and a table of the number of cases by workload and state.
-
-    The first table is omitted if there are no tasks. If `every` is true, each task has its own row.
-    """
-    states = STATES if status.tasks else _WITHOUT_JOBS
-    replicated = any(line.replicate for line in status.lines)
-    title = escape(str(status.folder)) + (", each replicate counted" if replicated else "")
-    cases = Table("workload", *states, title=title)
-    for workload, counts in status.counts.items():
-        cases.add_row(escape(workload), *(str(counts[state]) for state in states))
-    shown = [cases] if status.counts or not status.notes else []
-    return [status_table.task_table(status.tasks, every), *shown] if status.tasks else shown
 
 
 def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
@@ -236,7 +202,8 @@ def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
         groups: dict[object, list[StatusLine]] = defaultdict(list)  # the cases that share a line
         for line in status.lines:
             if line.state == state:
-                groups[line.words if _BEFORE in line.words and not every else line.place].append(line)
+                shared = line.words if _BEFORE in line.words and not every else (line.key, line.replicate)
+                groups[shared].append(line)
         shown = list(groups.values())
         omitted = 0 if every or len(shown) <= _MOST_LINES else len(shown) - _MOST_LINES + 1
         texts += map(_format_line, shown[: len(shown) - omitted])
@@ -246,17 +213,24 @@ def case_lines(status: StudyStatus, every: bool = False) -> list[Text]:
 
 def _format_line(lines: Sequence[StatusLine]) -> str:
     """Return a line with the state of a case, its key and its label, or the number of cases that share it."""
-    line = lines[0]
-    name = label(line.case) if line.case else line.key
-    name += f" replicate {line.replicate}" if line.replicate else ""
-    if len(lines) > 1:
-        name = count_of(len(lines), "case")
+    line, name = lines[0], count_of(len(lines), "case")
+    if len(lines) == 1:
+        name = label(line.case) if line.case else line.key
+        name += f" replicate {line.replicate}" if line.replicate else ""
     return f"{line.state:7} {line.key[:_SHOWN]}  {name}  {line.words}".rstrip()
 
 
-def print_status(status: StudyStatus, console: Console, every: bool = False) -> None:
-    """Print the tables returned by `task_tables`, followed by the lines returned by `case_lines`."""
-    for table in task_tables(status, every):
+def print_status(status: StudyStatus, console: Console, every: bool) -> None:
+    """Print a table of the cluster tasks, if any, one of the numbers of cases, and lines about cases."""
+    if status.tasks:
+        console.print(status_table.task_table(status.tasks, every))
+    if status.counts or not status.notes:
+        states = STATES if status.tasks else _WITHOUT_JOBS
+        replicated = any(line.replicate for line in status.lines)
+        title = escape(str(status.folder)) + (", each replicate counted" if replicated else "")
+        table = Table("workload", *states, title=title)
+        for workload, counts in status.counts.items():
+            table.add_row(escape(workload), *(str(counts[state]) for state in states))
         console.print(table)
     for line in case_lines(status, every):
         console.print(line, soft_wrap=True, highlight=False)

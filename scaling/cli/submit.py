@@ -6,7 +6,6 @@ This module is imported only if the cluster accepts submissions or the results f
 import dataclasses
 import math
 import shutil
-from collections.abc import Sequence
 
 from rich.console import Console
 
@@ -17,27 +16,19 @@ from scaling.cluster.cluster_settings import LOCAL, SLURM, SUBMISSIONS
 from scaling.core.formatting import count_of, format_wait
 from scaling.results import store
 from scaling.workers import schedule, supervise
-from scaling.workers.schedule import PreflightResult
+from scaling.workers.schedule import Schedule
 
 
-def submit_and_wait(
-    job: StudyRun,
-    answers: Sequence[PreflightResult],
-    console: Console,
-) -> tuple[schedule.Schedule, store.Loaded, bool]:
+def submit_and_wait(job: StudyRun, console: Console) -> tuple[Schedule, store.Loaded, bool]:
     """Submit the cases that have no result yet. If `job.wait` is set, wait and resubmit interrupted cases.
 
-    An interrupted case failed for a reason that another attempt may avoid, such as preemption.
-
-    Returns:
-        The most recent schedule.
-        The records of the results folder.
-        Whether the results are incomplete because tasks are in the queue or were canceled.
+    Return the most recent schedule, the records of the results folder, and whether the results are
+    incomplete because tasks are in the queue or were canceled.
     """
     for again in range(job.cluster.attempts or 1):
         job = dataclasses.replace(job, retry=job.retry and not again)  # retry only in the first round
         with store.locked(job.folder):
-            made, loaded = plan_run(job, answers, [job.folder], console)
+            made, loaded = plan_run(job, console)
             if again:  # the first round has recorded the failures in preflight
                 made = dataclasses.replace(made, failures=())
             submitted = _submit(job, made, loaded, console)
@@ -51,14 +42,13 @@ def submit_and_wait(
         if any(a.reason == schedule.REQUEST_NOT_MET for task in last for a in task.journal.attempts):
             return made, store.load(job.folder), False
     with store.locked(job.folder):
-        return *plan_run(dataclasses.replace(job, retry=False), answers, [job.folder], console), False
+        return *plan_run(dataclasses.replace(job, retry=False), console), False
 
 
 def settle_submissions(job: StudyRun, console: Console, dry_run: bool) -> set[tuple[str, int]]:
     """Write a "failed" record for each case that an ended job left without a record, unless in a dry run.
 
-    Returns:
-        The (case key, replicate number) of each case in a task that may still run.
+    Return the (case key, replicate number) of each case in a task that may still run.
     """
     tasks = _find_task_states(job, dry_run)
     if not dry_run and (lost := lost_cases.record_lost_cases(job.folder, tasks)):
@@ -74,25 +64,24 @@ def _find_task_states(job: StudyRun, dry_run: bool = False) -> list[job_state.Ta
     return job_state.find_tasks(job.folder, query, save=not dry_run)
 
 
-def _pack_tasks(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
+def _pack_tasks(job: StudyRun, made: Schedule, loaded: store.Loaded) -> list[pack.PackedTask]:
     if job.cluster.name == LOCAL:  # a single task
         return pack.pack(made, job.settings, loaded.records, math.inf, nested=True)
     budget = 60 * job.cluster.time * job.cluster.fill
     return pack.pack(made, job.settings, loaded.records, budget, job.nested)
 
 
-def print_scripts(made: schedule.Schedule, job: StudyRun, console: Console) -> None:
+def print_scripts(job: StudyRun, made: Schedule, loaded: store.Loaded, console: Console) -> None:
     """Print the sbatch scripts that would submit the cases of the schedule `made`."""
-    tasks = _pack_tasks(job, made, store.load(job.folder)) if made.sessions else []
+    tasks = _pack_tasks(job, made, loaded) if made.sessions else []
     for text in sbatch.format_scripts(job.folder, job.cluster, tasks, made.machine):
         console.print(f"\n{text}", markup=False, soft_wrap=True, highlight=False)
 
 
-def _submit(job: StudyRun, made: schedule.Schedule, loaded: store.Loaded, console: Console) -> bool:
+def _submit(job: StudyRun, made: Schedule, loaded: store.Loaded, console: Console) -> bool:
     """Write records of skipped and failed cases, submit the others, and return whether any case is queued."""
-    supervise.run_schedule(
-        dataclasses.replace(made, sessions=()), job.settings, job.folder, None, lambda _: None
-    )
+    without_runs = dataclasses.replace(made, sessions=())
+    supervise.run_schedule(without_runs, job.settings, job.folder, None, lambda _: None)
     if not made.sessions:
         return bool(made.queued)
     tasks = _pack_tasks(job, made, loaded)

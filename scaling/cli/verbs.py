@@ -39,10 +39,8 @@ VERBS = {
         "What is done, running, missing, skipped and failed in a results folder, and the state of its jobs.",
         (
             _FOLDER,
-            _argument(
-                "--watch", action="store_true",
-                help="repeat until no task is pending or running; Ctrl-C does not affect the jobs",
-            ),
+            _argument("--watch", action="store_true",
+                      help="repeat until no task is pending or running; Ctrl-C does not affect the jobs"),
             _argument("--all", action="store_true", help="show all tasks and all cases"),
         ),
     ),
@@ -51,11 +49,9 @@ VERBS = {
         "Print what the task, the worker and the scheduler wrote about a case.",
         (
             _FOLDER,
-            _argument(
-                "key", metavar="KEY", nargs="*",
-                help="the case's key, or how it begins, as `scaling status` shows it; or its label; or a "
-                "workload. Without: what failed",
-            ),
+            _argument("key", metavar="KEY", nargs="*",
+                      help="the case's key, or how it begins, as `scaling status` shows it; or its label; "
+                      "or a workload. Without: what failed"),
             _argument("--all", action="store_true", help="print whole files"),
         ),
     ),
@@ -68,14 +64,10 @@ VERBS = {
         "Write report/index.html with interactive figures, table.md and table.csv into a folder.",
         (
             _FOLDER,
-            _argument(
-                "efficiency", metavar="efficiency=E", nargs="?",
-                help="the efficiency that the recommended devices must reach (default: 0.5)",
-            ),
-            _argument(
-                "--proposal", action="store_true",
-                help="also write text, table and figures for a compute-time application",
-            ),
+            _argument("efficiency", metavar="efficiency=E", nargs="?",
+                      help="the efficiency that the recommended devices must reach (default: 0.5)"),
+            _argument("--proposal", action="store_true",
+                      help="also write text, table and figures for a compute-time application"),
         ),
     ),
     "compare": Verb(
@@ -85,12 +77,8 @@ VERBS = {
         (
             _argument("a", metavar="A", help="a results folder; without B, one of `scaling run versus=...`"),
             _argument("b", metavar="B", nargs="?", help="the results folder to compare with A"),
-            _argument(
-                "--markdown", metavar="FILE", help="write a Markdown table; - prints only the table"
-            ),
-            _argument(
-                "--margin", type=float, help="a ratio this close to 1 is no difference (default: 0.01)"
-            ),
+            _argument("--markdown", metavar="FILE", help="write a Markdown table; - prints only the table"),
+            _argument("--margin", type=float, help="a ratio this near to 1 is no difference (default: 0.01)"),
         ),
     ),
     "lint": Verb(
@@ -103,10 +91,8 @@ VERBS = {
         "Write records, curves, samples, laws or figures of a results folder for other programs to read.",
         (
             _FOLDER,
-            _argument(
-                "--format", action="append", default=[],
-                help="csv, parquet, extrap, svg, png, pdf, or several with commas (default: csv)",
-            ),
+            _argument("--format", action="append", default=[],
+                      help="csv, parquet, extrap, svg, png, pdf, or several with commas (default: csv)"),
             _argument("--output", metavar="PATH", help="the folder to write into (default: DIR/export)"),
         ),
     ),
@@ -116,25 +102,20 @@ VERBS = {
         "records are copied, environments stay apart, nothing is copied twice.",
         (
             _argument("folders", metavar="DIR", nargs="+", help="a results folder; nothing in it is changed"),
-            _argument(
-                "--output", metavar="PATH", required=True,
-                help="a new folder, or a results folder to add to",
-            ),
+            _argument("--output", metavar="PATH", required=True,
+                      help="a new folder, or a results folder to add to"),
         ),
     ),
     "publish": Verb(
         "publish the curves on Weights & Biases", "results/smoke",
-        "Send the curves of a results folder to Weights & Biases; "
-        "offline without a key (WANDB_API_KEY).",
+        "Send the curves of a results folder to Weights & Biases; offline without a key (WANDB_API_KEY).",
         (
             _FOLDER,
             _argument("--project", default="ad-scaling", help="W&B project (default: ad-scaling)"),
             _argument("--entity", default=None, help="W&B entity (default: your own)"),
             _argument("--mode", default="auto", help="auto, online or offline (default: auto)"),
-            _argument(
-                "--dashboard", action=argparse.BooleanOptionalAction, default=True,
-                help="save the workspace and the report too (default: yes, needs ad-scaling[dashboard])",
-            ),
+            _argument("--dashboard", action=argparse.BooleanOptionalAction, default=True,
+                      help="save workspace and report too (default: yes, needs ad-scaling[dashboard])"),
         ),
     ),
 }  # fmt: skip

@@ -13,6 +13,7 @@ REJECTED = "rejected.txt"  # file in the results folder with the reason of a rej
 PLATFORMS = ("cpu", "gpu", "tpu")
 GPU_OPTIONS = ("gres", "gpus_per_node", "gpus_per_task")  # options of sbatch that request GPUs
 LISTS = ("setup", "srun", "hosts", "shell", "sbatch")  # fields that are tuples
+_DECIMAL = r"\d+(?:\.\d*)?|\.\d+"
 _MEMORY_UNITS = {"m": 1, "g": 1024, "t": 1024**2}  # unit -> MB
 _TIME_UNITS = {"s": 1 / 60, "m": 1.0, "h": 60.0, "d": 1440.0}  # unit -> minutes
 
@@ -57,10 +58,7 @@ class ClusterSettings:
 
     @property
     def untold(self) -> tuple[str, ...]:
-        """Return the names of the environment fields that only a process on the nodes can determine.
-
-        These fields depend on setup lines, the Python interpreter, or the container of the workers.
-        """
+        """Return the names of the environment fields that only a process on the nodes can determine."""
         loaded = ("xla_flags", "glibc_tunables") if self.setup else ()
         return (*loaded, *(("versions",) if self.python or self.container else ()))
 
@@ -79,9 +77,6 @@ def from_config(config: Any) -> ClusterSettings:
         )
     if not isinstance(config, Mapping) or name not in NAMES:
         raise unknown_name("cluster", name, NAMES)
-    field_names = [field.name for field in fields(ClusterSettings)]
-    if unknown := [key for key in config if key not in field_names]:
-        raise unknown_name(f"key of cluster={name}", unknown[0], field_names)
     values = {key: _parse_field(key, value) for key, value in config.items()}
     cluster = ClusterSettings(**{key: value for key, value in values.items() if value is not None})
     if cluster.gpu_option != "gres" and cluster.gres.split(":")[0] != "gpu":
@@ -91,33 +86,31 @@ def from_config(config: Any) -> ClusterSettings:
 
 
 def _parse_field(key: str, value: Any) -> Any:
-    """Return the parsed value of a field. None gives the default. Raise `Refusal` if it is invalid."""
-    choices = {"platform": PLATFORMS, "gpu_option": (None, *GPU_OPTIONS)}.get(key)
-    if choices and value not in choices:
-        raise unknown_name(f"cluster.{key}", value, [choice for choice in choices if choice])
-    if key not in _PARSERS or (value is None and key not in _NEVER_NULL):
-        return value
-    parser, expected = _PARSERS[key]
-    parsed = parser(value)
+    """Return the parsed value of a field, or None for its default. Raise `Refusal` if it is invalid."""
+    if key in _CHOICES and value not in _CHOICES[key]:
+        raise unknown_name(f"cluster.{key}", value, [choice for choice in _CHOICES[key] if choice])
+    if value is None and key not in (*LISTS, "exclusive"):
+        return None
+    parse, expected = _PARSERS[key]
+    parsed = None if isinstance(value, bool) and key != "exclusive" else parse(value)
     if parsed is None:
         raise Refusal(f"cluster.{key} must be {expected}, not {value!r}{_FORMATS.get(key, '')}")
     return parsed
 
 
-# Parsers of field values. Each returns None if the value is invalid.
+# Parsers of field values. Each returns None if the value is invalid. Only `exclusive` may be true or false.
 
 
 def _parse_count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 1 else None
+    return value if isinstance(value, int) and value >= 1 else None
 
 
 def _parse_name(value: Any) -> str | None:
-    return None if isinstance(value, bool | list | dict) or not str(value).strip() else str(value)
+    return None if isinstance(value, list | dict) or not str(value).strip() else str(value)
 
 
 def _parse_partitions(value: Any) -> str | None:
-    names = _parse_words(value)
-    return ",".join(names) if names else _parse_name(value)
+    return ",".join(_parse_words(value) or ()) or _parse_name(value)
 
 
 def _parse_words(value: Any) -> tuple[str, ...] | None:
@@ -131,30 +124,23 @@ def _parse_shell_lines(value: Any) -> tuple[str, ...] | None:
     return _parse_words(value)
 
 
-def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
-    if not isinstance(value, Mapping):
-        return None
-    return tuple((str(name), argument) for name, argument in value.items())
-
-
-def _parse_flag(value: Any) -> bool | None:
-    return value if isinstance(value, bool) else None
-
-
 def _parse_fraction(value: Any) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if is_number and 0 < value <= 1 else None
+    return value if isinstance(value, int | float) and 0 < value <= 1 else None
+
+
+def _parse_options(value: Any) -> tuple[tuple[str, Any], ...] | None:
+    is_mapping = isinstance(value, Mapping)
+    return tuple((str(name), option) for name, option in value.items()) if is_mapping else None
 
 
 def parse_minutes(value: Any) -> float | None:
     """Return a duration in minutes, or None if `value` is not a positive duration.
 
-    Args:
-        value: A number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), or a time in a Slurm format:
-            `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, or `D-HH:MM:SS`.
+    `value` is a number of minutes, a number with a unit (`90min`, `2h`, `1.5d`), or a time in a Slurm format:
+    `MM`, `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, or `D-HH:MM:SS`.
     """
-    text = "" if isinstance(value, bool) else str(value).strip()
-    if match := re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(s|sec|m|min|h|hours?|d|days?)?", text):
+    text = str(value).strip()
+    if match := re.fullmatch(rf"({_DECIMAL})\s*(s|sec|m|min|h|hours?|d|days?)?", text):
         minutes = float(match.group(1)) * _TIME_UNITS[(match.group(2) or "m")[0]]
     elif re.fullmatch(r"(\d+-)?\d+(:\d+){0,2}", text):
         days, dash, clock = text.rpartition("-")
@@ -171,41 +157,31 @@ def parse_minutes(value: Any) -> float | None:
 def parse_megabytes(value: Any) -> int | None:
     """Return an amount of memory in MB, or None if `value` is not a positive amount.
 
-    As in Slurm, 1 GB is 1024 MB.
-
-    Args:
-        value: A number of GB, or a number with a unit: `4GB`, `4G`, `4GiB`, `4000MB`, `4000M`, `1.5TB`.
+    `value` is a number of GB, or a number with a unit (`4GB`, `4G`, `4GiB`, `4000MB`, `1.5TB`). As in Slurm,
+    1 GB is 1024 MB.
     """
-    text = "" if isinstance(value, bool) else str(value).strip()
-    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(?:([mgt])(?:i?b)?)?", text, re.IGNORECASE)
-    if match is None:
-        return None
-    megabytes = round(float(match.group(1)) * _MEMORY_UNITS[(match.group(2) or "g").lower()])
+    match = re.fullmatch(rf"({_DECIMAL})\s*(?:([mgt])(?:i?b)?)?", str(value).strip(), re.IGNORECASE)
+    megabytes = round(float(match[1]) * _MEMORY_UNITS[(match[2] or "g").lower()]) if match else 0
     return megabytes if 0 < megabytes < 1e9 else None
 
 
-_PARSERS: dict[str, tuple[Callable[[Any], Any], str]] = {  # field -> (parser, description of valid values)
-    **dict.fromkeys(
-        ("at_once", "attempts", "per_node", "nodes", "cores"), (_parse_count, "a positive integer")
-    ),
-    **dict.fromkeys(
-        (
-            "account", "qos", "constraint", "exclude", "reservation", "device_kind", "gres", "python",
-            "container", "mpi",
-        ),
-        (_parse_name, "a name"),
-    ),
-    **dict.fromkeys(("srun", "hosts", "shell"), (_parse_words, "a list of words, such as [--verbose]")),
+_CHOICES = {"platform": PLATFORMS, "gpu_option": (None, *GPU_OPTIONS)}
+_COUNT, _NAME = (_parse_count, "a positive integer"), (_parse_name, "a name")
+_PARSERS_OF_TYPES: dict[Any, tuple[Callable[[Any], Any], str]] = {
+    int: _COUNT, int | None: _COUNT, str: _NAME, str | None: _NAME,
+    tuple[str, ...]: (_parse_words, "a list of words, such as [--verbose]"),
+    bool: (lambda value: value if isinstance(value, bool) else None, "true or false"),
+}  # fmt: skip
+# Field -> (parser, description of valid values).
+_PARSERS = {each.name: _PARSERS_OF_TYPES.get(each.type, _NAME) for each in fields(ClusterSettings)} | {
     "partition": (_parse_partitions, "a name, or a list of names such as [gpu, gpu_long]"),
     "setup": (_parse_shell_lines, "a list of shell lines, such as [module load cuda]"),
     "sbatch": (_parse_options, "a mapping of options, such as {wckey: study}"),
-    "exclusive": (_parse_flag, "true or false"),
     "time": (parse_minutes, "a positive number of minutes"),
     "memory": (parse_megabytes, "a positive number of GB"),
     "fill": (_parse_fraction, "a fraction of the time limit, greater than 0 and at most 1"),
-}  # fmt: skip
+}
 _FORMATS = {
     "time": " (or a time such as 2h, 02:00:00 or 1-12:00:00)",
     "memory": " (or an amount such as 4GB or 4000MB)",
 }
-_NEVER_NULL = ("setup", "srun", "hosts", "shell", "sbatch", "exclusive")

@@ -20,13 +20,21 @@ from scaling.results import store
 from scaling.workers import transport
 
 UNKNOWN = "UNKNOWN"  # state of a task whose job cannot be observed from this process
-_WAITING = (
-    "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
-)  # fmt: skip
-_STATE_OF_REASON = {  # reason of a record -> state of the job
-    "timeout": "TIMEOUT", "preempted": "PREEMPTED", "node_failed": "NODE_FAIL",
-    "out_of_memory": "OUT_OF_MEMORY",
-}  # fmt: skip
+END_REASONS = {  # state of an ended job -> (reason of the records of its lost cases, text of the records)
+    "TIMEOUT": (
+        "timeout",
+        "its job reached its time limit ({minutes:g} min, cluster.time) while it ran; "
+        "cluster.time={more:g} gives it more",
+    ),
+    "DEADLINE": ("timeout", "its job reached its deadline while it ran"),
+    "PREEMPTED": ("preempted", "its job was preempted by another while it ran"),
+    "NODE_FAIL": ("node_failed", "a node of its job failed while it ran"),
+    "BOOT_FAIL": ("node_failed", "a node of its job did not start"),
+    "CANCELLED": ("cancelled", "its job was cancelled while it ran"),
+    "OUT_OF_MEMORY": ("out_of_memory", "its job exceeded its requested memory while it ran"),
+}
+# Reason -> the first state with this reason.
+_STATE_OF_REASON = {reason: state for state, (reason, _) in reversed(END_REASONS.items())}
 _LOG_BYTES = 65536  # of the end of a log that are read
 _STATES = "states.json"  # file in the folder of a submission with the final states of its tasks
 
@@ -52,7 +60,7 @@ class TaskState:
     @property
     def waits(self) -> bool:
         """Return whether the job of the task is pending, before its first start or before a restart."""
-        return self.state.name in _WAITING
+        return self.state.name in slurm.WAITING
 
     @property
     def blocked(self) -> str:
@@ -79,10 +87,9 @@ def find_tasks(results: Path, query_scheduler: bool = True, save: bool = True) -
     Raises:
         Refusal: If the scheduler cannot be queried.
     """
-    submissions = submission_files.read_submissions(results)
     return [
         task
-        for submission in submissions
+        for submission in submission_files.read_submissions(results)
         for task in _find_submitted_tasks(submission, query_scheduler, save)
     ]
 
@@ -101,23 +108,21 @@ def try_find_tasks(results: Path) -> tuple[list[TaskState], str]:
 def _find_submitted_tasks(submission: Submission, query_scheduler: bool, save: bool) -> list[TaskState]:
     saved, on_slurm = store.read_json(submission.folder / _STATES) or {}, submission.kind == SLURM
     jobs = {entry.name: entry.job or read_journal(entry.path).job for entry in submission.entries}
-    found: dict[str, JobState] = {}
+    known = {name: JobState(**value["state"]) for name, value in saved.items()}
     if on_slurm and query_scheduler:
         if None in jobs.values():
             jobs |= _find_jobs_by_name(submission, jobs)
         found = slurm.query_states([job for name, job in jobs.items() if job and name not in saved])
-    tasks, final = [], {}
-    not_final = (*slurm.LIVE, UNKNOWN, *(["LOST"] if on_slurm else []))  # sacct may report more later
+        known = {name: found[job] for name, job in jobs.items() if job in found} | known
+    tasks = []
     for entry in submission.entries:
-        job = jobs[entry.name]
-        known = JobState(**saved[entry.name]["state"]) if entry.name in saved else found.get(job or "")
-        task = TaskState(submission, dataclasses.replace(entry, job=job), known or JobState(UNKNOWN))
-        if known is None:
-            task = dataclasses.replace(task, state=_find_unreported_state(task, query_scheduler))
-        if entry.name not in saved and task.state.name not in not_final:
-            final[entry.name] = {"state": dataclasses.asdict(task.state)}
-        tasks.append(task)
-    if final and save:
+        task = TaskState(submission, dataclasses.replace(entry, job=jobs[entry.name]), JobState(UNKNOWN))
+        state = known.get(entry.name) or _find_unreported_state(task, query_scheduler)
+        tasks.append(dataclasses.replace(task, state=state))
+    not_final = (*slurm.LIVE, UNKNOWN, *(["LOST"] if on_slurm else []))  # sacct may report more later
+    ended = [task for task in tasks if task.entry.name not in saved and task.state.name not in not_final]
+    if ended and save:
+        final = {task.entry.name: {"state": dataclasses.asdict(task.state)} for task in ended}
         with contextlib.suppress(OSError):  # the user may only have read permission
             store.write_json(submission.folder / _STATES, saved | final)
     return tasks
@@ -130,13 +135,13 @@ def _find_jobs_by_name(submission: Submission, jobs: Mapping[str, str | None]) -
     next. All jobs of a submission have the same name.
     """
     saved = {entry.job.partition("_")[0] for entry in submission.entries if entry.job}
-    array = [entry for entry in submission.entries if not entry.job]
-    array = [entry for entry in array if entry.shape == array[0].shape]
+    unsaved = [entry for entry in submission.entries if not entry.job]
+    array = [entry.name for entry in unsaved if entry.shape == unsaved[0].shape]
     job_ids = {}
     for job in slurm.list_live_jobs(submission.name):
         array_job, _, index = job.partition("_")
         if array_job not in saved and int(index or 0) < len(array):
-            job_ids[array[int(index or 0)].name] = job
+            job_ids[array[int(index or 0)]] = job
     return {name: job for name, job in job_ids.items() if not jobs[name]}
 
 
@@ -201,12 +206,8 @@ def _find_process(task: TaskState) -> int | None:
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:
     """Return (case key, replicate number) of each case in a task that is or may be pending or running."""
-    return {
-        item.replicate_key
-        for task in tasks
-        if task.open
-        for item in submission_files.read_task(task.entry.path).items
-    }
+    definitions = [submission_files.read_task(task.entry.path) for task in tasks if task.open]
+    return {item.replicate_key for definition in definitions for item in definition.items}
 
 
 def cancel(tasks: Iterable[TaskState]) -> int:

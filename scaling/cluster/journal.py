@@ -64,11 +64,7 @@ class TaskJournal:
 
 
 def read_journal(task: Path) -> TaskJournal:
-    """Return the content of the journal files of a task.
-
-    Args:
-        task: Path of the task file. The journal files are in the same folder.
-    """
+    """Return the content of the journal files of a task, which are in the folder of the file `task`."""
     attempts: dict[tuple[int, str, int, int], TaskAttempt] = {}
     start: dict[str, Any] = {}
     last: dict[str, Any] = {}
@@ -99,21 +95,19 @@ def _read_events(task: Path) -> Iterator[dict[str, Any]]:
 
 
 def _add_event(attempt: TaskAttempt, event: dict[str, Any]) -> TaskAttempt:
-    worker = event.get("seat")
-    if worker is not None and worker not in attempt.workers:
-        attempt = dataclasses.replace(attempt, workers=(*attempt.workers, worker))
+    changed: dict[str, Any] = {}
+    if event.get("seat") not in (None, *attempt.workers):
+        changed["workers"] = (*attempt.workers, event["seat"])
     if event["event"] == "begin":
-        return dataclasses.replace(attempt, began_at=attempt.began_at or event.get("at"))
-    outcome: dict[str, Any] = {name: event.get(name) for name in ("status", "reason", "text")}
-    return dataclasses.replace(attempt, ended_at=event.get("at"), **outcome)
+        changed["began_at"] = attempt.began_at or event.get("at")
+    else:
+        changed |= {name: event.get(name) for name in ("status", "reason", "text")}
+        changed["ended_at"] = event.get("at")
+    return dataclasses.replace(attempt, **changed)
 
 
 class Journal:
-    """A writer for the events of a running task. Each run of the task writes to a new journal file.
-
-    Args:
-        task: Path of the task file.
-    """
+    """A writer for the events of a running task. Each run of the task writes to a new journal file."""
 
     def __init__(self, task: Path) -> None:
         path = next(path for path in _journal_paths(task) if not path.exists())
@@ -136,12 +130,7 @@ def current_job() -> str | None:
     return os.environ.get("SLURM_JOB_ID") or os.environ.get("SUBMITIT_LOCAL_JOB_ID")
 
 
-def seconds_between(began_at: str | None, ended_at: str | None = None) -> float | None:
-    """Return the seconds from one ISO 8601 time to another, or None if the first is None.
-
-    If `ended_at` is not given, return the seconds until now. A negative difference is returned as 0.
-    """
-    if began_at is None:
-        return None
+def seconds_between(began_at: str, ended_at: str | None = None) -> float:
+    """Return the seconds from one ISO 8601 time to another, by default to now. The least value is 0."""
     ended = datetime.datetime.fromisoformat(ended_at) if ended_at else datetime.datetime.now(datetime.UTC)
     return max(0.0, (ended - datetime.datetime.fromisoformat(began_at)).total_seconds())

@@ -7,27 +7,14 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from scaling.cluster import submission_files
-from scaling.cluster.job_state import TaskState, read_log, state_in_log
+from scaling.cluster.job_state import END_REASONS, TaskState, read_log, state_in_log
 from scaling.cluster.journal import read_journal
 from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.core.record import Record, Writer
 from scaling.results import store
-from scaling.workers import schedule
+from scaling.workers import child_process, schedule
 
-_REASONS = {  # state of a job -> (reason of the records, text of the records)
-    "TIMEOUT": (
-        "timeout",
-        "its job reached its time limit ({minutes:g} min, cluster.time) while it ran; "
-        "cluster.time={more:g} gives it more",
-    ),
-    "DEADLINE": ("timeout", "its job reached its deadline while it ran"),
-    "PREEMPTED": ("preempted", "its job was preempted by another while it ran"),
-    "NODE_FAIL": ("node_failed", "a node of its job failed while it ran"),
-    "BOOT_FAIL": ("node_failed", "a node of its job did not start"),
-    "CANCELLED": ("cancelled", "its job was cancelled while it ran"),
-    "OUT_OF_MEMORY": ("out_of_memory", "its job exceeded its requested memory while it ran"),
-}
 # States in which cases that had not begun are not recorded as failed.
 _NOT_RECORDED_BEFORE_START = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL", "LOST")
 # Prefixes of log lines that do not explain the cause.
@@ -59,21 +46,14 @@ def find_unrecorded(tasks: Sequence[TaskState], records: Sequence[Record]) -> li
 
 
 def lost_records(
-    records: Iterable[Record],
-    path: Path,
-    definition: submission_files.TaskDefinition,
-    reason: str,
-    text: str,
-    all_cases: bool = False,
-) -> list[Record]:
+    records: Iterable[Record], path: Path, definition: submission_files.TaskDefinition, reason: str,
+    text: str, all_cases: bool = False,
+) -> list[Record]:  # fmt: skip
     """Return a "failed" record for each case that a task began but did not finish.
 
     Args:
         records: All records of the results folder. Attempts that have a record are omitted.
         path: Path of the task file.
-        definition: Content of the task file.
-        reason: Reason code for the new records, such as "timeout".
-        text: Explanation of the reason.
         all_cases: Whether to include the cases that never began.
     """
     begun = {unfinished.replicate_key: unfinished.attempt for unfinished in read_journal(path).unfinished}
@@ -84,12 +64,11 @@ def lost_records(
         attempt = begun.get(item.replicate_key)
         if attempt is None and all_cases and identity not in history.good:
             attempt = item.attempt
-        if attempt is None or (identity, attempt) in history.recorded:
-            continue
-        # The environment as planned, because this process may run elsewhere.
-        planned = definition.environments[item.preflight.environment_key] | {"hosts": []}
-        begun_item = dataclasses.replace(item, attempt=attempt)
-        lost.append(begun_item.record_without_result(planned, definition.settings, "failed", reason, text))
+        if attempt is not None and (identity, attempt) not in history.recorded:
+            # The environment as planned, because this process may run elsewhere.
+            planned = definition.environments[item.preflight.environment_key] | {"hosts": []}
+            item = dataclasses.replace(item, attempt=attempt)
+            lost.append(item.record_without_result(planned, definition.settings, "failed", reason, text))
     return lost
 
 
@@ -108,10 +87,10 @@ def explain_end(task: TaskState) -> tuple[str, str, bool] | None:
     name, begun = task.state.name, bool(task.journal.attempts)
     if name in (("COMPLETED",) if begun else _NOT_RECORDED_BEFORE_START):
         return None
-    if name not in _REASONS:
+    if name not in END_REASONS:
         name = state_in_log(task) or name
-    if begun and name in _REASONS:
-        reason, text = _REASONS[name]
+    if begun and name in END_REASONS:
+        reason, text = END_REASONS[name]
         limit = task.submission.minutes
         return reason, text.format(minutes=limit, more=math.ceil(2 * limit)), False
     code = f", {task.state.reason}" if task.state.reason.startswith("exit code") else ""
@@ -133,5 +112,4 @@ def find_cause(task: TaskState) -> str:
             message = f"; the log says: {output}" if output else ""
             return environment.scrub(f"{line.removeprefix('scaling: ')}{message}")[:500]
     lines = [*read_log(task, "out"), *errors]
-    informative = [line for line in lines if not line.startswith(_UNINFORMATIVE_PREFIXES)]
-    return environment.last_line("\n".join(informative), "")[:300]
+    return child_process.last_line([line for line in lines if not line.startswith(_UNINFORMATIVE_PREFIXES)])

@@ -13,6 +13,7 @@ from scaling.workers.schedule import Schedule, ScheduledCase, group_by_problem, 
 
 _START_SECONDS = 5.0  # time to start the workers of a session
 _BUILD_SECONDS = 5.0  # default time to build, compile, and check a case
+Groups = dict[ProcessShape, list[list[ScheduledCase]]]  # groups of cases, by the shape of their tasks
 
 
 @dataclass(frozen=True)
@@ -30,17 +31,12 @@ class PackedTask:
 
 
 def pack(
-    schedule: Schedule,
-    settings: RunSettings,
-    records: Sequence[Record],
-    budget: float,
-    nested: bool = False,
+    schedule: Schedule, settings: RunSettings, records: Sequence[Record], budget: float, nested: bool = False
 ) -> list[PackedTask]:
     """Distribute the cases of a schedule over tasks, and return the tasks. Each task runs in one job.
 
-    Cases that share a worker process and a problem (function, inputs, derivative) are in the same task. With
-    `nested`, all cases of a scaling curve are in the same task. Only a task with a single such group may
-    exceed the budget.
+    Cases that share a worker process and a problem (function, inputs, derivative) are in the same task. Only
+    a task with a single such group may exceed the budget.
 
     Args:
         records: Records of the results folder. Their measured times predict the durations.
@@ -50,7 +46,7 @@ def pack(
             have the process shape of the task.
     """
     predict = make_predictor(records, settings)
-    groups = _group_by_curve(schedule, settings) if nested else _group_by_shape(schedule, settings)
+    groups = (_group_by_curve if nested else _group_by_shape)(schedule, settings)
     return [
         PackedTask(shape, _group_by_process(items), seconds)
         for shape in groups
@@ -58,22 +54,17 @@ def pack(
     ]
 
 
-def _group_by_shape(
-    schedule: Schedule, settings: RunSettings
-) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    groups: dict[ProcessShape, list[list[ScheduledCase]]] = defaultdict(list)
+def _group_by_shape(schedule: Schedule, settings: RunSettings) -> Groups:
+    groups: Groups = defaultdict(list)
     for session in schedule.sessions:
         groups[process_shape(session[0].case, schedule.machine, settings)] += group_by_problem(session)
     return groups
 
 
-def _group_by_curve(
-    schedule: Schedule, settings: RunSettings
-) -> dict[ProcessShape, list[list[ScheduledCase]]]:
-    """Return a dict from one process shape, large enough for every case, to the cases grouped by curve.
+def _group_by_curve(schedule: Schedule, settings: RunSettings) -> Groups:
+    """Return the cases grouped by curve, under the one process shape that is large enough for all of them.
 
-    The cases of a group have the same workload, target, variant, sizes, differentiated inputs, dtype, and
-    precision. They may differ in the number of points and devices, the method, and the replicate.
+    The cases of a curve may differ in the number of points and devices, the method, and the replicate.
     """
     shapes = [process_shape(session[0].case, schedule.machine, settings) for session in schedule.sessions]
     nodes = max(shape.nodes for shape in shapes)
@@ -115,24 +106,22 @@ def _fill_tasks(
 
 
 def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable[[Case], float]:
-    """Return a function that predicts the run time of a case in seconds.
+    """Return a function that predicts the run time of a case in seconds from the records of a results folder.
 
     The function returns the first of the following that is available: the median measured time of the case,
     `case_seconds` if the case timed out, the longest measured time of a similar case, or a default.
-
-    Args:
-        records: Records of the results folder.
     """
-    measured: dict[str, list[float]] = defaultdict(list)
-    similar: dict[tuple, float] = {}
-    for record in records:
-        seconds = _repeated_seconds(record, settings) if record.status == "ok" else None
-        if seconds is not None:
-            measured[record.key].append(seconds)
-            kind = _similarity_key(record.case)
-            similar[kind] = max(seconds, similar.get(kind, 0.0))
     sampling = settings.sampling
     default = (_BUILD_SECONDS + sampling.warm_up + sampling.seconds) * sampling.compilations
+    measured: dict[str, list[float]] = defaultdict(list)
+    similar: dict[tuple, list[float]] = defaultdict(list)
+    for record in records:
+        stages = [getattr(record, name) for name in STAGES]
+        if record.status == "ok" and None not in stages:
+            sample = statistics.median(record.seconds) * (record.calls_per_sample or 1)
+            sampled = max(stages[-1], sampling.least * sampling.compilations * sample)
+            for times in (measured[record.key], similar[_similarity_key(record.case)]):
+                times.append(sum(stages[:-1]) + sampled)
     timed_out = {record.key for record in records if record.reason == "timeout"}
 
     def predict(case: Case) -> float:
@@ -140,18 +129,9 @@ def make_predictor(records: Sequence[Record], settings: RunSettings) -> Callable
             return statistics.median(measured[case.key])
         if case.key in timed_out:
             return settings.case_seconds
-        return similar.get(_similarity_key(case), default)
+        return max(similar.get(_similarity_key(case), [default]))
 
     return predict
-
-
-def _repeated_seconds(record: Record, settings: RunSettings) -> float | None:
-    stages = [getattr(record, name) for name in STAGES]
-    if None in stages:
-        return None
-    sample = statistics.median(record.seconds) * (record.calls_per_sample or 1)
-    least = settings.sampling.least * settings.sampling.compilations * sample
-    return sum(stages[:-1]) + max(stages[-1], least)
 
 
 def _similarity_key(case: Case) -> tuple:

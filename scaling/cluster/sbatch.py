@@ -4,6 +4,7 @@ import contextlib
 import io
 import math
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -38,13 +39,9 @@ _JOB_VARIABLES = ("SLURM_", "SLURMD_", "SRUN_", "SBATCH_", "SUBMITIT_")  # prefi
 
 
 def submit(
-    results: Path,
-    cluster: ClusterSettings,
-    tasks: Sequence[PackedTask],
-    settings: RunSettings,
-    schedule: Schedule,
-    nested: bool,
-) -> Submission:
+    results: Path, cluster: ClusterSettings, tasks: Sequence[PackedTask], settings: RunSettings,
+    schedule: Schedule, nested: bool,
+) -> Submission:  # fmt: skip
     """Submit tasks to Slurm and return the submission. With cluster=local, start the only task on this host.
 
     The tasks run a copy of this package. If the submission fails, for example because Slurm rejects a task,
@@ -67,21 +64,16 @@ def submit(
             submission = submission_files.save_job_ids(submission, jobs)
             previous = next(iter(jobs.values())).partition("_")[0]
     except BaseException as error:
+        end = time.monotonic() + _CANCEL_SECONDS
         with contextlib.suppress(Refusal):
-            if cluster.name == SLURM:
-                _cancel_all(submission)
+            while cluster.name == SLURM and slurm.list_live_jobs(submission.name) and time.monotonic() < end:
+                slurm.cancel(submission.name)
+                time.sleep(0.5)
         shutil.rmtree(submission.folder, ignore_errors=True)
         if isinstance(error, Refusal):  # `scaling status` reports why the queue is empty
             store.replace_file(results / REJECTED, str(error).encode())
         raise
     return submission
-
-
-def _cancel_all(submission: Submission) -> None:
-    end = time.monotonic() + _CANCEL_SECONDS
-    while slurm.list_live_jobs(submission.name) and time.monotonic() < end:
-        slurm.cancel(submission.name)
-        time.sleep(0.5)
 
 
 def _start_process(
@@ -144,8 +136,7 @@ def _ignore_interrupts() -> Iterator[None]:
 
 
 def _extract_sbatch_message(text: str) -> str:
-    parts = [line.partition("sbatch: ")[2].removeprefix("error: ") for line in text.splitlines()]
-    messages = dict.fromkeys(environment.scrub(part).strip() for part in parts if part)
+    messages = dict.fromkeys(re.findall(r"sbatch: (?:error: )?(.*\S)", environment.scrub(text)))
     return "; ".join(messages) or environment.last_line(text)
 
 
@@ -166,19 +157,12 @@ def format_scripts(
 
 
 def _sbatch_options(
-    submission: Submission,
-    entry: SubmittedTask,
-    cluster: ClusterSettings,
-    machine: Machine,
+    submission: Submission, entry: SubmittedTask, cluster: ClusterSettings, machine: Machine,
     previous: str | None,
-) -> dict[str, Any]:
-    """Return the sbatch options of a job array as a dict, with the option names of submitit.
+) -> dict[str, Any]:  # fmt: skip
+    """Return the sbatch options of the job array of a task as a dict, with the option names of submitit.
 
-    If `cluster.at_once` limits the number of running tasks, the array starts after `previous` has ended.
-
-    Args:
-        entry: A task of the array. All tasks of the array have the same options.
-        previous: Job ID of the previous array, or None.
+    If `cluster.at_once` limits the number of running tasks, the array starts after the job array `previous`.
     """
     shape, memory = entry.shape, cluster.memory or 0
     per_process = shape.devices // shape.processes
@@ -209,9 +193,8 @@ def _sbatch_options(
 def checked_setup(lines: Sequence[str]) -> list[str]:
     """Return lines of shell code that run setup lines, and end the job if a setup line fails.
 
-    A setup line fails if the exit status of the whole line is not 0. Failures of commands inside a shell
-    function, such as `module` of Lmod, are ignored. The job ends with the exit status of the setup line, and
-    with a message on standard error that begins with `submission_files.SETUP_FAILED`.
+    The job then ends with the exit status of the whole line, and with the message `SETUP_FAILED` on standard
+    error. Failures of commands inside a shell function, such as `module` of Lmod, are ignored.
     """
     if not lines:
         return []

@@ -3,19 +3,24 @@
 import contextlib
 import os
 import re
+import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from scaling.cluster.cluster_settings import ClusterSettings
+from scaling.cluster.cluster_settings import ALLOCATION, HOSTS, LOCAL, NONE, ClusterSettings
 from scaling.core.case import Refusal, unknown_name
 from scaling.core.environment import last_line
-from scaling.workers.machine import Machine
+from scaling.workers.machine import Machine, local_machine
 from scaling.workers.transport import allocated_nodes, cpus_per_node
 
+WAITING = (  # states of a job before its first start, or before it starts again
+    "PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD",
+)  # fmt: skip
 LIVE = (
-    "PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED",
-    "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT", "SPECIAL_EXIT", "RESV_DEL_HOLD",
+    *WAITING, "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT",
 )  # fmt: skip
 _SECONDS = 60.0  # timeout of a Slurm command
 _ANY_NODES = 10**6  # assumed number of nodes if sinfo is not available
@@ -53,16 +58,38 @@ def run_command(*arguments: str) -> str:
     return done.stdout
 
 
-@dataclass(frozen=True)
-class SlurmNode:
+class SlurmNode(NamedTuple):
     """A node of a Slurm partition, as listed by sinfo."""
 
     partition: str
-    default: bool
+    in_default_partition: bool
     name: str
     devices: int  # number of devices of the requested platform
     cpus: int
-    is_constrained: bool  # whether the constraint of the cluster settings names a feature of the node
+    has_constraint: bool  # whether the constraint of the cluster settings names a feature of the node
+
+
+def find_machine(cluster: ClusterSettings, dry_run: bool) -> Machine:
+    """Return the nodes and devices that the cluster settings select for a run.
+
+    If Slurm cannot be queried in a dry run, the nodes and devices are those in the cluster settings.
+    """
+    if cluster.name in (NONE, LOCAL):
+        return local_machine()
+    if cluster.name == HOSTS:
+        return hosts_machine(cluster)
+    if cluster.name == ALLOCATION:
+        return allocation_machine(cluster)
+    if dry_run and shutil.which("sinfo") is None:
+        return assumed_machine(cluster)
+    try:
+        return partition_machine(cluster)
+    except Refusal as refusal:
+        if not (dry_run and cluster.per_node):
+            raise
+        text = f"scaling: not of the Slurm here: {refusal}; the scripts follow cluster.per_node"
+        print(text, file=sys.stderr)
+        return assumed_machine(cluster)
 
 
 def partition_machine(cluster: ClusterSettings) -> Machine:
@@ -71,26 +98,34 @@ def partition_machine(cluster: ClusterSettings) -> Machine:
     The nodes are in the configured partition. If none is configured, the default partition is searched, and
     also all others if a constraint, a QOS, or `per_node` is set, because some sites select the partition by
     these options. Nodes with a feature that the constraint names are preferred. If sinfo lists no devices,
-    the number of devices per node is `per_node`.
-
-    Raises:
-        Refusal: If sinfo fails, if the partition is unknown, or if no device is found and `per_node` is not
-            set.
+    the number of devices per node is `per_node`. Raise `Refusal` if sinfo fails, if the partition is unknown,
+    or if the number of devices is unknown.
     """
     all_nodes = _list_nodes(cluster)
-    pools = _node_pools(cluster, all_nodes)
+    default = list(dict.fromkeys(node.partition for node in all_nodes if node.in_default_partition))
+    names = cluster.partition.split(",") if cluster.partition else default
+    partitions = sorted({node.partition for node in all_nodes})
+    if unknown := [name for name in names if name not in partitions]:
+        raise unknown_name("cluster.partition", unknown[0], partitions)
+    pools = [[node for node in all_nodes if node.partition in names]]
+    if not cluster.partition and (cluster.constraint or cluster.qos or cluster.per_node):
+        pools.append(all_nodes)
+    pools = [*([node for node in pool if node.has_constraint] for pool in pools), *pools]
     with_devices = (pool for pool in pools if any(node.devices for node in pool))
     nodes = next(with_devices, next(filter(None, pools), []))
     maximum = max((node.devices for node in nodes), default=0)
     per_node = min(cluster.per_node or maximum, maximum) or cluster.per_node
     if not per_node:
-        raise _no_device_error(cluster, all_nodes)
+        advice = "set cluster.gres to its name in `sinfo -o %G`, or cluster.per_node to the number per node"
+        if having := ", ".join(sorted({node.partition for node in all_nodes if node.devices})):
+            advice = f"set cluster.partition to one that has: {having}; or cluster.constraint or cluster.qos"
+        raise Refusal(f"no node of partition {','.join(names)} has a {cluster.gres}: {advice}")
     suitable = [node for node in nodes if node.devices >= per_node or not maximum]
-    name = f"of partition {','.join(_partition_names(cluster, all_nodes))}"
-    if cluster.partition is None and not all(node.default for node in nodes):
-        name = "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
+    where = f"of partition {','.join(names)}"
+    if cluster.partition is None and not all(node.in_default_partition for node in nodes):
+        where = "of all partitions" + (f" with constraint {cluster.constraint}" if cluster.constraint else "")
     cpus = min(node.cpus / node.devices for node in suitable) if maximum else None
-    return _remote_machine(cluster, per_node, len({node.name for node in suitable}), name, cpus)
+    return _remote_machine(cluster, per_node, len({node.name for node in suitable}), where, cpus)
 
 
 def _remote_machine(
@@ -103,10 +138,7 @@ def _remote_machine(
 
 
 def assumed_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes and devices that the cluster settings describe, for a host without sinfo.
-
-    Raise `Refusal` if `per_node` is not set.
-    """
+    """Return the nodes and devices that the cluster settings describe, for a host without sinfo."""
     if not cluster.per_node:
         raise Refusal(
             "sinfo is not available to count the devices of a node: "
@@ -115,57 +147,15 @@ def assumed_machine(cluster: ClusterSettings) -> Machine:
     return _remote_machine(cluster, cluster.per_node, _ANY_NODES, "of cluster.nodes")
 
 
-def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
-    nodes, constraint = [], set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
-    for line in run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines():
-        partition, name, sockets, cores, gres, marked_partition, cpus, features = line.split("|", 7)
-        cpu = cluster.platform == "cpu"
-        devices = int(sockets) * int(cores) if cpu else _count_resource(cluster.gres, gres)
-        is_constrained = not constraint.isdisjoint(features.split(","))
-        is_default = marked_partition.endswith("*")
-        nodes.append(SlurmNode(partition, is_default, name, devices, int(cpus), is_constrained))
-    return nodes
-
-
-def _count_resource(requested: str, available: str) -> int:
-    """Return the count of a resource ("gpu" or "gpu:h100") in the GRES of a node ("gpu:h100:8(S:0-1)")."""
-    name = requested.split(":")
-    resources = [text.split(":") for text in re.sub(r"\([^)]*\)", "", available).split(",")]
-    matching = [words for words in resources if words[: len(name)] == name]
-    return sum(int(words[-1]) for words in matching if words[-1].isdigit())
-
-
-def _node_pools(cluster: ClusterSettings, all_nodes: list[SlurmNode]) -> list[list[SlurmNode]]:
-    """Return the lists of nodes to search for devices, in order of preference. A list may be empty."""
-    partitions = sorted({node.partition for node in all_nodes})
-    names = _partition_names(cluster, all_nodes)
-    if unknown := [name for name in names if name not in partitions]:
-        raise unknown_name("cluster.partition", unknown[0], partitions)
-    pools = [[node for node in all_nodes if node.partition in names]]
-    if not cluster.partition and (cluster.constraint or cluster.qos or cluster.per_node):
-        pools.append(all_nodes)
-    return [*([node for node in pool if node.is_constrained] for pool in pools), *pools]
-
-
-def _partition_names(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> list[str]:
-    if cluster.partition:
-        return cluster.partition.split(",")
-    return list(dict.fromkeys(node.partition for node in all_nodes if node.default))
-
-
-def _no_device_error(cluster: ClusterSettings, all_nodes: Sequence[SlurmNode]) -> Refusal:
-    advice = "set cluster.gres to its name in `sinfo -o %G`, or cluster.per_node to the number per node"
-    if partitions := ", ".join(sorted({node.partition for node in all_nodes if node.devices})):
-        advice = f"set cluster.partition to one that has: {partitions}; or cluster.constraint or cluster.qos"
-    searched = ",".join(_partition_names(cluster, all_nodes))
-    return Refusal(f"no node of partition {searched} has a {cluster.gres}: {advice}")
+def hosts_machine(cluster: ClusterSettings) -> Machine:
+    """Return the hosts of cluster=hosts and their devices."""
+    if not cluster.hosts or not cluster.per_node:
+        raise Refusal("cluster=hosts needs their names and devices: cluster.hosts=[a,b] cluster.per_node=4")
+    return _remote_machine(cluster, cluster.per_node, len(cluster.hosts), f"of {', '.join(cluster.hosts)}")
 
 
 def allocation_machine(cluster: ClusterSettings) -> Machine:
-    """Return the nodes and devices of the current Slurm allocation.
-
-    Raise `Refusal` outside an allocation, or if the number of GPUs is neither known nor set with `per_node`.
-    """
+    """Return the nodes and devices of the current Slurm allocation. Raise `Refusal` outside an allocation."""
     nodes = allocated_nodes()
     gpus = int(os.environ.get("SLURM_GPUS_ON_NODE") or cluster.per_node or 0)
     available = (cpus_per_node() or 1) if cluster.platform == "cpu" else gpus
@@ -176,6 +166,25 @@ def allocation_machine(cluster: ClusterSettings) -> Machine:
         )
     per_node = min(cluster.per_node or available, available)
     return _remote_machine(cluster, per_node, len(nodes), "of this allocation")
+
+
+def _list_nodes(cluster: ClusterSettings) -> list[SlurmNode]:
+    nodes, constraint = [], set(re.findall(r"[\w.:-]+", cluster.constraint or ""))
+    for line in run_command("sinfo", "--noheader", "--Node", "--format=%R|%N|%X|%Y|%G|%P|%c|%f").splitlines():
+        partition, name, sockets, cores, gres, marked_partition, cpus, features = line.split("|", 7)
+        cpu = cluster.platform == "cpu"
+        devices = int(sockets) * int(cores) if cpu else _count_resource(cluster.gres, gres)
+        has_constraint = not constraint.isdisjoint(features.split(","))
+        is_default = marked_partition.endswith("*")
+        nodes.append(SlurmNode(partition, is_default, name, devices, int(cpus), has_constraint))
+    return nodes
+
+
+def _count_resource(requested: str, available: str) -> int:
+    """Return the count of a resource ("gpu" or "gpu:h100") in the GRES of a node ("gpu:h100:8(S:0-1)")."""
+    name = requested.split(":")
+    resources = [text.split(":") for text in re.sub(r"\([^)]*\)", "", available).split(",")]
+    return sum(int(words[-1]) for words in resources if words[: len(name)] == name and words[-1].isdigit())
 
 
 def query_states(jobs: Sequence[str]) -> dict[str, JobState]:

@@ -19,7 +19,7 @@ _MAX_NAMES = 2  # maximum number of names in a cell
 Row = Sequence[TaskState]  # one task, or several tasks of a submission in the same state
 
 
-def task_table(tasks: Sequence[TaskState], every: bool = False) -> Table:
+def task_table(tasks: Sequence[TaskState], every: bool) -> Table:
     """Return a table of all submitted tasks. If `every` is true, each task has its own row."""
     rows, omitted = task_rows(tasks, every)
     names = [row[0].entry.folder.name for row in rows]
@@ -38,48 +38,37 @@ def task_table(tasks: Sequence[TaskState], every: bool = False) -> Table:
 def task_rows(tasks: Sequence[TaskState], every: bool = False) -> tuple[list[Row], int]:
     """Return the rows of the task table, oldest submission first, and the number of omitted rows.
 
-    If there are more than 30 rows, the oldest rows are omitted, except those of open tasks and of the last
-    submission.
-
-    Args:
-        tasks: States of all submitted tasks, oldest submission first.
-        every: Whether to return one row for each task and omit none.
+    Tasks of a submission in the same state share a row if they are pending, completed or unknown, and from
+    the 11th on otherwise. If there are more than 30 rows, the oldest rows are omitted, except those of open
+    tasks and of the last submission. If `every` is true, each task has its own row, and none is omitted.
     """
     groups: dict[tuple[object, ...], list[TaskState]] = defaultdict(list)
     for task in tasks:
         groups[task.entry.folder, task.state.name, task.state.reason, task.blocked].append(task)
-    rows = [row for group in groups.values() for row in _divide_into_rows(group, every)]
+    rows: list[Row] = []
+    for group in groups.values():
+        share_row = group[0].waits or group[0].state.name in ("COMPLETED", UNKNOWN)
+        single = len(group) if every else 0 if share_row else _MAX_SINGLE_ROWS
+        rows += [[task] for task in group[:single]]
+        rows += [group[single:]] if group[single:] else []
     last = rows[-1][0].entry.folder
     old = [id(row) for row in rows if not row[0].open and row[0].entry.folder != last]
     omitted = [] if every else old[: max(0, len(rows) - _MAX_ROWS)]
     return [row for row in rows if id(row) not in omitted], len(omitted)
 
 
-def _divide_into_rows(group: Sequence[TaskState], every: bool) -> list[Row]:
-    """Return rows for tasks in the same state: one row per task, or one row that several tasks share.
-
-    Pending and completed tasks, and tasks in an unknown state, share a row. Of the other tasks, the first
-    `_MAX_SINGLE_ROWS` have separate rows.
-    """
-    share_row = group[0].waits or group[0].state.name in ("COMPLETED", UNKNOWN)
-    count = len(group) if every else 0 if share_row else _MAX_SINGLE_ROWS
-    return [*([task] for task in group[:count]), *([group[count:]] if group[count:] else [])]
-
-
 def row_cells(row: Row) -> tuple[str, ...]:
     """Return the text of each cell of a row: task, devices, job, state, node, elapsed, cases, and why."""
-    first, jobs = row[0], [task.entry.job or "" for task in row]
+    first, jobs, elapsed = row[0], [task.entry.job or "" for task in row], ""
     if len(row) == 1:
         run = f", run {first.journal.runs}" if first.journal.runs > 1 else ""
         name, elapsed = first.entry.name + run, _format_elapsed(first)
     else:
-        name, elapsed = count_of(len(row), "task"), ""
-        jobs = [job.partition("_")[0] for job in jobs]
+        name, jobs = count_of(len(row), "task"), [job.partition("_")[0] for job in jobs]
     devices = ", ".join(dict.fromkeys(str(task.entry.shape.devices) for task in row))
     nodes = _list_names(task.state.node or task.journal.node for task in row if not task.waits)
     ended, cases = sum(len(task.journal.ended) for task in row), sum(task.entry.cases for task in row)
-    reason = first.state.reason or first.blocked
-    state = first.state.name.lower()
+    state, reason = first.state.name.lower(), first.state.reason or first.blocked
     return name, devices, _list_names(jobs), state, nodes, elapsed, f"{ended}/{cases}", reason
 
 
@@ -88,9 +77,10 @@ def _list_names(names: Iterable[str]) -> str:
 
 
 def _format_elapsed(task: TaskState) -> str:
+    journal = task.journal
     if task.waits or task.state.name == UNKNOWN:
         return ""
     if minutes := parse_minutes(task.state.elapsed):  # such as 1-02:03:04, or 3:04
         return format_wait(60 * minutes)
-    seconds = seconds_between(task.journal.began_at, None if task.open else task.journal.last_at)
-    return "" if seconds is None else format_wait(seconds)
+    end = None if task.open else journal.last_at
+    return format_wait(seconds_between(journal.began_at, end)) if journal.began_at else ""

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling.cluster.cluster_settings import LISTS, SUBMISSIONS, ClusterSettings
+from scaling.cluster.journal import seconds_between
 from scaling.cluster.pack import PackedTask
 from scaling.core.case import Refusal, from_dict, to_dict
 from scaling.core.environment import node_name
@@ -69,15 +70,9 @@ class Submission:
 
     @property
     def may_be_submitting(self) -> bool:
-        """Return whether the launcher may still be submitting tasks.
-
-        Return False if the submission is more than 300 seconds old, or if the process of the launcher is
-        known to have ended. The process can only be observed on its host.
-        """
-        if self.host == node_name() and not Path(f"/proc/{self.pid}").exists():
-            return False
-        age = datetime.datetime.now(datetime.UTC) - datetime.datetime.fromisoformat(self.made_at)
-        return age.total_seconds() < _SUBMIT_SECONDS
+        """Return whether the launcher may still be submitting tasks: it is not known to have ended."""
+        has_ended = self.host == node_name() and not Path(f"/proc/{self.pid}").exists()
+        return not has_ended and seconds_between(self.made_at) < _SUBMIT_SECONDS
 
     @property
     def name(self) -> str:
@@ -106,16 +101,14 @@ def read_submissions(results: Path) -> list[Submission]:
     """Return all readable submissions of a results folder, oldest first."""
     submissions = []
     for path in sorted(results.glob(f"{SUBMISSIONS}/*/{_FILE}")):
-        content = store.read_json(path)
+        content, folder = store.read_json(path), path.parent
         with contextlib.suppress(KeyError, TypeError):
             entries = tuple(
-                SubmittedTask(
-                    path.parent, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"]
-                )
+                SubmittedTask(folder, task["task"], task["job"], ProcessShape(**task["shape"]), task["cases"])
                 for task in content["tasks"]
             )
             fields = {name: content[name] for name in _FIELDS}
-            submissions.append(Submission(path.parent, entries=entries, **fields))
+            submissions.append(Submission(folder, entries=entries, **fields))
     return submissions
 
 
@@ -133,25 +126,25 @@ def build_submission(
 
 
 def create_submission(
-    results: Path,
-    stamp: str,
-    cluster: ClusterSettings,
-    tasks: Sequence[PackedTask],
-    settings: RunSettings,
-    schedule: Schedule,
-    nested: bool,
-) -> Submission:
-    """Write submission.json and the task files of a new submission, and return the submission.
+    results: Path, stamp: str, cluster: ClusterSettings, tasks: Sequence[PackedTask],
+    settings: RunSettings, schedule: Schedule, nested: bool,
+) -> Submission:  # fmt: skip
+    """Write submission.json and the task files of a new submission, and return it. No task has a job yet.
 
-    The job ID of each task is None. `stamp` is the name of the folder of the submission.
+    `stamp` is the name of the folder of the submission.
     """
     submission = build_submission(results, stamp, cluster, tasks)
     submission.folder.mkdir(parents=True)
     for entry, task in zip(submission.entries, tasks, strict=True):
-        definition = TaskDefinition(
-            task.sessions, settings, schedule.machine, cluster, nested, schedule.environments
-        )
-        store.write_json(entry.path, _task_to_json(definition))
+        content = {
+            "settings": dataclasses.asdict(settings),
+            "machine": dataclasses.asdict(schedule.machine),
+            "cluster": dataclasses.asdict(cluster),
+            "nested": nested,
+            "environments": list(schedule.environments.items()),
+            "jobs": [[_item_to_json(item) for item in session] for session in task.sessions],
+        }
+        store.write_json(entry.path, content)
     write_submission(submission)
     return submission
 
@@ -159,12 +152,7 @@ def create_submission(
 def write_submission(submission: Submission) -> None:
     """Write submission.json, including all job IDs that are known so far."""
     tasks = [
-        {
-            "task": task.name,
-            "job": task.job,
-            "shape": dataclasses.asdict(task.shape),
-            "cases": task.cases,
-        }
+        {"task": task.name, "job": task.job, "shape": dataclasses.asdict(task.shape), "cases": task.cases}
         for task in submission.entries
     ]
     content = {name: getattr(submission, name) for name in _FIELDS} | {"tasks": tasks}
@@ -177,27 +165,6 @@ def save_job_ids(submission: Submission, jobs: dict[str, str]) -> Submission:
     updated = dataclasses.replace(submission, entries=entries)
     write_submission(updated)
     return updated
-
-
-def _task_to_json(definition: TaskDefinition) -> dict[str, Any]:
-    return {
-        "settings": dataclasses.asdict(definition.settings),
-        "machine": dataclasses.asdict(definition.machine),
-        "cluster": dataclasses.asdict(definition.cluster),
-        "nested": definition.nested,
-        "environments": list(definition.environments.items()),
-        "jobs": [
-            [
-                {
-                    "case": to_dict(item.case), "order": item.order, "attempt": item.attempt,
-                    "replicate": item.replicate, "engine": dict(item.preflight.engine),
-                    "workload_digest": item.preflight.workload_digest,
-                }
-                for item in session
-            ]
-            for session in definition.sessions
-        ],
-    }  # fmt: skip
 
 
 def read_task(task: Path) -> TaskDefinition:
@@ -218,6 +185,14 @@ def read_task(task: Path) -> TaskDefinition:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Refusal(f"{task.name} is not a valid task file: {error}") from None
+
+
+def _item_to_json(item: ScheduledCase) -> dict[str, Any]:
+    return {
+        "case": to_dict(item.case), "order": item.order, "attempt": item.attempt,
+        "replicate": item.replicate, "engine": dict(item.preflight.engine),
+        "workload_digest": item.preflight.workload_digest,
+    }  # fmt: skip
 
 
 def _item_from_json(content: dict[str, Any]) -> ScheduledCase:

@@ -10,13 +10,14 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from scaling.cluster import lost_cases, submission_files
 from scaling.cluster.cluster_settings import ALLOCATION, HOSTS, SLURM, ClusterSettings
 from scaling.cluster.journal import Journal, current_job
+from scaling.cluster.submission_files import TaskDefinition
 from scaling.core import environment
 from scaling.core.case import Refusal
 from scaling.core.record import Record
@@ -34,10 +35,9 @@ _EVENT_FIELDS = ("key", "replicate", "attempt", "seat", "status", "reason", "tex
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the cases of a task file, whose path is the first argument.
+    """Run the cases of a task file, whose path is the first argument, and return the exit status.
 
-    Returns:
-        Exit status: 0 if every case has a record, 1 after an error, or 143 if the task was stopped.
+    The status is 0 if every case has a record, 1 after an error, and 143 if the task was stopped.
     """
     for number in (signal.SIGTERM, TIME_LIMIT):
         signal.signal(number, _raise_interrupt)
@@ -61,7 +61,7 @@ def _raise_interrupt(number: int, _frame: Any) -> None:
     raise KeyboardInterrupt
 
 
-def _run_with_journal(path: Path, definition: submission_files.TaskDefinition, lock: int) -> int:
+def _run_with_journal(path: Path, definition: TaskDefinition, lock: int) -> int:
     journal = Journal(path)
     node = environment.node_name()
     nodes = list(allocated_nodes()) if definition.cluster.name == SLURM else [node]
@@ -82,14 +82,11 @@ def _run_with_journal(path: Path, definition: submission_files.TaskDefinition, l
     return 0
 
 
-def _run_missing_cases(
-    path: Path, definition: submission_files.TaskDefinition, journal: Journal, lock: int
-) -> None:
+def _run_missing_cases(path: Path, definition: TaskDefinition, journal: Journal, lock: int) -> None:
     """Write a "failed" record for each case that an earlier run did not finish, and run the missing cases."""
     results = path.parents[2]  # path is RESULTS/jobs/STAMP/0001.json
     records = store.load(results).records
-    text = "its job was requeued while it ran"
-    lost = lost_cases.lost_records(records, path, definition, "killed", text)
+    lost = lost_cases.lost_records(records, path, definition, "killed", "its job was requeued while it ran")
     lost_cases.append_records(results, lost)
     planned = {
         key: schedule.planned_environment(definition.machine, definition.settings, key)
@@ -111,10 +108,7 @@ def make_worker_options(
 ) -> supervise.WorkerOptions:
     """Return the options to start the workers of a cluster with srun, through ssh, or on this host.
 
-    Args:
-        log_folder: Folder for the standard error of the workers, or None.
-        nested: Whether all device counts run in one allocation.
-        is_snapshot: Whether the running code is the copy of the package that was made at submission.
+    `is_snapshot` is whether the running code is the copy of the package that was made at submission.
     """
     transport: Transport | None = None
     if cluster.name in (SLURM, ALLOCATION):
@@ -133,22 +127,21 @@ def make_worker_options(
 
 
 def remaining_sessions(
-    definition: submission_files.TaskDefinition, records: Sequence[Record]
+    definition: TaskDefinition, records: Sequence[Record]
 ) -> tuple[tuple[ScheduledCase, ...], ...]:
     """Return the cases of a task that have no result and have attempts left, grouped by worker process."""
     history = schedule.build_history(records, definition.environments.values())
-    sessions = []
-    for session in definition.sessions:
-        remaining = []
+
+    def remaining(session: Sequence[ScheduledCase]) -> Iterator[ScheduledCase]:
         for item in session:
             identity = item.identity(definition.environments)
             attempts = history.attempts[identity]
             # With retry=true, failures before the submission do not count.
             exhausted = attempts >= item.attempt and history.is_exhausted(identity, definition.settings)
             if identity not in history.good and not exhausted:
-                remaining.append(dataclasses.replace(item, attempt=attempts + 1))
-        sessions.append(tuple(remaining))
-    return tuple(filter(None, sessions))
+                yield dataclasses.replace(item, attempt=attempts + 1)
+
+    return tuple(filter(None, (tuple(remaining(session)) for session in definition.sessions)))
 
 
 if __name__ == "__main__":

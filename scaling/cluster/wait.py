@@ -23,8 +23,7 @@ def poll(results: Path) -> Iterator[list[job_state.TaskState]]:
     If the scheduler fails temporarily, no states are yielded. Raise `Refusal` if the first query fails, or if
     the scheduler has not answered for 300 seconds.
     """
-    began = time.monotonic()
-    answered_at = None
+    began, answered_at = time.monotonic(), None
     while True:
         polled_at = time.monotonic()
         try:

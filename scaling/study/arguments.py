@@ -29,10 +29,8 @@ class Parser(argparse.ArgumentParser):
 def parse(words: Sequence[str], fields: Sequence[str]) -> argparse.Namespace:
     """Return the options of `scaling run` or `scaling plan`, with the other arguments as `overrides`.
 
-    Raise `Refusal` if an argument is neither an option nor an override of a field.
-
-    Args:
-        fields: The names of all fields and groups of the configuration.
+    `fields` are the names of all fields and groups of the configuration. Raise `Refusal` if an argument is
+    neither an option nor an override of a field.
     """
     parser = Parser(prog="scaling run", add_help=False, allow_abbrev=False)
     parser.add_argument("--help", "-h", action="store_true")

@@ -71,10 +71,9 @@ def unused_fields(case: Case) -> dict[str, UnusedField]:
 
 
 def _resolve_names(case: Case) -> Case:
-    """Return the case with its target, mode, variant, formulation, sizes and points filled in.
+    """Return the case with the defaults of its workload for target, mode, variant, formulation and sizes.
 
-    The values of fields that are not set are the defaults of the workload. Raise `Refusal` if a field has a
-    value that the workload does not offer.
+    Raise `Refusal` if a field has a value that the workload does not offer.
     """
     module = find_module(case.workload)
     mode, target = _resolve_target(case, module)
@@ -120,7 +119,7 @@ def _resolve_target(case: Case, module: ModuleType) -> tuple[str, str]:
 
 
 def _choose_name(case: Case, field: str, names: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
-    """Return the value of a field such as `variant`, or the first of `names` if the field is not set.
+    """Return the value of a field such as `variant`, by default the first of `names`.
 
     Raise `Refusal` if the value is neither in `names` nor in `others`.
     """
@@ -193,10 +192,9 @@ def unused_in_layout(case: Case) -> dict[str, UnusedField]:
 
 
 def without_trivial_blocks(case: Case, sizes: "DerivativeShape") -> Case:
-    """Return the case without `chunk` or `block` where this field does not change the compiled program.
+    """Return the case without a `chunk` of all seeds of a device and without a `block` of all its points.
 
-    A chunk is removed if it contains all seeds of a device, and a block if it contains all points of a
-    device. With storage=host, the block is kept.
+    They do not change the compiled program. With storage=host, the block is kept.
     """
     from scaling.core.shape import ceil_div
 

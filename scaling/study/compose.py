@@ -22,19 +22,18 @@ Composed = tuple[dict[str, Any], str]  # (configuration as a plain dict, name of
 def compose(words: Sequence[str]) -> list[Composed]:
     """Return the configuration of a study, or with --multirun one for each combination of values.
 
-    With --cfg, print the configurations instead, and return an empty list. Raise `Refusal` if a configuration
-    cannot be composed.
-
-    Args:
-        words: The arguments after the subcommand: options and overrides.
+    `words` are the arguments after the subcommand. With --cfg, print the configurations instead, and return
+    an empty list. Raise `Refusal` if a configuration cannot be composed.
     """
     from hydra import initialize_config_dir
 
-    given = parse(words)
+    given = arguments.parse(words, known_keys())
     overrides = [_in_hydra_syntax(word) for word in given.overrides]
     search = []
     if given.config_dir:
-        _check_files(given.config_dir, given.overrides)
+        for group, _, names in (word.lstrip("+").partition("=") for word in given.overrides):
+            for name in names.split(",") if group in _GROUPS else ():
+                yaml_files.check(Path(given.config_dir, group, f"{name}.yaml"))
         search = [f"hydra.searchpath={[f'file://{Path(given.config_dir).absolute()}']}"]
     _read_times_as_text()
     try:
@@ -48,18 +47,14 @@ def compose(words: Sequence[str]) -> list[Composed]:
     return [] if given.cfg else composed
 
 
-def parse(words: Sequence[str]) -> Any:
-    """Return the arguments of `scaling run`, parsed by `arguments.parse`."""
-    return arguments.parse(words, _known_keys())
-
-
 def configuration() -> Path:
     """Return the path of `conf`, the folder of YAML files in the installed package or source checkout."""
     package = Path(__file__).resolve().parents[1]
     return next(folder for folder in (package / "conf", package.parent / "conf") if folder.is_dir())
 
 
-def _known_keys() -> list[str]:
+def known_keys() -> list[str]:
+    """Return the names of all fields and groups of the configuration."""
     return [*_read_keys(configuration() / "config.yaml"), *_GROUPS]
 
 
@@ -99,13 +94,11 @@ def _compose_once(overrides: list[str], only_print: bool) -> Composed:
 
 
 def _check_keys(config: Mapping[str, Any], choices: Mapping[str, Any]) -> None:
-    known = _known_keys()
+    known = known_keys()
     if unknown := [name for name in config if name not in known]:
         raise unknown_name("key", unknown[0], known)
-    if missing := [name for name in known if name not in config and name != "hardware"]:
-        raise Refusal(
-            f"no file sets {missing[0]}: remove the line '# @package' from the file of {missing[0]}"
-        )
+    if missing := next((name for name in known if name not in config and name != "hardware"), None):
+        raise Refusal(f"no file sets {missing}: remove the line '# @package' from the file of {missing}")
     for group, example in _GROUPS.items():
         if not isinstance(choices.get(group), str) and (group != "hardware" or group not in choices):
             several = f"; several run with --multirun {group}=A,B" if group in ("study", "hardware") else ""
@@ -121,13 +114,6 @@ def _check_cluster(config: Any) -> None:
             raise unknown_name(f"key of cluster={kind}", name, used)
         text = f"cluster.{name} has no effect with cluster={kind}"
         raise Refusal(f"{text}: leave it out, or use {', '.join(used)}")
-
-
-def _check_files(folder: str, overrides: Sequence[str]) -> None:
-    """Check the YAML files of a user's folder that overrides such as study=mine select."""
-    for group, _, names in (word.lstrip("+").partition("=") for word in overrides):
-        for name in names.split(",") if group in _GROUPS else ():
-            yaml_files.check(Path(folder, group, f"{name}.yaml"))
 
 
 def _read_times_as_text() -> None:

@@ -19,7 +19,8 @@ from scaling.study.arguments import FLAGS
 from scaling.study.grid import SCALINGS
 
 _WIDTH, _NAME = 79, 22
-_KEY = re.compile(r"^( *)([a-z_]+):\s*([^#]*?)\s*(?:#\s*(.*))?$")
+# A key with its default, and its comment, which may continue on lines of its own.
+_KEY = re.compile(r"^( *)([a-z_]+):[ ]*([^#\n]*?)[ ]*(?:#[ ]*(.*(?:\n +#.*)*))?$", re.MULTILINE)
 _GROUPS = ("defaults", "sampling")  # keys with a nested mapping, whose own keys are listed one per line
 _MISSING = dataclasses.MISSING
 _DEFAULTS = {each.name: each.default for each in dataclasses.fields(Case) if each.default is not _MISSING}
@@ -57,17 +58,12 @@ def describe(conf: Path) -> str:
 def _read_fields(text: str) -> dict[str, tuple[str, str]]:
     """Parse config.yaml into a dict from key, such as "sampling.seconds", to (default, comment)."""
     found: dict[str, tuple[str, str]] = {}
-    group = name = ""
-    for line in text.splitlines():
-        if match := _KEY.match(line):
-            indent, key, default, comment = match.groups()
-            name = f"{group}.{key}" if indent else key
-            if key in _GROUPS:
-                group = key
-            else:
-                found[name] = default, comment or ""
-        elif name in found and (more := re.match(r"^ +# ?(.*)$", line)):
-            found[name] = found[name][0], f"{found[name][1]} {more[1]}"
+    group = ""
+    for indent, key, default, comment in _KEY.findall(text):
+        if key in _GROUPS:
+            group = key
+        else:
+            found[f"{group}.{key}" if indent else key] = default, re.sub(r"\n +# ?", " ", comment)
     return found
 
 

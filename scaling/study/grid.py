@@ -37,47 +37,31 @@ class UnusedField(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class GridCell:
-    """A case as given in a study, before defaults are filled in and weak scaling multiplies its points.
-
-    Attributes:
-        scaling: "strong" or "weak".
-        stated: One dict for each grid that contains the case. The dict maps each field to the source of its
-            value, such as "on the command line".
-    """
+    """A case as given in a study, before defaults are filled in and weak scaling multiplies its points."""
 
     case: Case
-    scaling: str = "strong"
-    stated: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)
+    scaling: str = "strong"  # or "weak"
+    stated: tuple[_Sources, ...] = dataclasses.field(default=(), compare=False)  # one for each of its grids
 
     def scaled(self, completed: Case) -> Case:
-        """Return the completed case with the number of points that the scaling rule requires.
-
-        With weak scaling, the number of points is multiplied by the number of devices. With strong scaling,
-        the case is returned unchanged.
-        """
-        if self.scaling == "strong":
-            return completed
-        return dataclasses.replace(completed, points=completed.points * completed.devices)
+        """Return the completed case. With weak scaling, multiply its points by its number of devices."""
+        factor = completed.devices if self.scaling == "weak" else 1
+        return dataclasses.replace(completed, points=completed.points * factor)
 
 
 def expand_study(
-    study: Mapping[str, Any],
-    overrides: Mapping[str, Any],
-    most: int | None = None,
+    study: Mapping[str, Any], overrides: Mapping[str, Any], most: int | None = None,
     device_counts: Sequence[int] = (),
-) -> list[GridCell]:
+) -> list[GridCell]:  # fmt: skip
     """Return the cases of a study as a list of `GridCell` without duplicates, in the order of the study.
 
     The fields of a grid replace the shared fields of the study, and overrides replace both. A study may
-    contain other studies by name as `parts`. The cells of the parts come first. The cases that `ceilings`
-    adds (see options/machine_peaks.py) are not included. Raise `Refusal` if the study is invalid or has no
-    cells.
+    contain other studies by name as `parts`, whose cells come first. The cases that `ceilings` adds (see
+    options/machine_peaks.py) are not included. Raise `Refusal` if the study is invalid or has no cells.
 
     Args:
-        study: The fields, grids and parts of the study.
         overrides: The values on the command line, as a mapping from field to value. None means not given.
-        most: The maximum number of cells, counted before `where` excludes any. If there are more, `Refusal`
-            is raised. None means no limit.
+        most: The maximum number of cells, counted before `where` excludes any, or None for no limit.
         device_counts: The values of devices=all. If empty, devices=all is invalid.
     """
     given = {k: v for k, v in overrides.items() if v is not None and (k, v) != ("sizes", {})}
@@ -111,8 +95,7 @@ def _expand_grids(
 ) -> Iterator[tuple[_Fields, _Sources]]:
     """Yield (fields, sources of the fields) for each grid of a study, starting with the grids of its parts.
 
-    `place` describes the study in messages. `sources` contains the sources of the fields that an enclosing
-    study or the command line sets.
+    `sources` are those of the fields that an enclosing study or the command line sets.
     """
     shared = {k: v for k, v in study.items() if k not in _STUDY}
     parts = study.get("parts") or {}
@@ -161,19 +144,14 @@ def _swept_values(fields: _Fields) -> dict[str, list[Any]]:
 def _expand_cells(fields: _Fields, batch_is_given: bool) -> Iterator[GridCell]:
     holds, axes = conditions.parse(fields.get("where")), _swept_values(fields)
     for values in itertools.product(*axes.values()):
-        for chosen in _expand_meshes(dict(zip(axes, values, strict=True))):
-            cell = _make_cell(chosen, batch_is_given)
+        chosen = dict(zip(axes, values, strict=True))
+        devices = chosen.get("devices", 1)
+        every_mesh = chosen.get("mesh") == EVERY and isinstance(devices, int) and devices > 0
+        for mesh in list_meshes(devices) if every_mesh else [chosen.get("mesh")]:
+            cell = _make_cell(chosen | {"mesh": mesh}, batch_is_given)
             names = {name: getattr(cell.case, name) for name in FIELDS if name != "sizes"}
             if holds is None or holds(names | dict(cell.case.sizes) | {"scaling": cell.scaling}):
                 yield cell
-
-
-def _expand_meshes(fields: _Fields) -> list[_Fields]:
-    """Return the fields of a case. If `mesh` is "all", return them once for each mesh of its devices."""
-    devices = fields.get("devices", 1)
-    if fields.get("mesh") == EVERY and isinstance(devices, int) and devices >= 1:
-        return [fields | {"mesh": mesh} for mesh in list_meshes(devices)]
-    return [fields]
 
 
 def list_meshes(devices: int) -> list[str]:
@@ -220,11 +198,8 @@ def _parse_bytes(text: str) -> int:
 def refuse_unused(cells: Sequence[GridCell], unused: Sequence[Mapping[str, UnusedField]]) -> None:
     """Raise `Refusal` if a study sets a field to a value that has no effect in any case with this value.
 
-    A value from a file is accepted if it has no effect only because the command line sets another field.
-
-    Args:
-        cells: The cases as given in the study.
-        unused: For each cell, a mapping from the name of each field without effect to the reason.
+    `unused` contains the fields without effect of each cell. A value from a file is accepted if it has no
+    effect only because the command line sets another field.
     """
     reasons: dict[tuple[str, str, Any], list[UnusedField | None]] = {}
     for cell, without in zip(cells, unused, strict=True):

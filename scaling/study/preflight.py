@@ -13,8 +13,6 @@ import importlib.metadata
 import json
 import operator
 import os
-import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -26,14 +24,15 @@ from scaling.core.case import VIEWS, Case, Refusal, defaults, from_dict, to_dict
 from scaling.results import store
 from scaling.study.grid import GridCell, UnusedField, refuse_unused
 from scaling.workers import cores
+from scaling.workers.machine import ProcessShape
 from scaling.workers.schedule import PreflightResult
 
 if TYPE_CHECKING:
-    from scaling.workers.child_process import ChildProcess, Event
+    from scaling.workers.worker_group import WorkerGroup
 
-_START_SECONDS = 300.0  # timeout of importing JAX
 _MOST_HANGS, _MOST_DEATHS = 3, 20  # timeouts or failures in a row after which all remaining cells fail
 _POLL_SECONDS = 0.1
+_STEPS = {"import": "while it was imported", "answer": "while workload(case) was called"}
 _EXITED = "(SystemExit)"  # part of the text of a failure if a module exits
 _FILE = ".examined.json"
 _LAYOUT_DEFAULTS = defaults((*VIEWS["layout"], *VIEWS["memory"], "cache"))
@@ -41,29 +40,13 @@ Answer = dict[str, Any]  # an event of preflight_process.py, or {"failure": (rea
 Note = Callable[[int, int], None]
 
 
-class _Unanswered(Exception):
-    """Raised if a child process exits, hangs or reports a failure instead of an answer about a case.
-
-    `reason` is a code for the record. `importing` is whether it occurred before any case was checked.
-    """
-
-    def __init__(self, reason: str, text: str, importing: bool) -> None:
-        super().__init__(text)
-        self.reason, self.importing = reason, importing
-
-
 def examine_cells(
     cells: Sequence[GridCell], seconds: float = 600.0, note: Note = lambda done, total: None
 ) -> list[PreflightResult]:
     """Check the cases of a study, and return one `PreflightResult` for each different case.
 
-    If any case is invalid, raise `Refusal` for the first one.
-
-    Args:
-        cells: The cases as given in the study.
-        seconds: The time limit for the check of one case.
-        note: A function that is called several times a second with (number of checked cells, number of
-            cells).
+    `seconds` is the time limit for the check of one case. `note` is called several times a second with the
+    numbers of checked cells and of all cells. If any case is invalid, raise `Refusal` for the first one.
     """
     return judge_answers(cells, ask_cells(cells, seconds, note))
 
@@ -88,7 +71,7 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
             while wait(checks, _POLL_SECONDS).not_done:  # poll, so that Ctrl-C is handled
                 note(len(examination.answers), len(cells))
         finally:
-            examination.stopped = True
+            examination.stop()
     for check in checks:
         check.result()
     return [examination.answers[number] for number in range(len(cells))]
@@ -97,9 +80,8 @@ def ask_cells(cells: Sequence[GridCell], seconds: float, note: Note) -> list[Ans
 def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[PreflightResult]:
     """Convert the answers of `ask_cells` to one result for each different case.
 
-    Cases are compared after their defaults are filled in, unless the check of the case failed. Raise
-    `Refusal` if any case is invalid, if a field that is set in the study has no effect, or if every check
-    ends with SystemExit.
+    Raise `Refusal` if any case is invalid, if a field that is set in the study has no effect, or if every
+    check ends with SystemExit.
     """
     if refusals := list(dict.fromkeys(answer["refusal"] for answer in answers if "refusal" in answer)):
         more = f" (and {len(refusals) - 1} more like this)" if len(refusals) > 1 else ""
@@ -123,25 +105,26 @@ def judge_answers(cells: Sequence[GridCell], answers: Sequence[Answer]) -> list[
 def without_layout(case: Case) -> Case:
     """Return the case with its layout fields, such as devices, split and chunk, set to their defaults.
 
-    The layout defines how a case is partitioned over devices. `workload(case)` does not depend on the layout,
-    so that cases that differ only in layout share one workload.
+    `workload(case)` does not depend on the layout, so that cases that differ only in it share one workload.
     """
     return dataclasses.replace(case, **_LAYOUT_DEFAULTS)
 
 
 @dataclass
 class _Examination:
-    """The state of the checks of a study.
-
-    Attributes:
-        answers: A dict from the index of a cell to its answer.
-        stopped: Whether the checks must stop, for example after Ctrl-C.
-    """
+    """The state of the checks of a study."""
 
     cells: Sequence[GridCell]
     seconds: float
-    answers: dict[int, Answer] = field(default_factory=dict)
-    stopped: bool = False
+    answers: dict[int, Answer] = field(default_factory=dict)  # by index of the cell
+    stopped: bool = False  # whether the checks must stop, for example after Ctrl-C
+    processes: list["WorkerGroup"] = field(default_factory=list)  # the child processes that were started
+
+    def stop(self) -> None:
+        """Make every thread that waits for an answer return."""
+        self.stopped = True
+        for process in self.processes:
+            process.events.put({"event": "refused", "text": "stopped"})
 
     def examine(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
         """Check cells in a child process, and in a new one after a crash or hang.
@@ -153,77 +136,72 @@ class _Examination:
             modules: The user modules of the cells.
             problems: The indices of the cells, in one list for all cells that differ only in layout.
         """
-        failures: list[str] = []  # the reasons of the failures in a row
+        reasons: list[str] = []  # the reasons of the failures in a row
         while problems and not self.stopped:
             first = problems[0][0]
-            try:
-                self._answer_in_order(modules, problems)
-            except _Unanswered as why:
-                failures = [*(failures if problems[0][0] == first else []), why.reason]
-                case = self.cells[problems[0][0]].case
-                text = f"{' and '.join(modules) or case.workload}: {why}"
-                failed = problems if why.importing else [problems.pop(0)]
-                self._answer_all(failed, {"failure": (why.reason, text)})
-                if why.importing:
-                    return
-                if failures.count("timeout") == _MOST_HANGS or len(failures) == _MOST_DEATHS:
-                    text += f" ({len(failures)} cases in a row ended like this; this one was not examined)"
-                    self._answer_all(problems, {"failure": (why.reason, text)})
-                    return
-                similar = operator.attrgetter("target", "variant", "sizes")  # such cases are checked last
-                problems.sort(key=lambda each: similar(self.cells[each[0]].case) == similar(case))
+            failure = self._answer_in_order(modules, problems)
+            if failure is None or self.stopped:
+                return
+            reason, text = failure["failure"]
+            reasons = [*(reasons if problems[0][0] == first else []), reason]
+            case = self.cells[problems[0][0]].case
+            self._answer_all([problems.pop(0)], failure)
+            if reasons.count("timeout") == _MOST_HANGS or len(reasons) == _MOST_DEATHS:
+                text += f" ({len(reasons)} cases in a row ended like this; this one was not examined)"
+                self._answer_all(problems, {"failure": (reason, text)})
+                return
+            similar = operator.attrgetter("target", "variant", "sizes")  # such cases are checked last
+            problems.sort(key=lambda each: similar(self.cells[each[0]].case) == similar(case))
 
     def _answer_all(self, problems: Iterable[Iterable[int]], answer: Answer) -> None:
         self.answers |= {number: answer for numbers in problems for number in numbers}
 
-    def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> None:
-        """Check the cells of the problems in a child process, and remove each cell that is answered."""
-        from scaling.workers.child_process import ChildProcess
+    def _answer_in_order(self, modules: tuple[str, ...], problems: list[list[int]]) -> Answer | None:
+        """Check cells in a child process, and remove each cell that is answered from `problems`.
 
-        cells = [self.cells[number] for numbers in problems for number in numbers]
-        asked = [{"case": to_dict(cell.case), "scaling": cell.scaling} for cell in cells]
-        process = ChildProcess(
-            [sys.executable, "-m", "scaling.study.preflight_process"],
-            stdin_text=json.dumps({"modules": modules, "cells": asked}) + "\n",
-            env={**os.environ, "JAX_PLATFORMS": "cpu"},
-        )
-        with contextlib.closing(process):
+        Return the failure of the first of the remaining cells, or None if no cell remains.
+        """
+        from scaling.workers.worker_group import Variant, WorkerDied, open_worker_group
+
+        module, variables = "scaling.study.preflight_process", {"JAX_PLATFORMS": "cpu"}
+        program, header = Variant("preflight", module=module, variables=variables), {"platform": "cpu"}
+        with contextlib.ExitStack() as stack:
             try:
-                self._next_event(process, _START_SECONDS, "before it was ready", True)
-            except _Unanswered as why:  # JAX is not installed or fails, independent of any module
-                raise Refusal(f"the study cannot be examined: {why}") from None
-            imported = self._next_event(process, self.seconds, "while it was imported", True)
-            if "refusal" in imported:
+                process = stack.enter_context(open_worker_group(header, program, ProcessShape(1), None))
+            except WorkerDied as death:  # JAX is not installed or fails, independent of any module
+                raise Refusal(f"the study cannot be examined: {death or 'JAX cannot be imported'}") from None
+            self.processes.append(process)
+            imported = self._ask(process, modules, problems[0][0], "import")
+            if "failure" in imported or "refusal" in imported:
                 self._answer_all(problems, imported)
                 problems.clear()
             while problems and not self.stopped:
-                answer = self._next_event(process, self.seconds, "while workload(case) was called", False)
+                answer = self._ask(process, modules, problems[0][0], "answer")
+                if "failure" in answer:
+                    return answer
                 self.answers[problems[0].pop(0)] = answer
                 if not problems[0]:
                     del problems[0]
+        return None
 
-    def _next_event(self, process: "ChildProcess", seconds: float, when: str, importing: bool) -> "Event":
-        """Return the next event of a child process. Raise `_Unanswered` if it fails, exits or hangs."""
-        deadline = time.monotonic() + seconds
-        while (event := process.receive(_POLL_SECONDS)) is None:
-            if self.stopped or time.monotonic() > deadline:
-                text = f"timed out after {seconds:g} s (case_seconds) {when}"
-                raise _Unanswered("timeout", text, importing)
-        if event["event"] == "exit":
-            ended = process.explain_exit(event["status"])
-            last = f": {ended.last_line}" if ended.last_line else ""
-            raise _Unanswered(ended.reason, f"its process {ended.text} {when}{last}", importing)
-        if event["event"] == "failure":
-            fix = f"; {event['fix']}" if event["fix"] else ""
-            raise _Unanswered(event["reason"], f"{event['text']} {when}{fix}", importing)
-        return event
+    def _ask(self, process: "WorkerGroup", modules: tuple[str, ...], number: int, step: str) -> Answer:
+        """Return the reply of a child process to a request about a cell, or a failure if it dies or hangs."""
+        from scaling.workers.worker_group import WorkerDied
+
+        cell = self.cells[number]
+        request = {"do": step, "case": to_dict(cell.case), "scaling": cell.scaling}
+        try:
+            return list(process.request(request, self.seconds))[-1]
+        except WorkerDied as death:
+            text = death.text or f"timed out after {self.seconds:g} s (case_seconds)"
+            subject = " and ".join(modules) or cell.case.workload
+            return {"failure": (death.reason, f"{subject}: {text} {_STEPS[step]}{death.detail}")}
 
 
 def cache_key(cells: Sequence[GridCell]) -> str | None:
     """Return a hash of everything that determines the answers about the given cells.
 
-    Return None if a cell uses a user's module or an engine other than JAX. Answers about such cells must not
-    be cached.
+    Return None if a cell uses a user's module or another engine, whose answers must not be cached.
     """
     if any(cell.case.engine != "jax" or user_modules(cell.case) for cell in cells):
         return None

@@ -1,15 +1,13 @@
 """Preflight, child process: import user workloads, and complete and check each case before a study starts.
 
-preflight.py starts `python -m scaling.study.preflight_process` and writes a JSON object to its standard
-input. The object contains the cells of a study (the cases as given in the study) and the names of the user's
-modules. The process imports JAX and these modules, and writes one JSON event per line:
+`python -m scaling.study.preflight_process` imports JAX, and then reads requests about cells (cases as given
+in a study) from standard input, one JSON object per line:
 
-    {"event": "ready"}                       JAX is imported
-    {"event": "imported"}                    the user's modules are imported
-    {"event": "answer", ...}                 for the next cell: fields of the completed case, or a refusal
-    {"event": "failure", "reason", "text", "fix"}   in place of an answer; the parent then ends the process
+    {"do": "import", "case", "scaling"}  import the user's modules of the cell; reply "imported" or "answer"
+    {"do": "answer", "case", "scaling"}  reply "answer": fields of the completed case, or a refusal
 
-If a user's module crashes or hangs this process, preflight.py reports it as a failure of the case.
+If a user's module raises an error that only its own cases should suffer from, the reply is "refused". If the
+module crashes or hangs this process, preflight.py reports it as a failure of the case.
 """
 
 import functools
@@ -18,51 +16,43 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from scaling.core import memory, shape, workload
 from scaling.core.case import Case, Refusal, from_dict, to_dict
 from scaling.core.environment import hide_secrets, scrub
-from scaling.options.program.jaxpr_flops import ELEMENTWISE, subjaxprs
 from scaling.peers import interface
 from scaling.study.applicability import why_inapplicable
 from scaling.study.completion import complete, unused_fields, without_trivial_blocks
-from scaling.study.grid import GridCell, UnusedField
+from scaling.study.grid import GridCell
 from scaling.study.preflight import without_layout
 from scaling.study.user_workload import find_module
 from scaling.workers import event_channel, module_side_effects
-from scaling.workers.child_process import signal_name
 
 _REMEMBERED = 8  # number of cached workloads; the parent sends the cells of one workload consecutively
 _TEXT = 300  # maximum length of an exception message, in characters
 
 
 def main() -> None:
-    """Read the cells from standard input, check them, and write one JSON event for each of them."""
+    """Process requests until standard input ends."""
     channel = event_channel.open_channel()
-    event_channel.die_with_parent(os.getppid())
-    job = json.loads(channel.requests.readline())
+    event_channel.die_with_parent(json.loads(channel.requests.readline())["parent"])
     memory.limit_process()
     changes = module_side_effects.watch_for_changes()
-    channel.send_event(event="ready")
-
-    def send(name: str, do: Callable[[], dict[str, Any]]) -> None:
-        event = _call_user_code(name, do)
+    channel.send_event(event="started")
+    for line in channel.requests:
+        request = json.loads(line)
+        cell = GridCell(from_dict(request["case"]), request["scaling"])
+        process = answer if request["do"] == "answer" else _import_modules
+        event = _call_user_code(cell.case.workload, functools.partial(process, cell))
         if "refusal" not in event and (changed := changes()):
             event = _failure("error", *changed)
         channel.send_event(**event)
-
-    cells = [GridCell(from_dict(cell["case"]), cell["scaling"]) for cell in job["cells"]]
-    send(" and ".join(job["modules"]), lambda: _import_modules(cells[0].case))
-    for cell in cells:
-        send(cell.case.workload, functools.partial(answer, cell))
     os._exit(0)  # skip the exit handlers of user modules
 
 
-def _import_modules(case: Case) -> dict[str, Any]:
-    find_module(case.workload)
-    if case.engine != interface.JAX:
-        interface.module(case.engine)
+def _import_modules(cell: GridCell) -> dict[str, Any]:
+    find_module(cell.case.workload)
+    if cell.case.engine != interface.JAX:
+        interface.module(cell.case.engine)
     return {"event": "imported"}
 
 
@@ -70,17 +60,12 @@ def answer(cell: GridCell) -> dict[str, Any]:
     """Check a cell (a case as given in a study), and return an "answer" event with the completed case.
 
     The field `unfit` of the event is (reason, text) if the case cannot run, otherwise None. Raise `Refusal`
-    if the case is invalid, for example if its points do not divide evenly over its devices.
+    if the case is invalid.
     """
     completed = complete(cell.case, _make_workload)
     if (scaled := cell.scaled(completed)) != completed:
         completed = complete(scaled, _make_workload)  # some targets always have one point
     built = workload.build(completed, _make_workload)
-    unused = unused_fields(cell.case)
-    is_lower = completed.engine == interface.JAX and completed.precision != "highest"
-    if is_lower and not multiplies(completed, built):
-        because = "workload", "variant", "formulation", "batch"
-        unused["precision"] = UnusedField("for a function without matrix products", because)
     try:
         sizes = shape.derivative_shape(completed, built)
         completed = without_trivial_blocks(completed, sizes)
@@ -90,33 +75,8 @@ def answer(cell: GridCell) -> dict[str, Any]:
     return {
         "event": "answer", "case": to_dict(completed), "unfit": unfit,
         "workload_digest": workload.digest(completed.workload),
-        "engine": list(interface.versions(completed.engine).items()), "unused": unused,
+        "engine": list(interface.versions(completed.engine).items()), "unused": unused_fields(cell.case),
     }  # fmt: skip
-
-
-def multiplies(case: Case, built: workload.Workload) -> bool:
-    """Return whether a case may contain matrix products, in its function or in the reduction of the Jacobian.
-
-    Without matrix products, the field `precision` has no effect. Return True if a matrix product cannot be
-    ruled out, for example if the derivative is written by hand.
-    """
-    if built.reduction.products or case.ad_mode.by_workload:
-        return True  # a derivative written by hand is not traced here
-    function, inputs = built.function, shape.point_structs(case, built)
-    if case.batch == "whole" and built.whole is not None:
-        points, shared = shape.input_structs(case, built)
-        function, inputs = built.whole, {**points, **shared}
-    return _may_multiply(jax.make_jaxpr(lambda inputs: function(**inputs))(inputs).jaxpr)
-
-
-def _may_multiply(jaxpr: Any) -> bool:
-    """Return whether a jaxpr contains a primitive that is not known to be elementwise."""
-    for equation in jaxpr.eqns:
-        name, inner = equation.primitive.name, subjaxprs(equation)
-        is_opaque = name not in ELEMENTWISE and (not inner or name.startswith("custom"))
-        if is_opaque or any(_may_multiply(getattr(each, "jaxpr", each)) for each in inner):
-            return True
-    return False
 
 
 def _why_indivisible(case: Case) -> tuple[str, str] | None:
@@ -160,7 +120,7 @@ def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, An
         status = error.code if isinstance(error.code, int) else int(error.code is not None)
         return _failure("killed", f"ended with status {status} (SystemExit)")
     except KeyboardInterrupt:
-        return _failure("killed", f"raised KeyboardInterrupt, as signal 2{signal_name(2)} would,")
+        return _failure("killed", "raised KeyboardInterrupt, as signal 2 (SIGINT) would,")
     except Exception as error:
         return {"event": "answer", "refusal": f"{name}: {type(error).__name__}: {scrub(str(error))[:_TEXT]}"}
     except BaseException as error:
@@ -169,7 +129,7 @@ def _call_user_code(name: str, do: Callable[[], dict[str, Any]]) -> dict[str, An
 
 
 def _failure(reason: str, text: str, fix: str | None = None) -> dict[str, Any]:
-    return {"event": "failure", "reason": reason, "text": text, "fix": fix}
+    return {"event": "refused", "reason": reason, "text": text, "fix": fix}
 
 
 if __name__ == "__main__":

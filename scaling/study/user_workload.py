@@ -22,10 +22,9 @@ _DEFINES_WORKLOAD = re.compile(
 
 
 def find_module(name: str) -> ModuleType:
-    """Import the module of a workload and return it.
+    """Import the module of a workload, given by an import path or the name of a built-in workload.
 
-    `name` is an import path or the name of a built-in workload. Raise `Refusal` if `name` is the path of a
-    file, or if a built-in workload and a file of the user have the same name.
+    Raise `Refusal` for the path of a file, or if a file of the user has the name of a built-in workload.
     """
     if name.endswith(".py") or "/" in name or "\\" in name:
         path = Path(name.replace("\\", "/"))
@@ -53,10 +52,9 @@ def _check_not_shadowed(name: str) -> None:
 
 
 def check_workload(name: str, made: Any) -> Workload:
-    """Return `made`, the result of a user's function `workload(case)`, after checking its type and fields.
+    """Return `made`, the result of a user's function `workload(case)`. Raise `Refusal` if it is invalid.
 
-    Raise `Refusal` if the result or a field has a wrong type or an unknown value. The inputs of the workload
-    are checked later, when they are flattened.
+    The inputs of the workload are checked later, when they are flattened.
     """
     if not isinstance(made, Workload):
         expected = f"must return a scaling.workload.Workload, not {type(made).__name__}"

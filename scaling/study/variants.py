@@ -24,10 +24,9 @@ _PACKAGE = Path(__file__).parents[1]
 
 @contextlib.contextmanager
 def open_variant(text: str) -> Iterator[Variant]:
-    """Return a context manager that prepares the baseline of `versus` and yields it as a `Variant`.
+    """Prepare the baseline of `versus`, which has one of the `FORMS`, and yield it as a `Variant`.
 
-    `text` has one of the `FORMS`. Temporary files are removed when the context exits. Raise `Refusal` if the
-    baseline cannot be prepared.
+    Raise `Refusal` if the baseline cannot be prepared.
     """
     kind, _, what = text.partition(":")
     if (kind, bool(what)) not in [(form.partition(":")[0], ":" in form) for form in FORMS]:

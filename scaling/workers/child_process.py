@@ -30,6 +30,7 @@ _END_SECONDS = 5.0  # timeout for the reaper and the reader threads to end
 _MAX_SHOWN_CHARACTERS = 300
 # Informational messages of XLA, which do not explain a failure.
 _UNINFORMATIVE = re.compile(r"[IW]\d{4} |WARNING: All log messages before absl")
+_SIGNAL_NAMES = {each.value: f" ({each.name})" for each in signal.Signals}
 Event = dict[str, Any]
 
 
@@ -49,10 +50,8 @@ class ChildProcess:
     session.
 
     Args:
-        command: Command and its arguments.
         stdin_text: Complete standard input of the process. If None, a pipe is opened for `send`.
-        reaped: Whether to run the command under reaper.py. The reaper kills all descendants of the command
-            when the command ends.
+        reaped: Whether to run the command under reaper.py, which kills all descendants when the command ends.
         log: File to which standard error is appended, without secrets, or None.
         deliver: Function that a reader thread calls with each event. If None, `receive` returns the events.
         tagged: Whether to ignore JSON objects without a field "event".
@@ -77,11 +76,8 @@ class ChildProcess:
                 start_new_session=True, **options,
             )  # fmt: skip
         self.pid = self._process.pid  # of the reaper, if it runs the command
-        events = deliver or self._events.put, tagged
-        self._readers = [
-            threading.Thread(target=self._read_stderr, args=(log,), daemon=True),
-            threading.Thread(target=self._read_events, args=events, daemon=True),
-        ]
+        tasks = (self._read_stderr, (log,)), (self._read_events, (deliver or self._events.put, tagged))
+        self._readers = [threading.Thread(target=run, args=args, daemon=True) for run, args in tasks]
         for reader in self._readers:
             reader.start()
 
@@ -93,10 +89,9 @@ class ChildProcess:
             self._process.stdin.flush()
 
     def receive(self, seconds: float | None = None) -> Event | None:
-        """Return the next event, or None if no event arrives within `seconds`.
+        """Return the next event, or None if no event arrives within `seconds`. None is no time limit.
 
-        If `seconds` is None, wait without a time limit. The last event is {"event": "exit", "status": exit
-        status}.
+        The last event is {"event": "exit", "status": exit status}.
         """
         with contextlib.suppress(queue.Empty):
             return self._events.get(timeout=seconds)
@@ -110,14 +105,13 @@ class ChildProcess:
     def explain_exit(self, status: int, lines: Sequence[str] | None = None) -> ProcessExit:
         """Return a description of how the process ended.
 
-        Args:
-            status: Exit status of the process. For signal N it is -N, or 128 + N from srun or reaper.py.
-            lines: Lines of standard error. If None, the last lines that the process has written are used.
+        The exit status after signal N is -N, or 128 + N from srun or reaper.py. `lines` are lines of standard
+        error, by default the last lines that the process has written.
         """
         status = 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
         last = last_line(self.stderr_lines() if lines is None else lines)
         oom_killed = status == -signal.SIGKILL and _count_oom_kills() > self._kills_before
-        killed = f"was killed by signal {-status}{signal_name(-status)}"
+        killed = f"was killed by signal {-status}{_SIGNAL_NAMES.get(-status, '')}"
         text = killed if status < 0 else f"ended with status {status}"
         text += " when the host's memory ran out" if oom_killed else ""
         reason = "out_of_memory" if oom_killed or memory.is_out_of_memory(last) else "killed"
@@ -126,10 +120,8 @@ class ChildProcess:
     def close(self, exit_seconds: float = 0.0, end_seconds: float = _END_SECONDS) -> None:
         """End the process with SIGTERM, kill its process group with SIGKILL, and close the pipes.
 
-        Args:
-            exit_seconds: Maximum seconds to wait for the process to exit by itself after its standard input
-                is closed. If 0, SIGTERM is sent immediately.
-            end_seconds: Maximum seconds between SIGTERM and SIGKILL.
+        If `exit_seconds` is not 0, first close its standard input, and give it this time to exit by itself.
+        At most `end_seconds` pass between SIGTERM and SIGKILL.
         """
         process = self._process
         if exit_seconds:
@@ -178,13 +170,6 @@ class ChildProcess:
                         file.flush()
 
 
-def signal_name(number: int) -> str:
-    """Return the name of a signal in parentheses, such as " (SIGKILL)", or "" if the number is unknown."""
-    with contextlib.suppress(ValueError):
-        return f" ({signal.Signals(number).name})"
-    return ""
-
-
 def _count_oom_kills() -> int:
     """Return the number of out-of-memory kills since the host started, or 0 if the number is unknown."""
     line = re.search(r"^oom_kill (\d+)$", environment.contents("/proc/vmstat") or "", re.MULTILINE)
@@ -194,7 +179,7 @@ def _count_oom_kills() -> int:
 def last_line(lines: Sequence[str]) -> str:
     """Return the last line of standard error that may explain why a process ended, or "" if there is none.
 
-    Informational messages of XLA are ignored. Absolute paths and secrets are removed from the line.
+    Absolute paths and secrets are removed from the line.
     """
     relevant = [line for line in lines if line.strip() and not _UNINFORMATIVE.match(line)]
     return environment.last_line("\n".join(relevant), "")[:_MAX_SHOWN_CHARACTERS]

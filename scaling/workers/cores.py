@@ -30,12 +30,8 @@ def usable_cores() -> list[int]:
     siblings = {core: contents(path.format(core)) or str(core) for core in sorted(os.sched_getaffinity(0))}
     first = {group: core for core, group in reversed(siblings.items())}  # group -> its lowest core
     ordered = sorted(siblings, key=lambda core: first[siblings[core]] != core)
-    return ordered[: _quota_cores() or None]
-
-
-def _quota_cores() -> int:
-    words = (contents("/sys/fs/cgroup/cpu.max") or "max").split()
-    return max(1, int(int(words[0]) / int(words[1]))) if len(words) == 2 and words[0] != "max" else 0
+    quota, _, period = (contents("/sys/fs/cgroup/cpu.max") or "max").partition(" ")
+    return ordered[: max(1, int(quota) // int(period)) if quota != "max" else None]
 
 
 @contextlib.contextmanager
@@ -46,11 +42,10 @@ def claim_cores(
     """Claim CPU cores exclusively and yield their sorted numbers. The claim ends when the context exits.
 
     If several owners wait for cores, one of them at a time may claim cores that become free. Thus, an owner
-    that needs many cores is not overtaken by owners that need few.
-
-    Processes with the same owner and node share their cores. Processes with the same owner and different
-    nodes receive different cores, or shared cores if the host has too few. (Several node names can refer to
-    this one host.)
+    that needs many cores is not overtaken by owners that need few. Processes with the same owner and node
+    share their cores. Processes with the same owner and different nodes receive different cores, or shared
+    cores if the host has too few. (Several node names can refer to this one host.) Raise `TimeoutError` after
+    `timeout` seconds.
 
     Args:
         count: Number of cores. If the host has fewer, all usable cores are claimed.
@@ -58,9 +53,6 @@ def claim_cores(
         report_wait: Function that is called once, with a message that names the processes that hold the
             cores, if the cores are not free immediately.
         node: Name of the node that this process represents.
-        timeout: Maximum waiting time in seconds.
-    Raises:
-        TimeoutError: If the cores are not available within the timeout.
     """
     usable, deadline, reported = usable_cores(), time.monotonic() + timeout, False
     with contextlib.ExitStack() as claims:

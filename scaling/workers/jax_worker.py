@@ -31,13 +31,12 @@ def start(
 ) -> ProcessGroup:
     """Start JAX in this process, connect it to the other workers of the case, and return the process group.
 
+    Raise `Refusal` if JAX has no backend for the platform, or fewer devices than requested.
+
     Args:
         header: Dict of settings that the launcher sends as its first line.
-        rank: Rank of this process.
         bound: CPU cores to which this process is bound, or None if it is not bound.
         get_coordinator: Function that returns the address ("host:port") of the `jax.distributed` coordinator.
-    Raises:
-        Refusal: If JAX has no backend for the platform, or fewer devices than requested.
     """
     platform, count, processes = header["platform"], header["shape"]["devices"], header["shape"]["processes"]
     user_platforms = os.environ.get("JAX_PLATFORMS")
@@ -76,24 +75,19 @@ def _connect(shape: dict[str, int], platform: str, rank: int, get_coordinator: C
 
 
 def _explain_missing_backend(platform: str, error: str) -> str:
-    extra = _EXTRAS.get(platform)
-    advice = f"; install the extra {extra}, or set cluster.platform" if extra else ""
-    first = environment.scrub(error.strip().splitlines()[0] if error.strip() else "no reason given")[:300]
+    advice = (
+        f"; install the extra {_EXTRAS[platform]}, or set cluster.platform" if platform in _EXTRAS else ""
+    )
+    first = environment.scrub(next(iter(error.strip().splitlines()), "no reason given"))[:300]
     return f"JAX has no {platform} backend on {environment.node_name()}: {first}{advice}"
 
 
 def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str, Any]:
-    """Check the devices and cores of all processes of a case, and return a dict that describes both.
+    """Return environment fields that describe the devices and cores of all processes of a case.
 
-    Args:
-        header: Dict of settings that the launcher sends as its first line.
-        group: All processes of the case and their devices.
-    Returns:
-        A dict of environment fields for the records: "hosts" (node names), "cores" (sorted core numbers, or
-            None if no process is bound), "shape" (numbers of devices, nodes, and processes), and the
-            environment fields in the header.
-    Raises:
-        Refusal: If the devices or cores are not as requested.
+    The fields are "hosts" (node names), "cores" (sorted core numbers, or None if no process is bound),
+    "shape" (numbers of devices, nodes, and processes), and the environment fields in the header. Raise
+    `Refusal` if the devices or cores are not as requested.
     """
     local_devices = [device for device in group.devices if device.process_index == group.rank]
     kind = local_devices[0].device_kind if local_devices else None
@@ -128,7 +122,7 @@ def check_process_group(header: dict[str, Any], group: ProcessGroup) -> dict[str
 def _all_gather(values: list[float]) -> list[list[float]]:
     """Return the values of every process as nested lists of shape (processes, values), in rank order.
 
-    All processes must call this function, with the same number of values. The call blocks until all do.
+    The call blocks until all processes have called it with the same number of values.
     """
     from jax.experimental import multihost_utils
 
@@ -141,19 +135,12 @@ def _all_gather(values: list[float]) -> list[list[float]]:
 class CaseLoop:
     """Loop of a worker that executes the launcher's requests to prepare, sample, and finish cases.
 
-    Args:
-        header: Dict of settings that the launcher sends as its first line.
-        channel: Connection to the launcher.
-        group: All processes of the case and their devices.
-        context: Environment fields of the whole process group, from `check_process_group`.
+    `header` is the dict of settings that the launcher sends as its first line. `context` contains the
+    environment fields of the whole process group, from `check_process_group`.
     """
 
     def __init__(
-        self,
-        header: dict[str, Any],
-        channel: Channel,
-        group: ProcessGroup,
-        context: dict[str, Any],
+        self, header: dict[str, Any], channel: Channel, group: ProcessGroup, context: dict[str, Any]
     ) -> None:
         self.header, self.channel, self.group, self.context = header, channel, group, context
         self.send_event = channel.send_event if group.rank == 0 else lambda **event: None
@@ -202,12 +189,10 @@ class CaseLoop:
         self._refuse_side_effects()
 
     def _refuse_side_effects(self) -> None:
-        """End this process if a user's module has changed settings of JAX or replaced library functions.
-
-        The launcher then records the case as failed.
-        """
+        """End this process, so that the case fails, if a user's module changed JAX or library functions."""
         if self.changes and (changed := self.changes()):
-            self.channel.send_event(event="refused", reason="error", text="; ".join(changed))
+            text, fix = changed
+            self.channel.send_event(event="refused", reason="error", text=text, fix=fix)
             os._exit(1)
 
     def _new_record(self, case: Case, request: dict[str, Any]) -> Record:

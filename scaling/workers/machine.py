@@ -57,15 +57,10 @@ class Machine:
         return self.per_node * self.nodes
 
     def shape(self, devices: int, processes: int | str | None) -> ProcessShape:
-        """Return the process shape (numbers of devices, nodes, and processes) of a case.
+        """Return the process shape of a case on the fewest nodes that divide its devices evenly.
 
-        The number of nodes is the smallest one that provides enough devices and divides their number evenly.
-
-        Args:
-            devices: Number of devices of the case.
-            processes: Number of processes, "device" for one per device, or None for one per node.
-        Raises:
-            Refusal: If the devices do not divide evenly over the processes, or the processes over the nodes.
+        `processes` is the number of processes, "device" for one per device, or None for one per node. Raise
+        `Refusal` if the devices or nodes do not divide evenly over the processes.
         """
         nodes = max(1, -(-devices // self.per_node)) if self.remote else 1
         while devices % nodes:
@@ -84,10 +79,8 @@ class Machine:
     ) -> None:
         """Raise `Refusal` if a case with any of these device counts cannot run on this machine.
 
-        Args:
-            devices: Device counts of the cases.
-            processes: Number of processes, "device" for one per device, or None for one per node.
-            oversubscribe: Whether a case on CPUs of this host may have more devices than there are cores.
+        With `oversubscribe`, a case on CPUs of this host may have more devices than there are cores. See
+        `shape` for `processes`.
         """
         counts = sorted(set(devices))
         shapes = [self.shape(count, processes) for count in counts]
@@ -118,8 +111,8 @@ def local_machine() -> Machine:
 def find_platform() -> str:
     """Return the default platform of JAX on this host, such as "cpu", "gpu", or "tpu".
 
-    The environment variable JAX_PLATFORMS determines the platform. If it is not set, the platform is "cpu"
-    unless an accelerator plugin is installed. Raise `Refusal` if a plugin is installed and JAX cannot start.
+    Without JAX_PLATFORMS, it is "cpu" unless an accelerator plugin is installed. Raise `Refusal` if a plugin
+    is installed and JAX cannot start.
     """
     requested = os.environ.get("JAX_PLATFORMS", "").split(",")[0].strip()
     if requested:

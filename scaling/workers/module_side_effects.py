@@ -33,8 +33,7 @@ _MAX_LISTED = 3  # maximum number of changes in a description
 def watch_for_changes() -> Callable[[], tuple[str, str] | None]:
     """Record JAX settings and library functions, and return a function that reports any later change.
 
-    The returned function returns None if nothing has changed, or otherwise a pair of strings (description,
-    remedy), such as ("changed jax_enable_x64 from False to True", "remove that code: ...").
+    The returned function returns None, or a pair such as ("changed numpy.abs", "remove that code").
     """
     before = _snapshot()
 

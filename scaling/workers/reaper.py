@@ -18,7 +18,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _POLL_SECONDS = 0.005
@@ -28,7 +27,7 @@ def main() -> None:
     """Run the command in `sys.argv`, kill its descendants, and exit with its exit status."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    signal.signal(signal.SIGTERM, _kill_descendants_and_exit)
+    signal.signal(signal.SIGTERM, lambda *_: _kill_descendants_and_exit(128 + signal.SIGTERM))
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != int(sys.argv[1]):  # the parent died before prctl
         os._exit(0)
@@ -39,9 +38,8 @@ def main() -> None:
     process = status = 0
     while process != child:  # orphans are reaped too
         process, status = os.waitpid(-1, 0)
-    _kill_descendants()
     code = os.waitstatus_to_exitcode(status)
-    os._exit(code if code >= 0 else 128 - code)
+    _kill_descendants_and_exit(code if code >= 0 else 128 - code)
 
 
 def _execute(command: list[str]) -> None:
@@ -52,16 +50,10 @@ def _execute(command: list[str]) -> None:
         os._exit(127)
 
 
-def _kill_descendants_and_exit(_signal: int, _frame: Any) -> None:
-    _kill_descendants()
-    os._exit(128 + signal.SIGTERM)
+def _kill_descendants_and_exit(status: int) -> None:
+    """Kill all descendants of this process, and exit with an exit status.
 
-
-def _kill_descendants() -> None:
-    """Kill all descendants of this process.
-
-    The children of a killed child become children of this process. All children are therefore killed
-    repeatedly until none remain.
+    The children of a killed child become children of this process. All are killed until none remain.
     """
     while True:
         for child in _find_children():
@@ -71,7 +63,7 @@ def _kill_descendants() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
-            return
+            os._exit(status)
         time.sleep(_POLL_SECONDS)
 
 

@@ -11,6 +11,13 @@ from scaling.workers.machine import ONE_PER_DEVICE
 _MAXIMUM = 1e8  # largest valid value of a numeric setting
 _VERSUS_REPLICATES = 5  # default if two programs are compared
 _NESTED_REPLICATES = 3  # default and minimum if all device counts share one allocation
+_FLAGS = ("bind", "oversubscribe", "dry_run", "nested", "wait", "retry")
+_MINIMA = {  # setting -> (minimum, whether it is an integer)
+    "case_seconds": (0.001, False), "order_seed": (0, True), "replicates": (1, True),
+    "processes": (1, True), "max_cases": (1, True), "sampling.width": (0, False), "sampling.least": (1, True),
+    "sampling.most": (1, True), "sampling.seconds": (0, False), "sampling.warm_up": (0, False),
+    "sampling.turns": (1, True), "sampling.compilations": (1, True),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -29,62 +36,38 @@ class RunSettings:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], attempts: int | None = None) -> "RunSettings":
-        """Return the settings in a composed Hydra configuration. Raise `Refusal` if a value is invalid.
+        """Return the settings in a composed Hydra configuration, and `attempts`, which it does not contain.
 
-        The configuration has no field `attempts`. The argument sets this field.
+        Raise `Refusal` if a value is invalid.
         """
-        for name in ("bind", "oversubscribe", "dry_run", "nested", "wait", "retry"):
+        for name in _FLAGS:
             if not isinstance(config[name], bool) and not (name == "wait" and config[name] is None):
                 raise Refusal(f"{name} must be true or false, not {config[name]!r}")
-        processes = config["processes"]
-        return cls(
-            sampling=_parse_sampling(config["sampling"]),
-            bind=config["bind"],
-            oversubscribe=config["oversubscribe"],
-            case_seconds=_check_number("case_seconds", config["case_seconds"], 0.001),
-            order_seed=_check_number("order_seed", config["order_seed"], 0, whole=True),
-            replicates=_check_number("replicates", _choose_replicates(config), 1, whole=True),
-            processes=processes
-            if processes in (None, ONE_PER_DEVICE)
-            else _check_number("processes", processes, 1, whole=True),
-            max_cases=_check_number("max_cases", config["max_cases"], 1, whole=True),
-            attempts=attempts,
-        )
+        sampling, names = config["sampling"], [each.name for each in fields(Sampling)]
+        if not isinstance(sampling, Mapping):
+            raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {sampling!r}")
+        if unknown := [name for name in sampling if name not in names]:
+            raise unknown_name("key of sampling", unknown[0], names)
+        values = {**config, "replicates": _choose_replicates(config)}
+        values |= {f"sampling.{name}": value for name, value in sampling.items()}
+        for name, (minimum, whole) in _MINIMA.items():
+            if (name, values[name]) not in (("processes", None), ("processes", ONE_PER_DEVICE)):
+                _check_number(name, values[name], minimum, whole)
+        _check_number("sampling.most", sampling["most"], sampling["least"], whole=True)
+        plain = {each.name: values[each.name] for each in fields(cls) if each.name in values}
+        return cls(**plain | {"sampling": Sampling(**sampling), "attempts": attempts})
 
 
-def _parse_sampling(config: Any) -> Sampling:
-    if not isinstance(config, Mapping):
-        raise Refusal(f"sampling must be a mapping such as {{seconds: 1.0}}, not {config!r}")
-    field_names = [field.name for field in fields(Sampling)]
-    for name in config:
-        if name not in field_names:
-            raise unknown_name("key of sampling", name, field_names)
-    return Sampling(
-        width=_check_number("sampling.width", config["width"], 0.0),
-        least=_check_number("sampling.least", config["least"], 1, whole=True),
-        most=_check_number("sampling.most", config["most"], config["least"], whole=True),
-        seconds=_check_number("sampling.seconds", config["seconds"], 0.0),
-        warm_up=_check_number("sampling.warm_up", config["warm_up"], 0.0),
-        turns=_check_number("sampling.turns", config["turns"], 1, whole=True),
-        compilations=_check_number("sampling.compilations", config["compilations"], 1, whole=True),
-    )
-
-
-def _check_number(name: str, value: Any, minimum: float, whole: bool = False) -> Any:
+def _check_number(name: str, value: Any, minimum: float, whole: bool) -> None:
     kinds = (int,) if whole else (int, float)
     bound = f" and at most {_MAXIMUM:g}" if isinstance(value, kinds) and value > _MAXIMUM else ""
     if isinstance(value, bool) or not isinstance(value, kinds) or not minimum <= value <= _MAXIMUM:
         kind = "an integer" if whole else "a number"
         raise Refusal(f"{name} must be {kind}, {minimum:g} or more{bound}, not {value!r}")
-    return value
 
 
 def _choose_replicates(config: Mapping[str, Any]) -> Any:
-    """Return the configured number of replicates or, if it is not set, the default.
-
-    The default is 5 to compare two programs (`versus`), 3 if all device counts share one allocation
-    (`nested`), and otherwise 1. Raise `Refusal` if a nested study sets fewer than 3 replicates.
-    """
+    """Return the configured number of replicates or, if it is not set, the default for the kind of run."""
     replicates = config["replicates"]
     if config["nested"] and isinstance(replicates, int) and replicates < _NESTED_REPLICATES:
         raise Refusal(

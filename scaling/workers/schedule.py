@@ -121,8 +121,7 @@ def make_schedule(
 ) -> Schedule:  # fmt: skip
     """Return the schedule of the cases that have no result yet.
 
-    A result is a record in the planned environment that is "ok" or "skipped". A skip does not count if its
-    reason may no longer apply. Replicates run one after another, each in a different random order.
+    Replicates run one after another, each in a different random order.
 
     Args:
         results: Preflight results of all cases.
@@ -181,10 +180,9 @@ def group_by_problem(items: Iterable[ScheduledCase]) -> list[list[ScheduledCase]
 
 
 def planned_environment(machine: Machine, settings: RunSettings, key: tuple) -> Environment:
-    """Return the environment (dict of versions, devices, and flags) that is expected in the records of a run.
+    """Return the environment that is expected in the records of cases with the environment key `key`.
 
     For a remote machine, the field "untold" lists the fields that only a process on its nodes can determine.
-    `key` is the `PreflightResult.environment_key` of the cases.
     """
     platform, (workload_digest, engine) = machine.platform, key
     bound_to: list[int] | None = [] if settings.bind and platform == "cpu" else None
@@ -220,10 +218,7 @@ class History:
 def build_history(
     records: Iterable[Record], environments: Iterable[Environment], baseline: Sequence[Record] | None = None
 ) -> History:
-    """Return the `History` of those records that match a planned environment.
-
-    See `make_schedule` for `baseline`.
-    """
+    """Return the `History` of the records that match a planned environment. See `make_schedule`."""
     identities = _identity_matcher(environments)
     events = [(identity, record) for record in records for identity in identities(record)]
     started = [(identity, record.attempt) for identity, record in events if record.reason != REQUEST_NOT_MET]
@@ -239,10 +234,7 @@ def build_history(
 
 
 def comparable_settings(records: Iterable[Record], environments: Iterable[Environment]) -> frozenset[str]:
-    """Return the values of `Record.setting` in all records that match a planned environment.
-
-    `Record.setting` is a hash of the environment that does not include the versions of peers.
-    """
+    """Return the values of `Record.setting` in all records that match a planned environment."""
     identities = _identity_matcher(environments)
     return frozenset(record.setting for record in records if identities(record))
 
@@ -265,10 +257,7 @@ def _identity_matcher(environments: Iterable[Environment]) -> Callable[[Record],
 
 
 def skip_peers_off_cpu(platform: str, preflight: PreflightResult) -> PreflightResult:
-    """Return the preflight result, marked as inapplicable if a peer would run on a platform other than cpu.
-
-    A result that is already inapplicable or failed is returned unchanged.
-    """
+    """Return the preflight result, marked as inapplicable if it is that of a peer on another platform."""
     if platform == "cpu" or preflight.case.engine == "jax" or preflight.inapplicable or preflight.failure:
         return preflight
     text = f"{preflight.case.engine} is measured on a CPU only; JAX_PLATFORMS=cpu runs JAX on the CPU too"
@@ -279,11 +268,10 @@ def study_manifest(
     name: str, title: str | None, scaling: Sequence[str], cases: Sequence[Case], settings: RunSettings,
     recorded_once: Collection[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
-    """Return the content of study.json as a dict. The file describes the last study in the results folder.
+    """Return the content of study.json, which describes the last study in the results folder, as a dict.
 
-    Args:
-        scaling: Scaling rules in the study: "strong", "weak", or both.
-        recorded_once: Keys of the cases that are recorded without being run, in a single replicate.
+    `scaling` contains "strong", "weak", or both. `recorded_once` contains the keys of the cases that are
+    recorded without being run, in a single replicate.
     """
     replicates = dict.fromkeys(recorded_once, 1)
     return store.stamp() | {
@@ -293,11 +281,7 @@ def study_manifest(
         "order_seed": settings.order_seed,
         "sampling": dataclasses.asdict(settings.sampling),
         "cases": [
-            {
-                "key": case.key,
-                "replicates": replicates.get(case.key, settings.replicates),
-                "case": to_dict(case),
-            }
-            for case in cases
+            {"key": key, "replicates": replicates.get(key, settings.replicates), "case": to_dict(case)}
+            for key, case in ((case.key, case) for case in cases)
         ],
     }

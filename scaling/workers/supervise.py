@@ -23,6 +23,9 @@ from scaling.workers.worker_group import Variant, WorkerDied, WorkerGroup
 
 _MAX_INTERLEAVED = 8  # number of cases that are prepared in one process at the same time
 _FINISH_SECONDS = 60.0  # timeout to finish or discard a case
+_STATE_AFTER = {  # reply of a worker -> state of the case
+    "ready": "prepared", "turn": "prepared", "end": "ended", "later": "postponed", "forgotten": "postponed",
+}  # fmt: skip
 Listener = Callable[[dict[str, Any]], None]
 
 
@@ -105,10 +108,15 @@ class _Run:
         """Measure the cases of a session with each compared program. Replace workers that die."""
         first, waiting = session[0].case, self._group_comparable(session)
         variant, failed = 0, set[int]()  # indices of variants whose workers failed to start once
+        is_local = not self.options.transport  # workers on other nodes claim cores there
+        binds_here = is_local and self.settings.bind and self.schedule.machine.platform == "cpu"
         while waiting:
             with contextlib.ExitStack() as stack:
                 workers: dict[int, WorkerGroup] = {}
-                claimed = stack.enter_context(self._claim_cores(first.devices))
+                claimed = None
+                if binds_here:
+                    claim = cores.claim_cores(first.devices, self.owner, self._report_wait)
+                    claimed = stack.enter_context(claim)
                 try:
                     for variant in {work.variant for group in waiting for work in group}:
                         group = self._open_worker_group(first, variant, claimed)
@@ -118,7 +126,10 @@ class _Run:
                         waiting = self._fail_variant(waiting, variant, death)
                     failed.add(variant)
                     continue
-                self._measure_groups(waiting, workers)
+                is_alive = True
+                while waiting and is_alive:
+                    is_alive, remaining = _InterleavedCases(self, workers, waiting.pop(0)).measure()
+                    waiting[:0] = remaining
 
     def _group_comparable(self, session: Sequence[ScheduledCase]) -> Groups:
         """Divide the cases of a session into groups. The cases of one group are sampled in alternation.
@@ -132,31 +143,12 @@ class _Run:
             for start in range(0, len(group), step)
         ]
 
-    def _measure_groups(self, waiting: Groups, workers: dict[int, WorkerGroup]) -> None:
-        """Measure the groups in `waiting`, and remove them from it, until a worker must be replaced.
-
-        The unfinished cases of a group are added to `waiting` again.
-        """
-        died = False
-        while waiting and not died:
-            group = _InterleavedCases(self, workers, waiting.pop(0))
-            try:
-                group.measure()
-            except WorkerDied as death:
-                group.handle_death(death)
-                died = True
-            waiting[:0] = group.remaining()
-
     def _fail_variant(self, waiting: Groups, variant: int, death: WorkerDied) -> Groups:
+        """Record all cases of a variant as failed, and return the groups without them."""
         for work in [work for group in waiting for work in group if work.variant == variant]:
             self.record_end(work, "failed", death.reason, str(death) or "the worker did not start")
         groups = [[work for work in group if work.variant != variant] for group in waiting]
         return [group for group in groups if group]
-
-    def _claim_cores(self, devices: int) -> contextlib.AbstractContextManager[list[int] | None]:
-        if self.schedule.machine.platform != "cpu" or not self.settings.bind or self.options.transport:
-            return contextlib.nullcontext()  # workers on other nodes claim cores there
-        return cores.claim_cores(devices, self.owner, self._report_wait)
 
     def _report_wait(self, text: str) -> None:
         self.listener({"event": "waiting", "text": text})
@@ -196,11 +188,11 @@ class _Run:
 
         If the event contains an unwritten record, write the record. Raise OSError if writing fails.
         """
-        item = work.item
+        item, results = work.item, self.results[work.variant]
         if line := event.pop("unwritten", None):
-            self.results[work.variant].writer.append(line)
+            results.writer.append(line)
         if event["event"] == "begin":
-            self.results[work.variant].environments[item.preflight.environment_key] = event["environment"]
+            results.environments[item.preflight.environment_key] = event["environment"]
         if event.get("reason") == "out_of_memory":
             self.out_of_memory.append(work)
         if work.variant == 0 and event["event"] in ("begin", "end"):
@@ -219,27 +211,38 @@ class _InterleavedCases:
     # Seconds spent on each case, limited by `case_seconds`.
     seconds_used: dict[WorkItem, float] = field(default_factory=lambda: defaultdict(float))
     last_request: tuple[WorkItem, str] = field(init=False)  # (case, action)
-    prepared: set[WorkItem] = field(default_factory=set)  # cases in the memory of their worker
-    ended: set[WorkItem] = field(default_factory=set)  # cases that have a record
-    postponed: set[ScheduledCase] = field(default_factory=set)  # cases too large to be in memory with others
+    # "prepared" (in the memory of its worker), "ended" (has a record), or "postponed" (is too large to be in
+    # memory with others). A case is in no state before it is prepared.
+    states: dict[WorkItem, str] = field(default_factory=dict)
 
-    @property
-    def has_single_case(self) -> bool:
-        return len({work.item for work in self.items}) == 1
+    def measure(self) -> tuple[bool, Groups]:
+        """Measure the cases. Return whether all workers are alive, and the unfinished cases as groups.
 
-    def remaining(self) -> Groups:
-        """Return the unfinished cases as groups. Each postponed case is in a separate group."""
+        Each postponed case is in a separate group.
+        """
+        is_alive = True
+        try:
+            self._prepare_and_sample()
+        except WorkerDied as death:
+            is_alive = False
+            self._handle_death(death)
         groups: dict[ScheduledCase | None, list[WorkItem]] = {None: []}
         for work in self.items:
-            if work not in self.ended:
-                groups.setdefault(work.item if work.item in self.postponed else None, []).append(work)
-        return [group for group in groups.values() if group]
+            if self.states.get(work) != "ended":
+                groups.setdefault(work.item if self._is_postponed(work.item) else None, []).append(work)
+        return is_alive, [group for group in groups.values() if group]
 
-    def measure(self) -> None:
+    def _is_postponed(self, item: ScheduledCase) -> bool:
+        """Return whether a case is postponed for any compared program, and thus for all of them."""
+        return any(work.item == item and self.states.get(work) == "postponed" for work in self.items)
+
+    def _has_single_case(self) -> bool:
+        return len({work.item for work in self.items}) == 1
+
+    def _prepare_and_sample(self) -> None:
         """Prepare all cases, and sample them in turns until each of them has ended or is postponed.
 
-        In each round, every case has one turn, and the order of the cases is random. Raise `WorkerDied` if a
-        worker dies and must be replaced.
+        In each round, every case has one turn, and the order of the cases is random.
         """
         first = self.items[0].item
         rng = random.Random(f"{self.run.settings.order_seed} {first.case.key} {first.replicate}")
@@ -260,29 +263,29 @@ class _InterleavedCases:
     def _active_items(self) -> list[WorkItem]:
         """Return the cases that are still being sampled. Discard postponed cases from worker memory."""
         for work in self.items:
-            if work.item in self.postponed and work in self.prepared:
+            if self.states.get(work) == "prepared" and self._is_postponed(work.item):
                 self._request(work, "forget")
-        return [work for work in self.items if work not in self.ended and work.item not in self.postponed]
+        return [work for work in self.items if self.states.get(work) == "prepared"]
 
-    def handle_death(self, death: WorkerDied) -> None:
+    def _handle_death(self, death: WorkerDied) -> None:
         """Record the case of the last request as failed, unless its worker recorded the case before it died.
 
         If memory ran out and the group has other cases, the case is postponed instead, because it may fit
         into memory alone.
         """
         work, action = self.last_request
-        if work in self.ended:
+        if self.states.get(work) == "ended":
             return
         identity = work.item.replicate, self.name
         written = action == "finish" and any((r.replicate, r.block) == identity for r in self._records(work))
-        if death.reason == "out_of_memory" and not self.has_single_case and not written:
-            self.postponed.add(work.item)  # it may fit into memory without the other cases
+        if death.reason == "out_of_memory" and not self._has_single_case() and not written:
+            self.states[work] = "postponed"
             return
         if not written:
             text = str(death) or f"timed out after {self.run.settings.case_seconds:g} s (case_seconds)"
             text = ": ".join([*user_modules(work.item.case), text])
             self.run.record_end(work, "failed", death.reason, text)
-        self.ended.add(work)
+        self.states[work] = "ended"
 
     def _records(self, work: WorkItem) -> list[Record]:
         records = store.load(self.run.results[work.variant].folder).records
@@ -295,13 +298,13 @@ class _InterleavedCases:
         if smaller := next((case for case in candidates if _is_no_larger(case, item.case)), None):
             text = f"{smaller.key} ran out of memory, and this case is no smaller"
             self.run.record_end(work, "skipped", "dominated", text)
-            self.ended.add(work)
+            self.states[work] = "ended"
             return
         replicates = self._records(work) if item.case.chunk == AUTO else []
         self._request(
             work, "prepare", case=non_default_fields(item.case), order=item.order, attempt=item.attempt,
             replicate=item.replicate, engine=dict(item.preflight.engine), block=self.name,
-            alone=self.has_single_case,
+            alone=self._has_single_case(),
             known=next((record.blocks for record in reversed(replicates) if record.blocks), None),
             workload_digest=item.preflight.workload_digest if work.variant == 0 else None,
         )  # fmt: skip
@@ -318,11 +321,7 @@ class _InterleavedCases:
         for event in self.workers[work.variant].request(request, seconds):
             self.run.handle_event(work, event)
         self.seconds_used[work] += time.monotonic() - began
-        (self.prepared.add if event["event"] in ("ready", "turn") else self.prepared.discard)(work)
-        if event["event"] == "end":
-            self.ended.add(work)
-        if event["event"] == "later":
-            self.postponed.add(work.item)
+        self.states[work] = _STATE_AFTER[event["event"]]
         return event
 
 

@@ -30,10 +30,7 @@ _CAUSES = {  # text in a message of srun or slurmstepd -> reason of the record
 def explain_failure(lines: Sequence[str]) -> tuple[str, str] | None:
     """Return the cause of a failed job step as (reason, explanation), or None if no line states a cause.
 
-    The reason is a code for records, such as "timeout".
-
-    Args:
-        lines: Lines that srun, slurmstepd, and JAX's coordination service wrote to standard error.
+    `lines` are those that srun, slurmstepd, and JAX's coordination service wrote to standard error.
     """
     causes = ((reason, line) for line in lines for text, reason in _CAUSES.items() if text in line.lower())
     no_heartbeat = any("stopped sending heartbeats" in line for line in lines)  # JAX coordination service
@@ -49,10 +46,8 @@ def without_job_variables(variables: Mapping[str, str]) -> dict[str, str]:
 def gpu_request(option: str, gres: str, shape: ProcessShape) -> dict[str, str]:
     """Return the option of sbatch or srun that requests the GPUs of a case, such as {"gres": "gpu:h100:4"}.
 
-    Args:
-        option: Name of the option: "gres", "gpus_per_node", or "gpus_per_task".
-        gres: Name of the GPU resource in Slurm, with or without its type: "gpu" or "gpu:h100".
-        shape: Numbers of devices, nodes, and processes of the case.
+    `option` is "gres", "gpus_per_node", or "gpus_per_task". `gres` is the name of the GPU resource in Slurm,
+    with or without its type: "gpu" or "gpu:h100".
     """
     if option == "gres":
         return {"gres": f"{gres}:{shape.devices // shape.nodes}"}
@@ -78,10 +73,7 @@ class SrunSteps:
     ) -> list[list[str]]:
         """Return a list with one srun command that starts all workers and sends its input to each.
 
-        Args:
-            shape: Numbers of devices, nodes, and processes of the case.
-            worker: Command of a single worker.
-            variables: Environment variables of the launcher, which srun passes on.
+        `worker` is the command of a single worker. srun passes on the variables of the launcher.
         """
         per_process = shape.devices // shape.processes
         if self.platform == "cpu":  # a device is a physical core, not a hardware thread
@@ -143,10 +135,7 @@ def allocated_nodes() -> tuple[str, ...]:
 
 
 def cpus_per_node() -> int | None:
-    """Return the number of CPUs per node of the current Slurm job, or None outside a job.
-
-    If the nodes of the job differ, return the smallest number.
-    """
+    """Return the smallest number of CPUs of a node of the current Slurm job, or None outside a job."""
     text = os.environ.get("SLURM_JOB_CPUS_PER_NODE", "")  # such as 4(x2),2
     return min(map(int, re.findall(r"(\d+)(?:\(x\d+\))?", text)), default=None)
 

@@ -41,12 +41,13 @@ class Variant:
 class WorkerDied(Exception):
     """Raised if a worker process ends, refuses to continue, or exceeds its time limit.
 
-    `reason` is a code for records, such as "timeout".
+    `reason` is a code for records, such as "timeout". `text` says what happened, and `detail` adds the last
+    line of standard error or a remedy. Both are empty after a timeout.
     """
 
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
+    def __init__(self, reason: str, text: str, detail: str = "") -> None:
+        super().__init__(text + detail)
+        self.reason, self.text, self.detail = reason, text, detail
 
 
 @dataclass
@@ -71,10 +72,8 @@ class WorkerGroup:
     def receive(self, seconds: float) -> Iterator[Event]:
         """Yield the events of the workers up to and including the next reply.
 
-        Args:
-            seconds: Timeout in seconds. While a worker waits for cores, a longer timeout applies.
-        Raises:
-            WorkerDied: If a worker ends, refuses to continue, or exceeds the timeout.
+        Raise `WorkerDied` if a worker ends, refuses to continue, or does not reply within `seconds`. While a
+        worker waits for cores, a longer timeout applies.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -85,7 +84,8 @@ class WorkerGroup:
             if event["event"] == "exit":
                 raise self._explain_death(event["rank"], event["status"])
             if event["event"] == "refused":
-                raise WorkerDied(event.get("reason", "not_as_asked"), event["text"])
+                fix = f"; {event['fix']}" if event.get("fix") else ""
+                raise WorkerDied(event.get("reason", "not_as_asked"), event["text"], fix)
             yield event
             if event["event"] not in _INTERMEDIATE:
                 return
@@ -103,8 +103,8 @@ class WorkerGroup:
                 return WorkerDied("out_of_memory", environment.scrub(line))
         several = f"process {rank}" if len(self.processes) > 1 else "a process"
         subject = several if self.shape.processes > 1 else "the process"
-        text = f"{subject} {process_exit.text}: {process_exit.last_line}"
-        return WorkerDied(process_exit.reason, text.rstrip(": "))
+        detail = f": {process_exit.last_line}" if process_exit.last_line else ""
+        return WorkerDied(process_exit.reason, f"{subject} {process_exit.text}", detail)
 
 
 @contextlib.contextmanager
@@ -115,17 +115,15 @@ def open_worker_group(
 ) -> Iterator[WorkerGroup]:  # fmt: skip
     """Start the workers of a case and yield a `WorkerGroup`. The workers end when the context exits.
 
+    Raise `WorkerDied` if a worker ends before it is ready, or `AllocationLost` if a worker on other nodes
+    ends before any worker has responded.
+
     Args:
         header: Settings that each worker receives as its first line, such as the JAX platform.
-        variant: Program that runs the workers.
-        shape: Numbers of devices, nodes, and processes of the case.
         lock: File descriptor of the lock of the results folder, which local workers inherit, or None.
         remote: How to start workers on other nodes, or None for this host.
         log: File to which the standard error of the workers is appended, or None.
         report_wait: Function that is called with a message if a worker waits for cores.
-    Raises:
-        WorkerDied: If a worker ends before it is ready.
-        AllocationLost: If a worker on other nodes ends before any worker has responded.
     """
     worker = [variant.python, "-m", variant.module]
     # GLIBC_TUNABLES must be set before the process starts. The worker itself adds the default XLA_FLAGS.
@@ -172,11 +170,7 @@ def _wait_for_start(group: WorkerGroup, report_wait: Callable[[str], None]) -> N
 
 
 def _filter_worker_lines(lines: Sequence[str]) -> list[str]:
-    """Return the lines of standard error that best explain why a worker ended.
-
-    These are the lines of the worker itself or, if there are none, the specific messages of srun and ssh. If
-    there are no specific messages either, all lines are returned.
-    """
+    """Return the lines of the worker itself or, if there are none, the specific messages of srun and ssh."""
     output = [line for line in lines if not line.startswith(("srun:", "slurmstepd", "ssh:", 'Try "srun'))]
     if child_process.last_line(output):
         return output
