@@ -25,7 +25,7 @@ SLOWEST = [  # modules of all tiers that take longest, longest first
     f"test_{name}.py"
     for name in (
         "online", "contract", "readme", "hostile_modules", "layouts", "check", "own_functions", "browser",
-        "malformed", "faults", "peer", "streams", "replicates", "small", "check_computed", "torch",
+        "malformed", "faults", "command", "replicates", "peer", "streams", "accelerator", "docs", "small", "check_computed", "torch",
     )
 ]  # fmt: skip
 

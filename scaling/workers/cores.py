@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator
 from scaling.core.environment import contents
 
 _POLL_SECONDS = 0.3
-_NAME = "ad-scaling/core/"  # prefix of the abstract socket names
+# Prefix of the abstract socket names. Tests with different AD_SCALING_CLAIMS do not wait for each other.
+_NAME = f"ad-scaling/{os.environ.get('AD_SCALING_CLAIMS', 'core')}/"
 
 
 def usable_cores() -> list[int]:

@@ -18,7 +18,6 @@ echo "$(basename "$0")" "$@" >> called
 """
 TWO_WORKERS = "-m pytest -n 2 --dist loadfile --no-loadscope-reorder -m"
 FOUR_WORKERS = TWO_WORKERS.replace("2", "4")
-WAITING_TESTS = "(thorough or contract or wandb or peer or browser or plan) and not process"
 ANY_TIER = " or ".join(TIERS)
 
 
@@ -70,15 +69,13 @@ def test_tiers_run_by_name_and_the_tier_quiet_runs_alone(clone):
     ]
 
 
-def test_the_tiers_contract_and_wandb_run_while_slurm_jobs_wait(clone):
-    first, *others = run_script(clone, "slurm", "contract")[0][3:]
-    assert first == (
-        f"python {FOUR_WORKERS} (slurm or contract) and not (slurm or quiet or ({WAITING_TESTS}))"
-    )
-    assert sorted(others) == [
-        "python -m pytest -m (slurm or contract) and slurm and not quiet",
-        f"python {FOUR_WORKERS} (slurm or contract) and {WAITING_TESTS} and not (slurm or quiet)",
+def test_other_tests_run_while_slurm_jobs_wait_and_those_of_quiet_after_them(clone):
+    *together, last = run_script(clone, "slurm", "process", "quiet")[0][3:]
+    assert sorted(together) == [
+        "python -m pytest -m (slurm or process or quiet) and slurm and not quiet",
+        f"python {FOUR_WORKERS} (slurm or process or quiet) and not (slurm or quiet)",
     ]
+    assert last == "python -m pytest -m (slurm or process or quiet) and quiet"
 
 
 def test_all_runs_the_possible_tiers_and_names_the_others(clone):
