@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from scaling.analysis.cases import group_by
-from scaling.analysis.crossover import compare_with_handwritten
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import Estimate
-from scaling.analysis.timings import Timing, dispatch_floor, time_ratio
-from scaling.core.case import CEILING, problem
+from scaling.analysis.fastest import compare_with_handwritten
+from scaling.analysis.timings import Timing, dispatch_floor, least_time, time_ratio
+from scaling.core.case import CEILING
 from scaling.core.environment import OF_THE_CASE
 from scaling.options import machine_peaks
 
@@ -62,11 +62,10 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     The timings of the peaks themselves have no entry. Only other AD systems are compared with JAX.
     """
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
-    groups = group_by(derivatives, lambda t: (t.environment, t.honest, t.case.devices, problem(t.case)))
+    groups = group_by(derivatives, lambda t: t.rivals_key)
     rates, baselines = measured_rates(timings), []
     for group in groups.values():
-        rivals = [t for t in group if t.case.engine == "jax" and not t.case.ad_mode.closed_form]
-        fastest = min(rivals, key=lambda t: t.median, default=None)
+        fastest = least_time(t for t in group if t.case.engine == "jax" and not t.case.ad_mode.closed_form)
         for timing in group:
             by_hand, bound = compare_with_handwritten(timing, group), _limiting_peak(timing, rates)
             jax = fastest if timing.case.engine != "jax" else None
@@ -77,7 +76,7 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
 def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
     bounds = []
     for target, (name, field) in _PEAKS.items():
-        if least := _least_seconds(target, getattr(timing.records[0], field), timing, rates):
+        if least := _least_seconds(target, getattr(timing.record, field), timing, rates):
             bounds.append(Bound(name, least / timing.median))
     return max(bounds, key=lambda bound: bound.fraction, default=None)
 
@@ -115,7 +114,7 @@ def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rat
 def _machine_key(timing: Timing) -> tuple:
     """Return a hashable key for the machine and the device count of a timing, independent of its program."""
     of_program = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
-    facts = {name: value for name, value in timing.records[0].environment.items() if name not in of_program}
+    facts = {name: value for name, value in timing.record.environment.items() if name not in of_program}
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices
 
 
@@ -150,7 +149,7 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
 
 
 def _break_down(timing: Timing, base: Timing, efficiency: float, rates: Rates) -> EfficiencyBreakdown:
-    seconds = _least_seconds("all_reduce", timing.records[0].collective_bytes, timing, rates)
+    seconds = _least_seconds("all_reduce", timing.record.collective_bytes, timing, rates)
     communication = None if seconds is None else seconds / timing.median
     waiting = _waiting_seconds(timing)
     imbalance = None if waiting is None else waiting / timing.median

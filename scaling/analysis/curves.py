@@ -5,20 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.analysis.cases import (
-    baseline_name,
-    competes,
-    family_key,
-    group_by,
-    least_by,
-    problem_size,
-    relative_to,
-    size_name,
-    stem,
-)
+from scaling.analysis.cases import Subject, competes, group_by, least_by, size_name, stem
 from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.analysis.timings import Timing, time_ratio
-from scaling.core.case import Case, label, problem
+from scaling.core.case import Case, label
+from scaling.core.formatting import count_of
 
 KINDS = ("strong", "weak")
 _WORK_TOLERANCE = 0.01  # relative variation of work per device allowed in a weak scaling curve
@@ -27,48 +18,73 @@ ENOUGH_COUNTS = 3  # a problem measured on at least this many device counts is p
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The time, speed-up and parallel efficiency of a scaling curve on one device count.
+    """The time, speed-up and parallel efficiency of a scaling curve on one device count."""
 
-    The fields `low` and `high` are the limits of the 95 % confidence interval of the time, in seconds. They
-    are None if there are too few samples.
-    """
-
-    devices: int
-    points: int  # batch elements
-    seconds: float
-    low: float | None
-    high: float | None
-    samples: int
+    timing: Timing
     baseline_devices: int  # the smallest device count of the curve
     speedup: Estimate  # ideally devices / baseline_devices
     efficiency: Estimate
     against_jit: Estimate | None  # speed-up over the best plain jit program on one device
 
     @property
-    def ideal(self) -> float:
-        """Return the ideal speed-up: the device count divided by the device count of the baseline."""
-        return self.devices / self.baseline_devices
+    def devices(self) -> int:
+        """Return the device count."""
+        return self.timing.case.devices
+
+    @property
+    def seconds(self) -> float:
+        """Return the median time of a call."""
+        return self.timing.median
 
     @property
     def is_baseline(self) -> bool:
         """Return whether the device count is the smallest of the curve."""
         return self.devices == self.baseline_devices
 
+    @property
+    def relative(self) -> str:
+        """Return a suffix such as ' relative to 2 devices', or '' if the baseline is one device."""
+        return (
+            "" if self.baseline_devices == 1 else f" relative to {count_of(self.baseline_devices, 'device')}"
+        )
+
 
 @dataclass(frozen=True)
-class Curve:
-    """A scaling curve: the times of one program on several device counts.
+class Program(Subject):
+    """The program of a scaling curve. The case is that on the smallest device count, without its mesh.
 
     For strong scaling the number of points (batch elements) is constant, and for weak scaling the number of
     points per device.
     """
 
-    name: str
-    case: Case  # the case on the smallest device count, without its mesh
     kind: str  # "strong" or "weak"
-    environment: str
+
+    @property
+    def name(self) -> str:
+        """Return the name of the curve: the label of its case without the fields that vary on the curve."""
+        return curve_name(self.kind, self.case)
+
+    @property
+    def program(self) -> tuple[str, Case]:
+        """Return a key that is equal for the measured and for the predicted curves of one program."""
+        return self.kind, stem(self.case, self.kind)
+
+    @property
+    def size(self) -> str:
+        """Return the problem size (for weak scaling, per device) as text, such as 'm=100 points=6'."""
+        return size_name(self.program[1]) + (" for each device" if self.kind == "weak" else "")
+
+
+@dataclass(frozen=True)
+class Curve(Program):
+    """A scaling curve: the times of one program on several device counts, each with the fastest mesh."""
+
     points: tuple[CurvePoint, ...]
-    timings: tuple[Timing, ...]  # one per device count, with its fastest mesh
+
+    @property
+    def timings(self) -> list[Timing]:
+        """Return the timing on each device count."""
+        return [point.timing for point in self.points]
 
     @property
     def baseline_devices(self) -> int:
@@ -77,21 +93,8 @@ class Curve:
 
     @property
     def baseline(self) -> str:
-        """Return the baseline as text, such as '2 devices'."""
-        return baseline_name(self.baseline_devices)
-
-    @property
-    def relative(self) -> str:
-        """Return a suffix such as ' relative to 2 devices', or '' if the baseline is one device."""
-        return relative_to(self.baseline_devices)
-
-    @property
-    def size(self) -> str:
-        """Return the problem size (for weak scaling, per device) as text, such as 'm=100 points=6'."""
-        if self.kind == "strong":
-            return size_name(self.case)
-        share = dataclasses.replace(self.case, devices=1, points=self.case.points // self.case.devices)
-        return f"{size_name(share)} for each device"
+        """Return the baseline as text, such as 'one device' or '2 devices'."""
+        return "one device" if self.baseline_devices == 1 else count_of(self.baseline_devices, "device")
 
 
 def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
@@ -102,7 +105,7 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
     """
     timings = [timing for timing in timings if timing.honest]
     programs = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and competes(t.case))
-    plain = least_by(programs, lambda t: (t.environment, problem(t.case)), lambda t: t.median)
+    plain = least_by(programs, lambda t: t.problem_key, lambda t: t.median)
     strong, weak = (_series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS)
     if len(scaling) > 1:  # a series with one device count may belong to a series of the other kind
         weak = [series for series in weak if len(series) > 1]
@@ -185,8 +188,8 @@ def derived_bytes_note(series: Iterable[Timing]) -> str:
 def _build_curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -> Curve:
     base = series[0]
     case = dataclasses.replace(base.case, mesh=None)
-    points = [_build_point(t, base, kind, plain.get((t.environment, problem(t.case)))) for t in series]
-    return Curve(curve_name(kind, case), case, kind, base.environment, tuple(points), tuple(series))
+    points = tuple(_build_point(timing, base, kind, plain.get(timing.problem_key)) for timing in series)
+    return Curve(case, base.environment, base.honest, kind, points)
 
 
 def curve_name(kind: str, case: Case) -> str:
@@ -198,19 +201,12 @@ def curve_name(kind: str, case: Case) -> str:
 
 
 def _build_point(timing: Timing, base: Timing, kind: str, plain: Timing | None) -> CurvePoint:
-    case, speedup = timing.case, time_ratio(base, timing)
-    low, high = timing.interval or (None, None)
-    more = case.devices / base.case.devices
+    more = timing.case.devices / base.case.devices
     work = more if kind == "weak" else 1.0  # total work relative to the baseline
+    speedup, against_jit = time_ratio(base, timing), time_ratio(plain, timing) if plain else None
     return CurvePoint(
-        case.devices, case.points, timing.median, low, high, len(timing.seconds), base.case.devices,
-        _scaled(speedup, work), _scaled(speedup, work / more), time_ratio(plain, timing) if plain else None,
-    )  # fmt: skip
-
-
-def _scaled(estimate: Estimate, factor: float) -> Estimate:
-    low, high = (None if end is None else end * factor for end in estimate[1:])
-    return Estimate(estimate.value * factor, low, high)
+        timing, base.case.devices, speedup.scaled(work), speedup.scaled(work / more), against_jit
+    )
 
 
 def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
@@ -226,9 +222,12 @@ def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
     a larger one on fewer. Curves of function values (without derivatives) come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
-    families = group_by(several, lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case)))
-    problems = (group_by(family, lambda curve: problem(curve.case)).values() for family in families.values())
-    rows = [max(same, key=_problem_rank) for same in problems]
+    families = group_by(several, lambda c: (c.kind, c.baseline_devices, c.family_key)).values()
+    problems = (group_by(family, lambda curve: curve.problem_key).values() for family in families)
+    rows = [
+        max(same, key=lambda row: (max(len(c.points) for c in row) >= ENOUGH_COUNTS, row[0].volume))
+        for same in problems
+    ]
     return sorted(rows, key=lambda row: row[0].case.ad_mode.is_value)
 
 
@@ -240,7 +239,3 @@ def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
     """
     rows = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [sorted(row, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)) for row in rows]
-
-
-def _problem_rank(curves: Sequence[Curve]) -> tuple[bool, int]:
-    return max(len(curve.points) for curve in curves) >= ENOUGH_COUNTS, problem_size(curves[0].case)

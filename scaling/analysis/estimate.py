@@ -23,6 +23,16 @@ class Estimate(NamedTuple):
         """Return whether the whole interval is above 1, so that one of two times is significantly longer."""
         return self.low is not None and self.low > 1
 
+    @property
+    def is_determined(self) -> bool:
+        """Return whether the estimate, a ratio, may be reported: see `is_ratio_determined`."""
+        return is_ratio_determined(self.low, self.high)
+
+    def scaled(self, factor: float) -> "Estimate":
+        """Return the estimate and its limits multiplied by a factor."""
+        low, high = (None if end is None else end * factor for end in self[1:])
+        return Estimate(self.value * factor, low, high)
+
 
 def is_ratio_determined(low: float | None, high: float | None) -> bool:
     """Return whether the interval (low, high) of a ratio is unknown or not too wide to report the ratio.

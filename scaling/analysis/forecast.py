@@ -1,39 +1,21 @@
-"""Predicted times and scaling curves of a plan (Forecast), a summary as text, and their errors (PlanScores).
-
-A predicted time is compared with the measured time of the same case on the same kind of device: error,
-coverage of the intervals, and order of methods. Timings shorter than ten empty calls are omitted, because
-they are mostly dispatch latency.
-"""
+"""Predicted times and scaling curves of a plan (class Forecast), and sentences that summarize them."""
 
 import dataclasses
-import itertools
-import math
-import statistics
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from scaling.analysis.cases import (
-    Method,
-    base_method,
-    family_name,
-    group_by,
-    least_by,
-    method_of,
-    size_name,
-    stem,
-)
-from scaling.analysis.curves import curve_name, stated_kinds
+from scaling.analysis.cases import group_by, least_by, size_name, stem
+from scaling.analysis.curves import Program, stated_kinds
 from scaling.analysis.estimate import format_percentage
-from scaling.analysis.timings import Timing, near_floor
-from scaling.core.case import Case, label, problem
+from scaling.core.case import label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import Record
 from scaling.core.store import latest
 
-ORDER_FACTOR = 2.0  # the order of two times is scored if their ratio exceeds this
 _INTERVAL_PERCENTILES = (2.5, 97.5)
 _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
 _TIME_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
@@ -41,25 +23,40 @@ _TIME_FACTOR = 2.0  # default deadline, as a multiple of the least predicted tim
 _PLAN_FACTS = ("hardware", "versions", "source", "xla_flags")
 
 
-class PredictedPoint(NamedTuple):
+@dataclass(frozen=True)
+class PredictedPoint:
     """The time and efficiency predicted for one device count of a scaling curve, with 95 % intervals."""
 
     record: Record
-    devices: int
-    seconds: float  # median predicted time per call
-    interval: tuple[float, float]  # 95 % interval of `seconds`
-    by_formula: bool  # whether the time is extrapolated, without a program compiled for it
     efficiency: float  # relative to the smallest planned device count
     efficiency_interval: tuple[float, float] | None  # None if it is unknown
 
+    @property
+    def devices(self) -> int:
+        """Return the device count."""
+        return self.record.case.devices
+
+    @property
+    def seconds(self) -> float:
+        """Return the median predicted time of a call."""
+        return _predicted_seconds(self.record)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the 95 % interval of the predicted time, in seconds."""
+        predicted = self.record.predicted or {}
+        return predicted["low"], predicted["high"]
+
+    @property
+    def by_formula(self) -> bool:
+        """Return whether the time is extrapolated, without a program compiled for it."""
+        return (self.record.predicted or {})["by"] == "formula"
+
 
 @dataclass(frozen=True)
-class PredictedCurve:
-    """A strong or weak scaling curve predicted by a plan: times against the number of devices."""
+class PredictedCurve(Program):
+    """A scaling curve predicted by a plan: times against the number of devices."""
 
-    name: str
-    case: Case  # the case on the smallest device count, without its mesh
-    kind: str
     points: tuple[PredictedPoint, ...]
 
 
@@ -148,15 +145,11 @@ def _build_curve(records: Iterable[Record], kind: str) -> PredictedCurve:
     ordered = sorted(best.values(), key=lambda record: record.case.devices)
     base, points = ordered[0], []
     for record in ordered:
-        predicted, devices = record.predicted or {}, record.case.devices
-        scale = 1.0 if kind == "weak" else base.case.devices / devices
+        scale = 1.0 if kind == "weak" else base.case.devices / record.case.devices
         efficiency = _predicted_seconds(base) / _predicted_seconds(record) * scale
-        points.append(PredictedPoint(
-            record, devices, predicted["seconds"], (predicted["low"], predicted["high"]),
-            predicted["by"] == "formula", efficiency, _efficiency_interval(base, record, scale),
-        ))  # fmt: skip
+        points.append(PredictedPoint(record, efficiency, _efficiency_interval(base, record, scale)))
     case = dataclasses.replace(base.case, mesh=None)
-    return PredictedCurve(curve_name(kind, case), case, kind, tuple(points))
+    return PredictedCurve(case, base.setting, base.honest, kind, tuple(points))
 
 
 def _predicted_seconds(record: Record) -> float:
@@ -176,6 +169,26 @@ def _efficiency_interval(base: Record, record: Record, scale: float) -> tuple[fl
     return float(low), float(high)
 
 
+def describe_plan(forecast: Forecast) -> str:
+    """Return a sentence on the planned cases: their number, device counts, hardware and software versions.
+
+    Planned cases are compiled to predict their times, but are not run.
+    """
+    count = Counter(record.status for record in forecast.records)
+    others = (f"{count[each]} {each}" for each in ("skipped", "failed") if count[each])
+    became = ", ".join([count_of(count["planned"], "case"), *others])
+    devices = sorted({record.case.devices for record in forecast.records})
+    span = f"{devices[0]:,} to {devices[-1]:,} devices" if devices[1:] else count_of(devices[0], "device")
+    environment = forecast.records[0].environment
+    jax = (environment.get("versions") or {}).get("jax", "of an unknown version")
+    tools = environment["hardware"] | {"JAX": jax}
+    versions = ", ".join(f"{tool} {tools[tool]}" for tool in tools if tool not in ("name", "digest", "jax"))
+    return (
+        f"{became} on {span} of {environment.get('device_kind')}, compiled with {versions}; "
+        "times are predicted and not measured."
+    )
+
+
 _Row = tuple[PredictedCurve, PredictedPoint]
 
 
@@ -187,7 +200,7 @@ def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]
             time.
     """
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
-    groups = group_by(modes, lambda curve: (curve.kind, problem(stem(curve.case, curve.kind)))).values()
+    groups = group_by(modes, lambda curve: (curve.kind, problem(curve.program[1]))).values()
     sentences = [line for curves in groups for line in _describe_problem(curves, forecast, deadline)]
     return [*sentences, *_describe_memory(forecast), *_describe_formula(forecast)]
 
@@ -197,9 +210,9 @@ def _describe_problem(
 ) -> list[str]:
     rows = [(curve, point) for curve in curves for point in curve.points]
     last = min(rows, key=lambda row: (-row[1].devices, row[1].seconds))
-    best, size = last[0], size_name(stem(last[0].case, last[0].kind))
+    best, size = last[0], size_name(last[0].program[1])
     size = size.replace("points=", "points/device=") if best.kind == "weak" else size
-    what = f"{family_name(best.case)} {size}"
+    what = f"{best.family} {size}"
     fastest = f"{_describe_fastest(rows, last)}; {_describe_half_efficiency(best)}"
     return [f"{what}: {fastest}.", f"{what}: {_describe_cheapest(rows, forecast.price, deadline)}."]
 
@@ -217,7 +230,7 @@ def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: floa
     cost = f"{format_number(hours)}{format_interval(low, high)} device-hours for a million calls"
     cost += f", {format_number(hours * price)} at the price given" if price else ""
     within = "a deadline of {}" if deadline else "twice the least time ({})"
-    name = f"{method_of(cheapest.case).name} on {count_of(point.devices, 'device')}"
+    name = f"{cheapest.method.name} on {count_of(point.devices, 'device')}"
     return f"within {within.format(format_duration(limit))} the cheapest is {name}: {cost}"
 
 
@@ -236,7 +249,7 @@ def _describe_fastest(rows: Sequence[_Row], last: _Row) -> str:
 
 def _describe_point(curve: PredictedCurve, point: PredictedPoint) -> str:
     time, where = format_duration(point.seconds, *point.interval), count_of(point.devices, "device")
-    return f"{method_of(curve.case).name} {time} on {where}"
+    return f"{curve.method.name} {time} on {where}"
 
 
 def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
@@ -294,80 +307,3 @@ def _describe_formula(forecast: Forecast) -> list[str]:
         return []
     beyond = f"beyond, from {min(formula):,} devices on, communication and waiting are formula alone"
     return [f"Up to {max(compiled, default=0):,} devices programs were compiled; {beyond}."]
-
-
-# Errors of the predictions.
-
-
-class PlannedPair(NamedTuple):
-    """The predicted and the measured time of a case that was both planned and measured."""
-
-    timing: Timing
-    predicted_seconds: float  # median predicted time per call
-    in_interval: bool  # whether the measured median lies in the predicted 95 % interval of the time
-
-
-class PlanScore(NamedTuple):
-    """The errors of the predicted times of a group of cases."""
-
-    workload: str | None  # None for all workloads
-    method: Method | None  # None for all methods
-    pairs: list[PlannedPair]
-    ratios: list[float]  # of predicted to measured times, in ascending order
-    median_ratio: float
-    error: float  # median absolute error, as a fraction of the measured time
-    worst: float  # the ratio of predicted to measured time that is furthest from 1 on a logarithmic scale
-    coverage: float  # the fraction of the measured times within their predicted 95 % interval
-
-
-def _score(workload: str | None, method: Method | None, pairs: list[PlannedPair]) -> PlanScore:
-    ratios = sorted(pair.predicted_seconds / pair.timing.median for pair in pairs)
-    error = statistics.median(abs(ratio - 1) for ratio in ratios)
-    worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
-    coverage = sum(pair.in_interval for pair in pairs) / len(pairs)
-    return PlanScore(workload, method, pairs, ratios, statistics.median(ratios), error, worst, coverage)
-
-
-class PlanScores(NamedTuple):
-    """The errors of the predicted times for one type of hardware: total, and by workload and method."""
-
-    hardware: str
-    total: PlanScore
-    parts: list[PlanScore]
-    ordered: int  # number of comparable pairs whose order was predicted correctly
-    comparable: int  # number of pairs of methods for a problem whose times differ enough
-
-
-def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """Return a `PlanScores` for each type of hardware, with the errors of its newest predicted times.
-
-    Types of hardware without a comparable measured time are omitted.
-    """
-    newest_last = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
-    scores = []
-    for hardware, records in group_by(newest_last, lambda r: r.environment["hardware"]["name"]).items():
-        planned = {(record.key, record.environment["device_kind"]): record.predicted for record in records}
-        pairs = []
-        for timing in (timing for timing in timings if timing.honest and near_floor(timing) is None):
-            kind = timing.records[0].environment.get("device_kind")
-            if predicted := planned.get((timing.case.key, kind)):
-                inside = predicted["low"] <= timing.median <= predicted["high"]
-                pairs.append(PlannedPair(timing, predicted["seconds"], inside))
-        if pairs:
-            scores.append(_score_pairs(hardware, pairs))
-    return scores
-
-
-def _score_pairs(hardware: str, pairs: list[PlannedPair]) -> PlanScores:
-    groups = group_by(pairs, lambda pair: (pair.timing.case.workload, base_method(pair.timing.case)))
-    problems = group_by(
-        pairs, lambda p: (problem(p.timing.case), p.timing.case.devices, p.timing.environment)
-    )
-    parts = [_score(*key, group) for key, group in sorted(groups.items(), key=lambda item: str(item[0]))]
-    verdicts = [
-        slow.predicted_seconds > fast.predicted_seconds
-        for group in problems.values()
-        for slow, fast in itertools.permutations(group, 2)
-        if slow.timing.median > ORDER_FACTOR * fast.timing.median
-    ]
-    return PlanScores(hardware, _score(None, None, pairs), parts, sum(verdicts), len(verdicts))

@@ -57,7 +57,7 @@ def describe_methods(findings: Findings) -> list[str]:
         several = [curve for curve in findings.curves if len(curve.points) > 1]
         others = ", ".join(map(str, sorted({curve.baseline_devices for curve in several} - {1})))
         statistics = _STATISTICS.format(f" (here also {others} devices)" if others else "")
-        statistics += _MESH if findings.mesh_comparisons else ""
+        statistics += _MESH if findings.comparisons["mesh"] else ""
         statistics += _WEAK if any(curve.kind == "weak" for curve in several) else ""
         paragraphs = [_describe_cases(ok), _describe_samples(ok), statistics, _describe_check(ok)]
     if any(record.predicted for forecast in findings.forecasts for record in forecast.records):

@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from scaling.analysis import trends
-from scaling.analysis.answer import describe_plan, summarize
+from scaling.analysis.answer import summarize
 from scaling.analysis.compare import (
     COLUMNS,
     UNCHANGED,
@@ -25,7 +25,7 @@ from scaling.analysis.compare import (
 )
 from scaling.analysis.curves import KINDS
 from scaling.analysis.findings import Findings
-from scaling.analysis.forecast import plan_answers
+from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.core import store
 from scaling.core.formatting import count_of

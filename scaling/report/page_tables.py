@@ -5,13 +5,14 @@ from typing import Any
 
 from scaling.analysis import lint, published_results
 from scaling.analysis.baselines import Baseline, EfficiencyBreakdown
-from scaling.analysis.cases import family_name, group_by, method_of, relative_to
+from scaling.analysis.cases import group_by
 from scaling.analysis.curves import Curve, CurvePoint, format_relative
 from scaling.analysis.environments import environment_columns
 from scaling.analysis.estimate import Estimate, format_exponent, format_percentage, format_ratio, format_share
-from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.forecast import Forecast, PlanScores, format_efficiency
+from scaling.analysis.findings import Findings
+from scaling.analysis.forecast import Forecast, format_efficiency
 from scaling.analysis.growth import SizeExponent
+from scaling.analysis.plan_scores import PlanScores
 from scaling.analysis.scaling_fits import ScalingFit, karp_flatt
 from scaling.analysis.setting_comparison import Gain
 from scaling.analysis.timings import (
@@ -29,17 +30,11 @@ from scaling.analysis.timings import (
     time_ratio,
 )
 from scaling.core.case import PEAKS, label
-from scaling.core.formatting import (
-    count_of,
-    format_bytes,
-    format_duration,
-    format_interval,
-    format_number,
-)
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import COMPILING_STAGES, REASONS, Record
 from scaling.options import machine_peaks
 from scaling.report.answer_tables import device_table, name_with_time, problem_name
-from scaling.report.text import Table, describe_panel, file_stems, join_words, make_table
+from scaling.report.text import Table, file_stems, join_words, make_table
 
 _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs
 
@@ -81,7 +76,7 @@ def measured_table(findings: Findings) -> Table:
     """Return a table with one row per measured case: time, speed-up, efficiency, memory and remarks."""
     timings = measured_timings(findings)
     baselines = {id(each.timing): each for each in findings.baselines}
-    overlaps = [sorted((t for t, _ in each.rows), key=lambda t: t.case.overlap) for each in findings.overlaps]
+    overlaps = (sorted(c.timings, key=lambda t: t.case.overlap) for c in findings.comparisons["overlap"])
     gains = {id(overlapped): time_ratio(plain, overlapped) for plain, overlapped in overlaps}
     eager = {_key_without_jit(timing): timing for timing in timings if not timing.case.jit}
     note = (
@@ -94,7 +89,8 @@ def measured_table(findings: Findings) -> Table:
     )
 
     def cells(timing: Timing) -> dict[str, object]:
-        case, baseline, points = timing.case, baselines[id(timing)], findings.points_of(timing)
+        case, baseline = timing.case, baselines[id(timing)]
+        points = {kind: point for kind, (_, point) in findings.places_of(timing).items()}
         against_jit = next((point.against_jit for point in points.values()), None)
         by_hand, bound = baseline.by_hand, baseline.bound
         without_jit = eager.get(_key_without_jit(timing)) if case.jit else None
@@ -102,7 +98,7 @@ def measured_table(findings: Findings) -> Table:
             "case": label(case),
             "time": format_time(timing),
             "devices": case.devices,
-            "mode": method_of(case).name,
+            "mode": timing.method.name,
             "samples": len(timing.seconds),
             "speed-up": _format_ratios(points, "speedup", "x"),
             "efficiency": _format_ratios(points, "efficiency", ""),
@@ -120,7 +116,7 @@ def measured_table(findings: Findings) -> Table:
 
 def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> str:
     words = {
-        kind: format_relative(point, getattr(point, field), sign) + relative_to(point.baseline_devices)
+        kind: format_relative(point, getattr(point, field), sign) + point.relative
         for kind, point in points.items()
     }
     return ", ".join(word if kind == "strong" else f"{kind} {word}" for kind, word in words.items())
@@ -129,11 +125,11 @@ def _format_ratios(points: Mapping[str, CurvePoint], field: str, sign: str) -> s
 def _describe_remarks(
     findings: Findings, timing: Timing, eager: Timing | None, overlap: Estimate | None
 ) -> str:
-    floor, record, padded = near_floor(timing), timing.records[0], padding_share(timing)
+    floor, record, padded = near_floor(timing), timing.record, padding_share(timing)
     auto, calls = automatic_blocks(record), break_even_calls(timing, eager) if eager else None
     kinds = " and ".join(f"{count} {kind}" for kind, count in (record.collectives or {}).items() if count)
     return join_words(
-        describe_environment(findings, timing.environment, timing.honest).strip(" []"),
+        findings.suffix(timing.environment, timing.honest).strip(" []"),
         floor and f"{SHORT}: {format_duration(floor)}",
         calls and f"compiling pays after {count_of(calls, 'call')}",
         auto and f"takes {auto}",
@@ -158,7 +154,7 @@ def _format_seconds(seconds: float | None) -> str:
 def _unmeasured_table(findings: Findings) -> Table:
     bad = [record for record in findings.records if record.status != "ok"]
     rows = [
-        _unmeasured_cells(record, describe_environment(findings, record.setting))
+        _unmeasured_cells(record, findings.suffix(record.setting))
         for record in sorted(bad, key=lambda record: (record.status, record.reason or ""))
     ]
     rows += [
@@ -269,7 +265,7 @@ def _law_table(findings: Findings) -> Table:
         parts = {name: format_share(*law.parts[name]) if name in law.parts else "" for name in names}
         serial = karp_flatt(last) if curve.kind == "strong" else None
         return {
-            "curve": f"{curve.name}{describe_environment(findings, curve.environment)}",
+            "curve": f"{curve.name}{findings.suffix(curve.environment)}",
             "kind": curve.kind,
             "law": law.name + (", best" if law.best else ""),
             **parts,
@@ -299,7 +295,7 @@ def _loss_table(findings: Findings) -> Table:
             "the rest": part.serial,
         }
         return {
-            "curve": f"{curve.name}{describe_environment(findings, curve.environment)}",
+            "curve": f"{curve.name}{findings.suffix(curve.environment)}",
             "kind": curve.kind,
             "devices": part.devices,
             **{name: None if share is None else f"{100 * share:.0f} %" for name, share in shares.items()},
@@ -316,10 +312,9 @@ def _growth_table(findings: Findings) -> Table:
     )
 
     def cells(growth: SizeExponent) -> dict[str, object]:
-        sweep, environment = growth.sweep, describe_environment(findings, growth.sweep.environment)
-        held = describe_panel(sweep.case, sweep.held, sweep.honest)
+        sweep = growth.sweep
         return {
-            "problem": f"{family_name(sweep.case)}, {held}{environment}",
+            "problem": f"{sweep.family}, {sweep.constants}{findings.suffix(sweep.environment)}",
             "swept": sweep.swept,
             "mode": growth.method.name,
             "exponent": format_exponent(*growth.exponent),
@@ -338,11 +333,11 @@ def _sparse_table(findings: Findings) -> Table:
     )
 
     def cells(gain: Gain) -> dict[str, object]:
-        timing, other, nonzeros = gain.timing, gain.other, gain.timing.records[0].nonzeros
+        timing, other, nonzeros = gain.timing, gain.other, gain.timing.record.nonzeros
         dense = other and name_with_time(other)
         pays = count_of(gain.break_even, "evaluation") if gain.break_even else "never"
         return {
-            "case": label(timing.case) + describe_environment(findings, timing.environment),
+            "case": label(timing.case) + findings.suffix(timing.environment),
             "nonzeros": "" if nonzeros is None else f"{nonzeros:,}",
             "seeds": gain.seeds,
             "detecting and colouring": _format_seconds(stage_seconds(timing, *SPARSITY_STAGES)),
@@ -362,7 +357,7 @@ def _peer_table(findings: Findings) -> Table:
         return {
             "problem": problem_name(findings, timing),
             "devices": timing.case.devices,
-            "system": method_of(timing.case).name,
+            "system": timing.method.name,
             "time": format_time(timing),
             "JAX's fastest": name_with_time(jax) if jax else "not measured",
             "times as long": baseline.over_jax and format_ratio(*baseline.over_jax),
@@ -384,7 +379,7 @@ def _machine_table(findings: Findings) -> Table:
             "a device": _format_rate(timing) if case.kind == "ceiling" else "",
             "time": format_time(timing),
             "samples": len(timing.seconds),
-            "remarks": describe_environment(findings, timing.environment, timing.honest).strip(" []"),
+            "remarks": findings.suffix(timing.environment, timing.honest).strip(" []"),
         }
 
     timings = (timing for timing in findings.timings if timing.case.kind != "case")

@@ -1,13 +1,9 @@
-"""Class Table, and text functions for panel subtitles, file names, line wrapping and control characters."""
+"""Class Table, and text functions for file names, line wrapping and control characters."""
 
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
-
-from scaling.analysis.cases import describe_call
-from scaling.core.case import Case
-from scaling.core.formatting import count_of
 
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # all of them except the line feed
 _NO_CHARACTER = re.compile("[\ud800-\udfff\ufffe\uffff]")  # characters that text files and XML do not allow
@@ -18,17 +14,6 @@ _UNBREAKABLE = re.compile(  # spaces between a number and its unit or noun, and 
 )
 JOINED = "\N{NO-BREAK SPACE}"
 LINES, WIDTH = 25, 80  # of a console
-
-
-def describe_panel(case: Case, constant_sizes: str, honest: bool) -> str:
-    """Return the subtitle of a figure panel, such as 'width=8, 4 devices, shard_map, points split'.
-
-    Args:
-        constant_sizes: The sizes that are equal for all cases of the panel, as text such as 'width=8'.
-        honest: Whether each CPU device had a core of its own. If not, 'oversubscribed' is appended.
-    """
-    shared = "" if honest else "oversubscribed"
-    return join_words(constant_sizes, count_of(case.devices, "device"), describe_call(case), shared)
 
 
 def clean_text(text: str) -> str:

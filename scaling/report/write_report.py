@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from scaling.analysis.answer import answer_sentences, describe_plan
+from scaling.analysis.answer import answer_sentences
 from scaling.analysis.dataframe import record_table
 from scaling.analysis.findings import Findings, read
-from scaling.analysis.forecast import plan_answers
+from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.core.store import read_json, replace_file
 from scaling.report import answer_tables, page, page_tables
 from scaling.report.figures import files

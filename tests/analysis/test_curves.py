@@ -8,7 +8,7 @@ import pytest
 
 from scaling.analysis import curves
 from scaling.analysis.cases import Method, base_method, family_key, family_name, method_of
-from scaling.analysis.crossover import fastest_methods
+from scaling.analysis.fastest import fastest_methods
 from scaling.analysis.growth import size_sweeps
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scaling.analysis.cases import family_name
+from scaling.analysis.cases import Subject
 from scaling.analysis.findings import Findings
-from scaling.analysis.timings import Timing
-from scaling.core.case import Case, label
-from scaling.core.formatting import count_of, format_duration
+from scaling.analysis.timings import Timing, format_time
+from scaling.core.case import label
+from scaling.core.formatting import count_of
 from scaling.report.figures.theme import MUTED, SHAPES, LineStyle
 
 Row = dict[str, Any]  # the data of one mark (long format)
@@ -83,10 +83,10 @@ def describe_omission(found: int) -> str:
     return f" {MOST_PANELS} of {found} problems are drawn; the tables have all."
 
 
-def panel_title(findings: Findings, case: Case, detail: str, environment: str) -> tuple[str, ...]:
+def panel_title(findings: Findings, subject: Subject, detail: str) -> tuple[str, ...]:
     """Return the lines of a panel title: the function, a detail, and the environment if there are several."""
-    where = f"environment {environment}" if findings.has_mixed_environments else ""
-    return tuple(filter(None, (family_name(case), detail, where)))
+    where = f"environment {subject.environment}" if findings.has_mixed_environments else ""
+    return tuple(filter(None, (subject.family, detail, where)))
 
 
 def log_axis(field: str, title: str, values: Iterable[float], unit: str | None = None) -> Axis:
@@ -261,12 +261,11 @@ def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
         words: Further lines of the tooltip.
         fields: Further fields of the row.
     """
-    low, high = timing.interval or (None, None)
+    seconds, low, high = timing.estimate
     samples, processes = len(timing.seconds), timing.replicates
     counts = count_of(samples, "sample") + (f" of {processes} processes" if processes > 1 else "")
-    time = format_duration(timing.median, low, high)
-    tip = "\n".join(word for word in (label(timing.case), time, *words, counts) if word)
-    times = {"seconds": timing.median, "seconds_low": low, "seconds_high": high}
+    tip = "\n".join(word for word in (label(timing.case), format_time(timing), *words, counts) if word)
+    times = {"seconds": seconds, "seconds_low": low, "seconds_high": high}
     return {"line": line, "tip": tip} | times | fields
 
 

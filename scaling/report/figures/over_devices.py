@@ -2,25 +2,17 @@
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from scaling.analysis.cases import (
-    Method,
-    base_method,
-    describe_call,
-    family_name,
-    method_of,
-    size_name,
-    stem,
-)
-from scaling.analysis.curves import ENOUGH_COUNTS, Curve, curves_of_largest_problems
-from scaling.analysis.estimate import format_ratio, is_ratio_determined
+from scaling.analysis.cases import Method
+from scaling.analysis.curves import ENOUGH_COUNTS, Curve, Program, curves_of_largest_problems
+from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, PredictedCurve, PredictedPoint
 from scaling.analysis.scaling_fits import ScalingFit
-from scaling.core.case import Case, label
+from scaling.core.case import label
 from scaling.core.formatting import format_duration
 from scaling.report.answer_tables import largest_planned
 from scaling.report.figures import marks
@@ -58,17 +50,17 @@ def _limit_curves(curves: Sequence[AnyCurve]) -> list[AnyCurve]:
         return list(curves)
     best: dict[Method, AnyCurve] = {}
     for curve in sorted(curves, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)):
-        best.setdefault(base_method(curve.case), curve)
+        best.setdefault(curve.base_method, curve)
     return list(best.values())
 
 
-def line_name(case: Case) -> str:
-    """Return the legend entry of a case, such as 'jacrev (vmap), shard_map, points split'."""
-    return f"{method_of(case).name}, {describe_call(case)}"
+def _line_name(curve: Program) -> str:
+    """Return the legend entry of a curve, such as 'jacrev (vmap), shard_map, points split'."""
+    return f"{curve.method.name}, {curve.call}"
 
 
-def _curve_styles(groups: Iterable[Iterable[Any]]) -> list[LineStyle]:
-    return line_styles({line_name(curve.case): curve.case for curve in itertools.chain(*groups)})
+def _curve_styles(groups: Iterable[Iterable[Program]]) -> list[LineStyle]:
+    return line_styles({_line_name(curve): curve.case for curve in itertools.chain(*groups)})
 
 
 def draw_times(findings: Findings) -> Figure | None:
@@ -122,7 +114,7 @@ def _draw_curves(
         for field in fields:
             if any(row[field] is not None for row in rows):
                 words = [_RATIOS[field]] if field == "against_jit" else []
-                head = marks.panel_title(findings, first.case, first.size, first.environment)
+                head = marks.panel_title(findings, first, first.size)
                 panels.append(Panel((*head, *words), _draw_panel(group, rows, styles, field, laws)))
     if not panels:
         return None
@@ -166,7 +158,7 @@ def _value_axis(first: Curve, field: str, values: Sequence[float], counts: Seque
     if field == "seconds":
         return marks.log_axis(field, "time", values, "s")
     scaled = "scaled " if (first.kind, field) == ("weak", "speedup") else ""
-    title = "speed-up" if field == "against_jit" else f"{scaled}{_RATIOS[field]}{first.relative}"
+    title = "speed-up" if field == "against_jit" else f"{scaled}{_RATIOS[field]}{first.points[0].relative}"
     if field == "efficiency" or counts[-1] <= 4 * counts[0]:
         return marks.linear_axis(field, title, 1.08 * max(values))
     return marks.log_axis(field, title, values)
@@ -179,15 +171,15 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
     """
     rows = []
     for curve in curves:
-        for point, timing in zip(curve.points, curve.timings, strict=True):
+        for point in curve.points:
             words, fields = list[str](), Row(devices=point.devices)
             for field, word in _RATIOS.items():
                 estimate = getattr(point, field)
                 words += [f"{word} {format_ratio(*estimate)}"] if estimate else []
                 value, low, high = estimate or (None, None, None)
-                shown = value if is_ratio_determined(low, high) else None
+                shown = value if estimate is None or estimate.is_determined else None
                 fields |= {field: shown, f"{field}_low": low, f"{field}_high": high}
-            rows.append(marks.timing_row(line_name(curve.case), timing, *words, **fields))
+            rows.append(marks.timing_row(_line_name(curve), point.timing, *words, **fields))
     return rows
 
 
@@ -203,7 +195,7 @@ def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
     scale = base.seconds / law.seconds / (base.devices if curve.kind == "weak" else 1)
     return [
         {
-            "line": line_name(curve.case),
+            "line": _line_name(curve),
             "devices": round(float(count), 4),
             field: float(scale * law.speedup(count) / (count / base.devices if field == "efficiency" else 1)),
         }
@@ -224,12 +216,12 @@ def draw_plan(forecast: Forecast, stem_name: str, curves: Sequence[Curve]) -> Fi
     if not found:
         return None
     kinds = {record.environment.get("device_kind") for record in forecast.records}
-    same_kind = [c for c in curves if c.timings[0].records[0].environment.get("device_kind") in kinds]
+    same_kind = [c for c in curves if c.timings[0].record.environment.get("device_kind") in kinds]
     groups, panels = [_limit_curves(group) for group in found[: marks.MOST_PANELS]], []
     styles = _curve_styles(groups)
     for group in groups:
-        programs = {(curve.kind, stem(curve.case, curve.kind)) for curve in group}
-        measured = [c for c in same_kind if (c.kind, stem(c.case, c.kind)) in programs]
+        programs = {curve.program for curve in group}
+        measured = [curve for curve in same_kind if curve.program in programs]
         panels.append(_draw_predictions(group, measured, styles))
     caption = (
         "Predicted, not measured: the line is the median of the prediction, the band its 95 % interval. "
@@ -262,12 +254,11 @@ def _draw_predictions(
         marks.draw_intervals(known, x, y, styles),
         marks.draw_points(known, x, y, styles, size={"value": 150}),
     )
-    size = size_name(stem(group[0].case, group[0].kind)) + (" for each device" if weak else "")
-    return Panel((family_name(group[0].case), size), layers)
+    return Panel((group[0].family, group[0].size), layers)
 
 
 def _predicted_row(curve: PredictedCurve, point: PredictedPoint, colours: Mapping[str, str]) -> Row:
-    line, (low, high) = line_name(curve.case), point.interval
+    line, (low, high) = _line_name(curve), point.interval
     by = "predicted by formula" if point.by_formula else "predicted from the compiled program"
     tip = (label(point.record.case), format_duration(point.seconds, low, high), by)
     return {
