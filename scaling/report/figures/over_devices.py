@@ -75,16 +75,15 @@ def draw_times(findings: Findings) -> Figure | None:
         "Right: every mode against one and the same program, the fastest plain jit program on one device "
         f"that is not written by hand. {_UNDETERMINED} {_SELECTION} {_LIMITED}"
     )
+    panels, legend, omission = _draw_curves(findings, curves, ("seconds", "against_jit"))
     title = "Time and speed-up against devices"
-    return _draw_curves("devices", title, caption, findings, curves, ("seconds", "against_jit"))
+    return Figure("devices", title, caption + omission, panels, legend) if panels else None
 
 
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
     """Return a figure of speed-up and efficiency against device count, or None if there is no curve.
 
-    Args:
-        kind: The kind of scaling, 'strong' or 'weak'.
-        curves: The scaling curves to choose from. By default these are all curves of `findings`.
+    The curves of a kind, "strong" or "weak", are drawn, of the given ones or of all.
     """
     chosen = [curve for curve in curves or findings.curves if curve.kind == kind]
     baselines = " or ".join(dict.fromkeys(c.baseline for c in chosen if len(c.points) > 1))
@@ -93,52 +92,42 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
         f"{', as many points for each device' if kind == 'weak' else ''}. {_UNDETERMINED} {_SELECTION} "
         f"The broad pale line is the law that fits best. {_LIMITED}"
     )
-    fields = ("speedup", "efficiency")
-    return _draw_curves(f"scaling-{kind}", TITLES[kind], caption, findings, chosen, fields)
+    panels, legend, omission = _draw_curves(findings, chosen, ("speedup", "efficiency"))
+    return Figure(f"scaling-{kind}", TITLES[kind], caption + omission, panels, legend) if panels else None
 
 
 def _draw_curves(
-    name: str, title: str, caption: str, findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
-) -> Figure | None:
-    """Return a figure with one panel per field for the largest problem of each function.
+    findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
+) -> tuple[tuple[Panel, ...], tuple[LineStyle, ...], str]:
+    """Return the panels, the legend, and a sentence on omitted problems, for each function's largest problem.
 
-    Args:
-        fields: The fields to draw: 'seconds' or ratios of a CurvePoint. A panel without values is omitted.
+    There is one panel for each field with values: 'seconds' or a ratio of a CurvePoint.
     """
     found = curves_of_largest_problems(curves)
     groups = [_limit_curves(group) for group in found[: marks.MOST_PANELS]]
     laws = {id(curve): law for curve, fitted in findings.scaling_fits for law in fitted if law.best}
     styles, panels = _curve_styles(groups), []
     for group in groups:
-        rows, first = _measurement_rows(group), group[0]
+        rows = _measurement_rows(group)
         for field in fields:
             if any(row[field] is not None for row in rows):
-                words = [_RATIOS[field]] if field == "against_jit" else []
-                head = marks.panel_title(findings, first, first.size)
-                panels.append(Panel((*head, *words), _draw_panel(group, rows, styles, field, laws)))
-    if not panels:
-        return None
-    caption += marks.describe_omission(len(found))
-    return Figure(name, title, caption, tuple(panels), tuple(styles))
+                title = marks.panel_title(findings, group[0], group[0].size)
+                title += (_RATIOS[field],) if field == "against_jit" else ()
+                panels.append(Panel(title, _draw_panel(group, rows, styles, field, laws)))
+    return tuple(panels), tuple(styles), marks.describe_omission(len(found))
 
 
 def _draw_panel(
-    group: Sequence[Curve],
-    rows: Sequence[Row],
-    styles: Sequence[LineStyle],
-    field: str,
+    group: Sequence[Curve], rows: Sequence[Row], styles: Sequence[LineStyle], field: str,
     laws: Mapping[int, ScalingFit],
-) -> tuple[Spec, ...]:
+) -> tuple[Spec, ...]:  # fmt: skip
     counts = sorted({row["devices"] for row in rows})
     ideal = _ideal_values(group, field, counts)
     x = marks.count_axis("devices", "devices", counts)
     y = _value_axis(group[0], field, [*marks.with_ends(rows, field), *ideal.values()], counts)
-    has_law = field in ("speedup", "efficiency")
-    fits = [
-        marks.draw_lines(_law_rows(curve, laws[id(curve)], field), x, y, styles, strokeWidth=6,
-                         strokeOpacity=0.2)
-        for curve in group if has_law and id(curve) in laws
-    ]  # fmt: skip
+    fitted = [curve for curve in group if id(curve) in laws and field in ("speedup", "efficiency")]
+    pale = {"strokeWidth": 6, "strokeOpacity": 0.2}
+    fits = [marks.draw_lines(_law_rows(c, laws[id(c)], field), x, y, styles, **pale) for c in fitted]
     guides = marks.draw_ideal(ideal, x, y) if ideal else []
     return (*fits, *guides, *marks.draw_series(rows, x, y, styles))
 
@@ -158,7 +147,8 @@ def _value_axis(first: Curve, field: str, values: Sequence[float], counts: Seque
     if field == "seconds":
         return marks.log_axis(field, "time", values, "s")
     scaled = "scaled " if (first.kind, field) == ("weak", "speedup") else ""
-    title = "speed-up" if field == "against_jit" else f"{scaled}{_RATIOS[field]}{first.points[0].relative}"
+    relative = first.points[0].relative
+    title = "speed-up" if field == "against_jit" else f"{scaled}{_RATIOS[field]}{relative}"
     if field == "efficiency" or counts[-1] <= 4 * counts[0]:
         return marks.linear_axis(field, title, 1.08 * max(values))
     return marks.log_axis(field, title, values)
@@ -184,33 +174,23 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
 
 
 def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
-    """Return rows of data with the speed-up or efficiency of a fitted scaling law at 12 device counts.
+    """Return rows with the 'speedup' or 'efficiency' of a fitted scaling law at 12 device counts.
 
     The values are relative to the measured time of the baseline, not to the fitted time.
-
-    Args:
-        field: 'speedup' or 'efficiency'.
     """
-    base = curve.points[0]
+    base, rows = curve.points[0], []
     scale = base.seconds / law.seconds / (base.devices if curve.kind == "weak" else 1)
-    return [
-        {
-            "line": _line_name(curve),
-            "devices": round(float(count), 4),
-            field: float(scale * law.speedup(count) / (count / base.devices if field == "efficiency" else 1)),
-        }
-        for count in np.geomspace(base.devices, curve.points[-1].devices, 12)
-    ]
+    for count in np.geomspace(base.devices, curve.points[-1].devices, 12):
+        value = scale * law.speedup(count) / (count / base.devices if field == "efficiency" else 1)
+        rows.append({"line": _line_name(curve), "devices": round(float(count), 4), field: float(value)})
+    return rows
 
 
-def draw_plan(forecast: Forecast, stem_name: str, curves: Sequence[Curve]) -> Figure | None:
+def draw_plan(forecast: Forecast, stem: str, curves: Sequence[Curve]) -> Figure | None:
     """Return a figure of predicted time against device count, or None if the plan has no scaling curve.
 
-    The figure shows the largest problem of each function.
-
-    Args:
-        stem_name: The name of the hardware in file names, such as 'nvidia-h100'.
-        curves: The measured curves. Those of the shown programs on the planned kind of device are included.
+    The figure shows the largest problem of each function. Measured curves of the shown programs on the
+    planned kind of device are included. `stem` is the name of the hardware in file names.
     """
     found = largest_planned(curve for curve in forecast.curves if len(curve.points) > 1)
     if not found:
@@ -230,7 +210,7 @@ def draw_plan(forecast: Forecast, stem_name: str, curves: Sequence[Curve]) -> Fi
     )
     caption += marks.describe_omission(len(found))
     title = f"Planned for {forecast.title}: time against devices"
-    return Figure(f"plan-{stem_name}", title, caption, tuple(panels), tuple(styles))
+    return Figure(f"plan-{stem}", title, caption, tuple(panels), tuple(styles))
 
 
 def _draw_predictions(
