@@ -140,9 +140,8 @@ def _describe_speedup(findings: Findings, timing: Timing) -> list[str]:
 def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list[str]:
     """Return sentences that recommend a device count for one problem, and state its parallel efficiency.
 
-    The recommended device count is the smallest one whose time is not significantly longer than the shortest
-    time. The list is empty if there is only one device count, if devices shared CPU cores, or if the shortest
-    time cannot be distinguished from that of an empty call. `rows` are in ascending order of time.
+    The recommended device count is the smallest one whose time is not significantly longer than the shortest.
+    There is none for a single device count, shared CPU cores or an empty call. `rows` are sorted by time.
     """
     first, *others = [row.first for row in rows]
     if not first.honest or rows[0].empty or not others:
@@ -167,10 +166,7 @@ def _describe_devices(findings: Findings, rows: Sequence[FastestMethod]) -> list
 
 
 def _describe_efficiency(findings: Findings, curve: Curve) -> str:
-    """Return a clause that states up to which device count the parallel efficiency of a curve is acceptable.
-
-    An example is 'efficiency stays at 0.5 or above up to 8 devices', for `findings.efficiency` = 0.5.
-    """
+    """Return a clause such as 'efficiency stays at 0.5 or above up to 8 devices'."""
     least = f"{findings.efficiency:g}"
     if not all(point.efficiency.is_determined for point in curve.points):
         return f"the largest number of devices with an efficiency of at least {least} is not determined"
@@ -220,11 +216,7 @@ def _describe_advice(findings: Findings) -> list[str]:
 
 
 def _describe_peers(findings: Findings) -> list[str]:
-    """Return a sentence for each other AD system (engine) that states its time relative to that of JAX.
-
-    For each problem and device count, the time of the fastest method of the other system is divided by that
-    of the fastest JAX method.
-    """
+    """Return a sentence for each other AD system on the time of its fastest methods over those of JAX."""
     pairs = [(each.over_jax, each.timing) for each in findings.baselines if each.over_jax]
     fastest = least_by(
         pairs, lambda pair: (pair[1].case.engine, *pair[1].rivals_key), lambda pair: pair[1].median

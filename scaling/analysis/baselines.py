@@ -84,8 +84,7 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 def measured_rates(timings: Iterable[Timing]) -> Rates:
     """Return a dict from (target, dtype, precision, machine) to the measured (work, rate) pairs of that peak.
 
-    The target is the name of a peak, such as "copy". Work is in bytes or operations of one call on one
-    device, and the rate is in work per second.
+    The target is the name of a peak, such as "copy". Work is in bytes or operations of a call on a device.
     """
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in (timing for timing in timings if timing.case.kind == "ceiling"):
@@ -132,10 +131,8 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
     """Return the causes of the lost efficiency of a scaling curve, for each device count above one.
 
     A device count is omitted if the program takes no longer than an empty call on it. Return () if the
-    program was not measured on one device, or takes no longer there than an empty call.
-
-    Args:
-        peaks: the timings of machine peaks. Only the all-reduce is used.
+    program was not measured on one device, or takes no longer there than an empty call. Of the machine
+    `peaks`, only the all-reduce is used.
     """
     base, *rest = curve.timings
     if base.case.devices > 1 or dispatch_floor(base) >= base.median:
@@ -161,11 +158,9 @@ def _break_down(timing: Timing, base: Timing, efficiency: float, rates: Rates) -
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
-    """Return an estimate of the mean time, in seconds, that a process waits for the slowest process.
+    """Return an estimate of the mean seconds that a process waits for the slowest, or None if unknown.
 
-    The estimate is half of the time that the fastest process waits. It is exact for two processes, and for
-    more processes if their times are evenly spaced. Return None if no record has separate times of the
-    fastest process.
+    The estimate is half of the time that the fastest process waits, which is exact for two processes.
     """
     waits = [
         statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))

@@ -78,8 +78,7 @@ def base_method(case: Case) -> Method:
 def describe_call(case: Case) -> str:
     """Return the JAX API and the partitioning of a case as text, such as 'shard_map, points split'.
 
-    With split=both the text includes the mesh, or 'the fastest mesh' if the case has none. A case without a
-    mesh represents a scaling curve with the fastest mesh on each device count.
+    A case with split=both and no mesh stands for a curve with the fastest mesh on each device count.
     """
     if case.api == "jit":
         return case.api

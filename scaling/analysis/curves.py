@@ -129,10 +129,7 @@ def stated_kinds(study: Mapping[str, Any]) -> list[str]:
 
 
 def weak_refusals(timings: Iterable[Timing]) -> list[str]:
-    """Return a sentence for each series of timings that is rejected as a weak scaling curve.
-
-    The sentence states the reason: the work per device varies or was not counted.
-    """
+    """Return a sentence with the reason for each series of timings that is rejected as a weak curve."""
     honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
@@ -142,10 +139,9 @@ def weak_refusals(timings: Iterable[Timing]) -> list[str]:
 
 
 def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Return a list of timings for each scaling curve of a kind, in ascending order of device count.
+    """Return the timings of each scaling curve of a kind, in ascending order of device count.
 
-    On each device count, only the fastest mesh is included. For weak scaling, a case is omitted if its points
-    do not divide evenly over the devices.
+    For weak scaling, a case is omitted if its points do not divide evenly over the devices.
     """
     whole = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
     groups = group_by(whole, lambda t: (t.environment, stem(t.case, kind))).values()
@@ -159,10 +155,7 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return the reason why a series of timings is not a weak scaling curve, or None if it is one.
-
-    The reason is that the work per device varies by more than 1 % or was not counted.
-    """
+    """Return why a series is not a weak scaling curve (unequal or unknown work per device), or None."""
     if len(series) < 2:
         return None
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
@@ -234,8 +227,7 @@ def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
     """Return the derivative curves of each function's largest problem, as one list of curves per problem.
 
-    In each list, curves with more devices come first. Curves with equally many devices are sorted by their
-    time on the most devices, the fastest first.
+    In each list, curves with more devices come first, and then those that are faster on the most devices.
     """
     rows = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [sorted(row, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)) for row in rows]

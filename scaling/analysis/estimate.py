@@ -56,11 +56,7 @@ def format_ratio(value: float, low: float | None = None, high: float | None = No
 
 
 def format_time_ratio(name: str, value: float, low: float | None = None, high: float | None = None) -> str:
-    """Return a clause that states the ratio of two times, such as 'jacfwd takes 1.77x as long'.
-
-    Args:
-        name: the method whose time is the numerator of the ratio.
-    """
+    """Return a clause on the ratio of the time of method `name` to another: 'jacfwd takes 1.77x as long'."""
     text = format_ratio(value, low, high)
     if is_ratio_determined(low, high):
         return f"{name} takes {text} as long"

@@ -96,12 +96,8 @@ def largest_problems(
 ) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
     """Return the fastest methods of each differentiated function, for all problems and for the largest one.
 
-    A function that was measured in several environments is listed once for each environment. The largest
-    problem is selected among the problems that were measured on the most device counts.
-
-    Returns:
-        A pair of lists for each function: the rows of all its problems and device counts, and those of the
-        largest problem in ascending order of time.
+    Each pair has the rows of all problems and device counts of a function in one environment, and those of
+    the largest problem in ascending order of time. Problems on the most device counts take precedence.
     """
     heads = []
     for family in group_by(fastest, lambda row: row.family_key).values():

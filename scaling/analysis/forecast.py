@@ -72,12 +72,9 @@ class Forecast:
 
 
 def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecast]:
-    """Return a Forecast for each type of hardware.
+    """Return a Forecast for each type of hardware, from the records of planned cases.
 
-    Args:
-        plans: the records of planned cases.
-        files: dict from hardware name to the content of its plan file (plan-*.json). Invalid values
-            are ignored.
+    `files` maps each hardware name to the content of its plan file (plan-*.json), which is not validated.
     """
     results = []
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
@@ -159,8 +156,8 @@ def _predicted_seconds(record: Record) -> float:
 def _efficiency_interval(base: Record, record: Record, scale: float) -> tuple[float, float] | None:
     """Return the 95 % interval of a predicted efficiency, `scale` * (time of `base`) / (time of `record`).
 
-    The interval is computed from Monte Carlo samples of both times. The i-th samples of both assume the same
-    machine parameters. Return None if the records contain no samples, or unequal numbers of samples.
+    The i-th Monte Carlo samples of both times assume the same machine parameters. Return None if the records
+    contain no samples, or unequal numbers of samples.
     """
     base_draws, draws = ((planned.predicted or {}).get("draws") or [] for planned in (base, record))
     if not base_draws or len(base_draws) != len(draws):
@@ -170,10 +167,7 @@ def _efficiency_interval(base: Record, record: Record, scale: float) -> tuple[fl
 
 
 def describe_plan(forecast: Forecast) -> str:
-    """Return a sentence on the planned cases: their number, device counts, hardware and software versions.
-
-    Planned cases are compiled to predict their times, but are not run.
-    """
+    """Return a sentence on the planned cases: their number, device counts, hardware and software versions."""
     count = Counter(record.status for record in forecast.records)
     others = (f"{count[each]} {each}" for each in ("skipped", "failed") if count[each])
     became = ", ".join([count_of(count["planned"], "case"), *others])
@@ -195,9 +189,7 @@ _Row = tuple[PredictedCurve, PredictedPoint]
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
     """Return sentences on the fastest method, efficiency, cheapest device count and memory of a plan.
 
-    Args:
-        deadline: the longest allowed time of a call, in seconds. The default is twice the least predicted
-            time.
+    `deadline` is the longest allowed time of a call in seconds, by default twice the least predicted time.
     """
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
     groups = group_by(modes, lambda curve: (curve.kind, problem(curve.program[1]))).values()
@@ -255,7 +247,7 @@ def _describe_point(curve: PredictedCurve, point: PredictedPoint) -> str:
 def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
     """Return whether the 95 % interval of the ratio of two predicted times includes 1.
 
-    If the interval is unknown, return whether each time lies in the interval of the other.
+    If it is unknown, return whether each time lies in the interval of the other.
     """
     if interval := _efficiency_interval(one.record, other.record, 1.0):
         return interval[0] <= 1 <= interval[1]

@@ -93,11 +93,7 @@ def _score_pairs(hardware: str, pairs: list[PlannedPair]) -> PlanScores:
 
 
 def describe_score(scores: PlanScores) -> list[str]:
-    """Return sentences that state the errors of the predicted times for one type of hardware.
-
-    A second sentence states how often the order of two methods was predicted correctly. This sentence is
-    omitted if no pair of methods is comparable.
-    """
+    """Return a sentence on the errors of the predicted times, and one on the order of methods if known."""
     whole = scores.total
     sentences = [
         f"Predicted against measured on {scores.hardware}: the median prediction is "

@@ -113,11 +113,7 @@ def near_floor(timing: Timing) -> float | None:
 
 
 def is_empty_call(timing: Timing) -> bool:
-    """Return whether a measured time is not distinguishable from a call of a program that does nothing.
-
-    This is the case if the lower limit of the 95 % confidence interval is at most the time of an empty call.
-    If the interval is unknown, the median is compared instead.
-    """
+    """Return whether the lower limit of a time (or the median if unknown) is at most that of an empty call."""
     low = timing.interval[0] if timing.interval else timing.median
     return low <= dispatch_floor(timing)
 
@@ -166,10 +162,7 @@ def note_on_pairs(top: Timing, bottom: Timing) -> str:
 
 
 def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
-    """Return a clause that states the ratio of two times, such as 'jacfwd takes 1.77x as long'.
-
-    `name` is that of `top`. The clause ends with `note_on_pairs`.
-    """
+    """Return a clause on `top`, which is called `name`, and `bottom`: 'jacfwd takes 1.77x as long'."""
     return format_time_ratio(name, *time_ratio(top, bottom)) + note_on_pairs(top, bottom)
 
 
@@ -196,8 +189,8 @@ def first_call_seconds(timing: Timing) -> float | None:
 def break_even_calls(timing: Timing, other: Timing) -> int | None:
     """Return the number of calls after which `timing` has taken no more time in total than `other`.
 
-    The total time includes the compilation. Return None if `timing` is not faster per call, or if the time to
-    the first result of one of them is unknown.
+    The total time includes the compilation. Return None if `timing` is not faster per call, or if a first
+    call is unknown.
     """
     first, other_first = first_call_seconds(timing), first_call_seconds(other)
     if first is None or other_first is None or other.median <= timing.median:
@@ -206,19 +199,13 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the memory that a program needs on one device, in bytes, or None if it is unknown.
-
-    The value is the measured peak if the backend reported it, otherwise the number from the compiler.
-    """
+    """Return the bytes of a device that a program needs: the measured peak, or else the compiler's figure."""
     record = timing.record
     return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
 
 
 def automatic_blocks(record: Record) -> str:
-    """Return the block sizes that chunk=auto chose as text, such as '4 seeds and all points at a time'.
-
-    Return '' if no block sizes were chosen automatically.
-    """
+    """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''."""
     blocks: Any = record.blocks
     if not isinstance(blocks, Mapping):
         return ""
@@ -229,8 +216,5 @@ def automatic_blocks(record: Record) -> str:
 
 
 def padding_share(timing: Timing) -> float:
-    """Return the fraction of (point, seed) pairs that were added as padding.
-
-    Padding makes the pairs divide evenly over the mesh. The fraction is the maximum over processes.
-    """
+    """Return the largest fraction, over processes, of (point, seed) pairs that are padding of the mesh."""
     return max((record.padding or 0.0 for record in timing.records), default=0.0)

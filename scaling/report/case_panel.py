@@ -17,12 +17,9 @@ _RANGES = (
 def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
     """Return a JSON-compatible dict from the HTML anchor of each measured case to its detail panel.
 
-    A panel is a dict. Its entry `facts` is a list of texts, such as 'compile 1.20 s to 1.40 s'. Its entry
-    `samples` has a list for each process: the name, the samples in seconds, and the indices of the disturbed
-    ones.
-
-    Args:
-        groups: For each case, its HTML anchor and the (process name, record) pairs of its processes.
+    A panel has `facts`, such as 'compile 1.20 s to 1.40 s', and `samples`, with a list for each process: the
+    name, the samples in seconds, and the indices of the disturbed ones. `groups` has the anchor and the
+    (process name, record) pairs of each case.
     """
     cases = list(groups)
     step = 1 + sum(len(record.seconds) for _, records in cases for _, record in records) // MOST_SAMPLES
@@ -55,11 +52,7 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
 
 
 def _disturbed_samples(record: Record, step: int) -> list[int]:
-    """Return the indices of the disturbed samples in `record.seconds[::step]`.
-
-    A turn is a group of consecutive samples. A sample is disturbed if the record marks its turn, for example
-    because of load from other processes.
-    """
+    """Return the indices in `record.seconds[::step]` of samples in marked turns (groups of samples)."""
     turns = {turn for numbers in record.marked.values() for turn in numbers}
     of_sample = [turn for turn, count in enumerate(record.turns) for _ in range(count)]
     drawn = of_sample[: len(record.seconds) : step]

@@ -46,11 +46,7 @@ _PREDICTED = (
 
 
 def describe_methods(findings: Findings) -> list[str]:
-    """Return the methods section of a compute-time proposal as a list of paragraphs.
-
-    The paragraphs describe the cases, the samples, the confidence intervals, the check of the results and the
-    predictions.
-    """
+    """Return paragraphs on the cases, the samples, the intervals, the check of results and the predictions."""
     ok = [record for record in findings.records if record.status == "ok" and record.case.kind == "case"]
     paragraphs = ["Nothing has been measured."]
     if ok:

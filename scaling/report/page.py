@@ -67,11 +67,7 @@ def table_section(table: Table, opened: bool = False) -> Section:
 
 
 def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) -> Page:
-    """Return the content of the HTML page of a results folder.
-
-    Args:
-        folded_tables: The tables to show in collapsed sections.
-    """
+    """Return the content of the HTML page of a results folder, with tables in collapsed sections."""
     answer = answer_tables.answer_table(findings)
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     stated = {sentence for section in sections for sentence in section.sentences}

@@ -14,6 +14,7 @@ from scaling.analysis.estimate import Estimate, format_exponent, format_percenta
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, format_efficiency
 from scaling.analysis.plan_scores import PlanScores
+from scaling.analysis.scaling_fits import karp_flatt
 from scaling.analysis.timings import (
     SHORT,
     SPARSITY_STAGES,
@@ -263,10 +264,12 @@ def _damaged_table(findings: Findings) -> Iterator[Row]:
 @_table(
     "laws",
     "Laws of scaling",
-    "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %.",
+    "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. Karp-Flatt: the serial "
+    "fraction computed from the speed-up on the most devices alone.",
 )
 def _law_table(findings: Findings) -> Iterator[Row]:
     for curve, fitted in findings.scaling_fits:
+        serial = karp_flatt(curve.points[-1]) if curve.kind == "strong" else None
         for law in fitted:
             parts = {name: format_share(*estimate) for name, estimate in law.parts.items()}
             yield {
@@ -277,6 +280,7 @@ def _law_table(findings: Findings) -> Iterator[Row]:
                 "largest speed-up": format_ratio(law.limit) if law.determined and law.limit else "",
                 "at devices": format_number(law.peak) if law.determined and law.peak else "",
                 "off by": f"{law.spread:.1%}",
+                "Karp-Flatt": serial and format_share(*serial),
             }
 
 

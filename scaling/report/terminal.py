@@ -39,11 +39,7 @@ def print_report(findings: Findings, console: Console) -> None:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of times and speed-ups, with one row per curve and one column per device count.
-
-    Args:
-        curves: The scaling curves of one problem. Only the first six of them are included.
-    """
+    """Return a table of times and speed-ups of one problem: a row for each of the first six curves."""
     first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     rows = []
     for curve in curves[:_MAX_CURVES]:
@@ -117,11 +113,7 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
 
 
 def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command: str) -> list[str]:
-    """Return the lines of as many paragraphs as fit into `max_lines` lines.
-
-    If paragraphs are omitted, the last line contains their number and the command that shows them, such as
-    '3 more: scaling report results/smoke'.
-    """
+    """Return the lines of as many paragraphs as fit into `max_lines`, and how to see the others."""
     lines: list[str] = []
     for index, paragraph in enumerate(paragraphs):
         is_last = index == len(paragraphs) - 1

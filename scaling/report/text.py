@@ -74,8 +74,7 @@ def make_table(
 ) -> Table:
     """Return a table of text without its empty columns. The first column is always included.
 
-    Args:
-        rows: For each row, a dict from column name to value. A value of None becomes an empty cell.
+    A row is a dict from column name to value. A value of None becomes an empty cell.
     """
     texts = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
     names = list(texts[0]) if texts else []
@@ -89,12 +88,9 @@ def join_words(*words: object) -> str:
 
 
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
-    """Return the text as lines of at most `width` characters. Quantities such as '1.2 ms' are not broken.
+    """Return the text as lines of at most `width` characters, those after the first with an indent.
 
-    A line is longer than `width` only if it contains a single word or quantity that does not fit.
-
-    Args:
-        indent: The text at the start of each line except the first.
+    Quantities such as '1.2 ms' are not broken, so that a line may be longer.
     """
     joined = keep_numbers_whole(" ".join(clean_text(text).split()))
     wrapper = textwrap.TextWrapper(

@@ -41,11 +41,7 @@ AnyCurve = TypeVar("AnyCurve", Curve, PredictedCurve)
 
 
 def _limit_curves(curves: Sequence[AnyCurve]) -> list[AnyCurve]:
-    """Return the curves to draw: all of them, or one per method if there are more than MOST_LINES.
-
-    The curve of a method is the fastest among those with the most devices. Methods that differ only in their
-    memory setting count as one.
-    """
+    """Return the curves to draw: all, or the fastest one of each method if there are more than MOST_LINES."""
     if len(curves) <= MOST_LINES:
         return list(curves)
     best: dict[Method, AnyCurve] = {}

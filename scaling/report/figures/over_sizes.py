@@ -48,9 +48,8 @@ def draw_sizes(findings: Findings) -> Figure | None:
 def rank_sweeps(sweeps: Sequence[SizeSweep]) -> list[SizeSweep]:
     """Return the size sweeps in the order of the figure: those with the most methods and times first.
 
-    A size sweep contains the times of one function at several sizes. Sweeps of different functions alternate.
-    Sweeps of function values, without derivatives, come last. A sweep of two sizes is omitted if there is a
-    longer sweep of its function.
+    Sweeps of different functions alternate, and those without derivatives come last. A sweep of two sizes is
+    omitted if there is a longer sweep of its function.
     """
     counts = {id(s): len({size for line in s.lines.values() for size, _ in line}) for s in sweeps}
     most = {
