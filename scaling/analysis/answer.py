@@ -62,7 +62,7 @@ def summarize(findings: Findings) -> list[str]:
 
 
 def describe_fastest(findings: Findings) -> list[str]:
-    """Return a text for each differentiated function with its fastest AD mode and recommended device count."""
+    """Return a text for each differentiated function on its fastest AD mode and recommended devices."""
     if not findings.fastest:
         return ["No mode of JAX was measured, so that none is called the fastest."]
     sentences = []

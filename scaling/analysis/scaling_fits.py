@@ -180,7 +180,7 @@ def _best_parts(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> An
     """Return the least-squares parameters, each between 0 and 1, as an array of shape (parameters,).
 
     A parameter is set to 0 if this value fits equally well. `target` is form.sign * (log(time) - form.shift),
-    an array of shape (device counts,). `fixed` maps the index of a parameter to a value that is not optimized.
+    of shape (device counts,). `fixed` maps the index of a parameter to a value that is not optimized.
     """
     free = [index for index in range(len(form.parts)) if index not in fixed]
     if not free:

@@ -17,7 +17,7 @@ OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
 @dataclass(frozen=True)
 class SettingComparison(Ranking):
-    """The timings of cases that differ only in one field, such as "mesh". The case is that without the field."""
+    """The timings of cases that differ only in one field, such as "mesh". `case` lacks that field."""
 
     timings: tuple[Timing, ...]  # at least two, the fastest first
 

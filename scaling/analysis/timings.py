@@ -113,7 +113,7 @@ def near_floor(timing: Timing) -> float | None:
 
 
 def is_empty_call(timing: Timing) -> bool:
-    """Return whether the lower limit of a time (or the median if unknown) is at most that of an empty call."""
+    """Return whether the lower limit of a time (its median if unknown) is at most an empty call."""
     low = timing.interval[0] if timing.interval else timing.median
     return low <= dispatch_floor(timing)
 

@@ -1,4 +1,4 @@
-"""Comparison of two results folders as sentences, table rows, Markdown and HTML page. A is the older folder."""
+"""Comparison of two results folders, A (old) and B (new), as sentences, table rows, Markdown and page."""
 
 from collections import Counter
 from collections.abc import Iterable

@@ -46,7 +46,7 @@ _PREDICTED = (
 
 
 def describe_methods(findings: Findings) -> list[str]:
-    """Return paragraphs on the cases, the samples, the intervals, the check of results and the predictions."""
+    """Return paragraphs on cases, samples, intervals, the check of results and predictions."""
     ok = [record for record in findings.records if record.status == "ok" and record.case.kind == "case"]
     paragraphs = ["Nothing has been measured."]
     if ok:

@@ -264,8 +264,8 @@ def _damaged_table(findings: Findings) -> Iterator[Row]:
 @_table(
     "laws",
     "Laws of scaling",
-    "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. Karp-Flatt: the serial "
-    "fraction computed from the speed-up on the most devices alone.",
+    "Fitted to the logarithms of the times; the best law is drawn. Intervals are 95 %. Karp-Flatt: the "
+    "serial fraction computed from the speed-up on the most devices alone.",
 )
 def _law_table(findings: Findings) -> Iterator[Row]:
     for curve, fitted in findings.scaling_fits:
@@ -313,7 +313,8 @@ def _loss_table(findings: Findings) -> Iterator[Row]:
 @_table(
     "growth",
     "Growth with size",
-    "Time grows with the size to the power of the exponent. Left out: sizes that take less than ten empty calls.",
+    "Time grows with the size to the power of the exponent. Left out: sizes that take less than ten empty "
+    "calls.",
 )
 def _growth_table(findings: Findings) -> Iterator[Row]:
     for growth in findings.size_exponents:
