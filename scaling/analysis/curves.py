@@ -37,6 +37,11 @@ class CurvePoint:
         return self.timing.median
 
     @property
+    def ideal(self) -> float:
+        """Return the ideal speed-up: the device count divided by the device count of the baseline."""
+        return self.devices / self.baseline_devices
+
+    @property
     def is_baseline(self) -> bool:
         """Return whether the device count is the smallest of the curve."""
         return self.devices == self.baseline_devices

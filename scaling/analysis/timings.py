@@ -118,13 +118,15 @@ def is_empty_call(timing: Timing) -> bool:
     return low <= dispatch_floor(timing)
 
 
+def disturbed_samples(record: Record) -> list[bool]:
+    """Return for each sample whether its turn (a group of samples) is marked, such as for foreign load."""
+    marked = {turn for turns in record.marked.values() for turn in turns}
+    return [turn in marked for turn, count in enumerate(record.turns) for _ in range(count)]
+
+
 def disturbed_share(timing: Timing) -> float:
     """Return the fraction of samples taken while the host was throttled or had load from other processes."""
-    marked = 0
-    for record in timing.records:
-        turns = {turn for turns in record.marked.values() for turn in turns}
-        marked += sum(count for turn, count in enumerate(record.turns) if turn in turns)
-    return marked / len(timing.seconds)
+    return sum(sum(disturbed_samples(record)) for record in timing.records) / len(timing.seconds)
 
 
 def marks_of(timing: Timing) -> list[str]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from scaling.analysis.timings import disturbed_samples
 from scaling.core.formatting import count_of, format_bytes, format_duration
 from scaling.core.record import STAGES, Record
 from scaling.report.figures.marks import Spec
@@ -28,7 +29,11 @@ def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> d
 
 def _make_panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
     ordered = sorted(records, key=lambda pair: pair[1].started_at or "")
-    samples = [[name, record.seconds[::step], _disturbed_samples(record, step)] for name, record in ordered]
+    samples = []
+    for name, record in ordered:
+        disturbed = disturbed_samples(record)[: len(record.seconds) : step]
+        marked = [index for index, is_marked in enumerate(disturbed) if is_marked]
+        samples.append([name, record.seconds[::step], marked])
     facts = [f"one of every {step} samples is drawn"] if step > 1 else []
     return {"facts": facts + _list_facts([record for _, record in ordered]), "samples": samples}
 
@@ -49,14 +54,6 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
     if errors:
         words.append("error {:.2g} of at most {:.2g}".format(*max(errors)))
     return words
-
-
-def _disturbed_samples(record: Record, step: int) -> list[int]:
-    """Return the indices in `record.seconds[::step]` of samples in marked turns (groups of samples)."""
-    turns = {turn for numbers in record.marked.values() for turn in numbers}
-    of_sample = [turn for turn, count in enumerate(record.turns) for _ in range(count)]
-    drawn = of_sample[: len(record.seconds) : step]
-    return [at for at, turn in enumerate(drawn) if turn in turns]
 
 
 def samples_spec() -> Spec:

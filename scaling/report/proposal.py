@@ -93,7 +93,7 @@ def _curve_table(findings: Findings, curve: Curve) -> Table:
     rows = [
         (
             str(p.devices), format_time(p.timing), format_relative(p, p.speedup),
-            f"{p.devices / p.baseline_devices:g}x", format_relative(p, p.efficiency, ""),
+            f"{p.ideal:g}x", format_relative(p, p.efficiency, ""),
         )
         for p in curve.points
     ]  # fmt: skip

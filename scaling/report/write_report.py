@@ -10,7 +10,7 @@ from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.core.store import read_json, replace_file
 from scaling.report import answer_tables, page, page_tables
 from scaling.report.figures import files
-from scaling.report.markdown import Part, escape_markdown, to_markdown, to_markdown_table
+from scaling.report.markdown import Part, to_markdown
 from scaling.report.text import Table
 
 
@@ -46,8 +46,5 @@ def _to_markdown(findings: Findings, tables: Iterable[Table]) -> str:
     ]
     stated = {sentence for part in planned for sentence in part.paragraphs}
     sentences = [sentence for sentence in answer_sentences(findings) if sentence not in stated]
-    text = to_markdown(findings.name, [Part("Answer", sentences), *planned])
-    for table in tables:
-        if table.rows:
-            text += f"\n## {escape_markdown(table.title)}\n\n{to_markdown_table(table)}\n"
-    return text
+    shown = [Part(table.title, tables=[table._replace(title="")]) for table in tables if table.rows]
+    return to_markdown(findings.name, [Part("Answer", sentences), *planned, *shown])
