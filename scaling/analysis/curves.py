@@ -1,7 +1,7 @@
 """Strong and weak scaling curves (classes Curve, CurvePoint), and the curves of the largest problems."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ ENOUGH_COUNTS = 3  # a problem measured on at least this many device counts is p
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The time, speed-up and parallel efficiency of a scaling curve on one device count."""
+    """The measured or predicted time, speed-up and efficiency of a curve on one device count."""
 
     timing: Timing
     baseline_devices: int  # the smallest device count of the curve
@@ -55,14 +55,15 @@ class CurvePoint:
 
 
 @dataclass(frozen=True)
-class Program(Subject):
-    """The program of a scaling curve. The case is that on the smallest device count, without its mesh.
+class Curve(Subject):
+    """A measured or predicted scaling curve: the times of one program on several device counts.
 
-    For strong scaling the number of points (batch elements) is constant, and for weak scaling the number of
-    points per device.
+    The case is that on the smallest device count, without its mesh. Each point has the fastest mesh. For
+    strong scaling the number of points (batch elements) is constant, for weak scaling that per device.
     """
 
     kind: str  # "strong" or "weak"
+    points: tuple[CurvePoint, ...]
 
     @property
     def name(self) -> str:
@@ -78,13 +79,6 @@ class Program(Subject):
     def size(self) -> str:
         """Return the problem size (for weak scaling, per device) as text, such as 'm=100 points=6'."""
         return size_name(self.program[1]) + (" for each device" if self.kind == "weak" else "")
-
-
-@dataclass(frozen=True)
-class Curve(Program):
-    """A scaling curve: the times of one program on several device counts, each with the fastest mesh."""
-
-    points: tuple[CurvePoint, ...]
 
     @property
     def timings(self) -> list[Timing]:
@@ -111,15 +105,15 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
     timings = [timing for timing in timings if timing.honest]
     programs = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and competes(t.case))
     plain = least_by(programs, lambda t: t.problem_key, lambda t: t.median)
-    strong, weak = (_series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS)
+    strong, weak = (series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS)
     if len(scaling) > 1:  # a series with one device count may belong to a series of the other kind
         weak = [series for series in weak if len(series) > 1]
         growing = {id(timing) for series in weak for timing in series if timing.case.devices > 1}
         strong = [series for series in strong if len(series) > 1 or id(series[0]) not in growing]
     constant = [series for series in weak if _describe_unequal_work(series) is None]
     return [
-        *(_build_curve("strong", series, plain) for series in strong),
-        *(_build_curve("weak", series, plain) for series in constant),
+        *(build_curve("strong", series, time_ratio, plain) for series in strong),
+        *(build_curve("weak", series, time_ratio, plain) for series in constant),
     ]
 
 
@@ -138,12 +132,12 @@ def weak_refusals(timings: Iterable[Timing]) -> list[str]:
     honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
-        for series in _series_of_kind(honest, "weak")
+        for series in series_of_kind(honest, "weak")
         if (reason := _describe_unequal_work(series))
     ]
 
 
-def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
+def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
     """Return the timings of each scaling curve of a kind, in ascending order of device count.
 
     For weak scaling, a case is omitted if its points do not divide evenly over the devices.
@@ -183,11 +177,27 @@ def derived_bytes_note(series: Iterable[Timing]) -> str:
     return " (derived: argument_bytes + output_bytes)" if old else ""
 
 
-def _build_curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -> Curve:
-    base = series[0]
+def build_curve(
+    kind: str,
+    series: Sequence[Timing],
+    ratio: Callable[[Timing, Timing], Estimate],
+    plain: Mapping[tuple, Timing],
+) -> Curve:
+    """Return the curve of a series of timings. `ratio` divides two times.
+
+    `plain` maps the key of each problem to the best plain jit program on one device, if there is one.
+    """
+    base, points = series[0], []
+    for timing in series:
+        more = timing.case.devices / base.case.devices
+        work = more if kind == "weak" else 1.0  # total work relative to the baseline
+        speedup, program = ratio(base, timing), plain.get(timing.problem_key)
+        points.append(CurvePoint(
+            timing, base.case.devices, speedup.scaled(work), speedup.scaled(work / more),
+            ratio(program, timing) if program else None,
+        ))  # fmt: skip
     case = dataclasses.replace(base.case, mesh=None)
-    points = tuple(_build_point(timing, base, kind, plain.get(timing.problem_key)) for timing in series)
-    return Curve(case, base.environment, base.honest, kind, points)
+    return Curve(case, base.environment, base.honest, kind, tuple(points))
 
 
 def curve_name(kind: str, case: Case) -> str:
@@ -196,15 +206,6 @@ def curve_name(kind: str, case: Case) -> str:
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh
     return f"{label(case, ('devices', 'mesh', 'points'))} points/device={case.points // case.devices}{mesh}"
-
-
-def _build_point(timing: Timing, base: Timing, kind: str, plain: Timing | None) -> CurvePoint:
-    more = timing.case.devices / base.case.devices
-    work = more if kind == "weak" else 1.0  # total work relative to the baseline
-    speedup, against_jit = time_ratio(base, timing), time_ratio(plain, timing) if plain else None
-    return CurvePoint(
-        timing, base.case.devices, speedup.scaled(work), speedup.scaled(work / more), against_jit
-    )
 
 
 def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:

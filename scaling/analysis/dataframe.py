@@ -218,7 +218,7 @@ def plan_table(findings: Findings) -> "DataFrame":
     rows = []
     for forecast in findings.forecasts:
         points = (point for curve in forecast.curves for point in curve.points)
-        efficiency = {point.record.key: point.efficiency for point in points}
+        efficiency = {point.timing.case.key: point.efficiency.value for point in points}
         for record in forecast.records:
             predicted = record.predicted or {}
             row = {"hardware": forecast.hardware, "efficiency": efficiency.get(record.key)} | _case_cells(

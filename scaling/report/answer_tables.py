@@ -8,14 +8,15 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from scaling.analysis.answer import name_with_blocks
-from scaling.analysis.cases import describe_call, family_key, group_by, least_by, size_name
+from scaling.analysis.cases import family_key, group_by, least_by
+from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import format_percentage, format_ratio, format_time_ratio
 from scaling.analysis.fastest import FastestMethod, largest_problems
 from scaling.analysis.findings import Findings
-from scaling.analysis.forecast import Forecast, PredictedCurve
+from scaling.analysis.forecast import Forecast
 from scaling.analysis.timings import Timing, dispatch_floor, format_time
 from scaling.core.case import problem
-from scaling.core.formatting import count_of, format_duration
+from scaling.core.formatting import format_duration
 from scaling.report.text import Table, make_table
 
 NOTE = (
@@ -133,7 +134,7 @@ def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> 
     return f"one of {len(best)} sizes" + (f"; fastest at others: {', '.join(others)}" if others else "")
 
 
-def largest_planned(curves: Iterable[PredictedCurve]) -> list[list[PredictedCurve]]:
+def largest_planned(curves: Iterable[Curve]) -> list[list[Curve]]:
     """Return the predicted curves of each function's largest problem, as one list of curves per problem.
 
     Curves of function values (without derivatives) come last, and larger problems before smaller ones.
@@ -149,15 +150,14 @@ def _planned_cards(forecast: Forecast) -> list[Card]:
     return [_planned_card(forecast, group) for group in largest_planned(curves)]
 
 
-def _planned_card(forecast: Forecast, curves: Sequence[PredictedCurve]) -> Card:
-    fastest = [(min(c.points, key=lambda p: p.seconds), c.method.name) for c in curves]
-    (best, mode), *others = sorted(fastest, key=lambda row: row[0].seconds)
-    second, name = next(((point, name) for point, name in others if name != mode), (None, ""))
-    case = best.record.case
+def _planned_card(forecast: Forecast, curves: Sequence[Curve]) -> Card:
+    fastest = [min(curve.points, key=lambda point: point.seconds) for curve in curves]
+    best, *others = sorted(fastest, key=lambda point: point.seconds)
+    timing, ratio = best.timing, ""
+    if second := next((p.timing for p in others if p.timing.method.name != timing.method.name), None):
+        ratio = format_time_ratio(second.method.name, second.median / timing.median)
     return Card(
-        f"{curves[0].family} {size_name(case)}, planned for {forecast.title}", "", mode,
-        f"{count_of(best.devices, 'device')}, {describe_call(case)}",
-        format_duration(best.seconds, *best.interval),
-        format_time_ratio(name, second.seconds / best.seconds) if second else "",
-        "predicted, not measured", False, f"Efficiency {format_percentage(best.efficiency)}",
+        f"{timing.family} {timing.size}, planned for {forecast.title}", "", timing.method.name,
+        f"{timing.devices_text}, {timing.call}", format_time(timing), ratio, "predicted, not measured", False,
+        f"Efficiency {format_percentage(best.efficiency.value)}",
     )  # fmt: skip

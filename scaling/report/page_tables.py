@@ -203,9 +203,10 @@ def _plan_tables(findings: Findings) -> list[Table]:
 
 
 def _planned_rows(forecast: Forecast) -> Iterator[Row]:
-    points = {p.record.key: p for curve in forecast.curves if len(curve.points) > 1 for p in curve.points}
+    curves = [curve for curve in forecast.curves if len(curve.points) > 1]
+    points = {point.timing.case: point for curve in curves for point in curve.points}
     for record in _planned_records(forecast, "planned"):
-        predicted, point = record.predicted or {}, points.get(record.key)
+        predicted, point = record.predicted or {}, points.get(record.case)
         times = [predicted[name] for name in ("seconds", "low", "high")] if predicted else []
         yield {
             "case": label(record.case),

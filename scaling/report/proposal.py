@@ -134,11 +134,11 @@ def _describe_predictions(findings: Findings, curve: Curve) -> list[str]:
     for forecast in findings.forecasts:
         for planned in forecast.curves:
             if planned.program == curve.program:
-                last = planned.points[-1]
+                last = planned.points[-1].timing
                 sentences.append(
                     f"{curve.family}, {_describe_program(curve)}: on "
-                    f"{count_of(last.devices, 'device')} of {forecast.title} a call is predicted to take "
-                    f"{format_duration(last.seconds, *last.interval)}, not measured; "
+                    f"{last.devices_text} of {forecast.title} a call is predicted to take "
+                    f"{format_time(last)}, not measured; "
                     f"{errors.get(forecast.hardware, unknown)}."
                 )
     return sentences

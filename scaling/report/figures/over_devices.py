@@ -2,18 +2,17 @@
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
 
 import numpy as np
 
 from scaling.analysis.cases import Method
-from scaling.analysis.curves import ENOUGH_COUNTS, Curve, Program, curves_of_largest_problems
+from scaling.analysis.curves import ENOUGH_COUNTS, Curve, CurvePoint, curves_of_largest_problems
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.forecast import Forecast, PredictedCurve, PredictedPoint
+from scaling.analysis.forecast import Forecast, is_by_formula
 from scaling.analysis.scaling_fits import ScalingFit
+from scaling.analysis.timings import format_time
 from scaling.core.case import label
-from scaling.core.formatting import format_duration
 from scaling.report.answer_tables import largest_planned
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Axis, Figure, Panel, Row, Spec
@@ -37,25 +36,24 @@ _SELECTION = (
     f"Of each workload the largest problem on {ENOUGH_COUNTS} numbers of devices or more is drawn, or else "
     "the largest one."
 )
-AnyCurve = TypeVar("AnyCurve", Curve, PredictedCurve)
 
 
-def _limit_curves(curves: Sequence[AnyCurve]) -> list[AnyCurve]:
+def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
     """Return the curves to draw: all, or the fastest one of each method if there are more than MOST_LINES."""
     if len(curves) <= MOST_LINES:
         return list(curves)
-    best: dict[Method, AnyCurve] = {}
+    best: dict[Method, Curve] = {}
     for curve in sorted(curves, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)):
         best.setdefault(curve.base_method, curve)
     return list(best.values())
 
 
-def _line_name(curve: Program) -> str:
+def _line_name(curve: Curve) -> str:
     """Return the legend entry of a curve, such as 'jacrev (vmap), shard_map, points split'."""
     return f"{curve.method.name}, {curve.call}"
 
 
-def _curve_styles(groups: Iterable[Iterable[Program]]) -> list[LineStyle]:
+def _curve_styles(groups: Iterable[Iterable[Curve]]) -> list[LineStyle]:
     return line_styles({_line_name(curve): curve.case for curve in itertools.chain(*groups)})
 
 
@@ -210,7 +208,7 @@ def draw_plan(forecast: Forecast, stem: str, curves: Sequence[Curve]) -> Figure 
 
 
 def _draw_predictions(
-    group: Sequence[PredictedCurve], measured: Sequence[Curve], styles: Sequence[LineStyle]
+    group: Sequence[Curve], measured: Sequence[Curve], styles: Sequence[LineStyle]
 ) -> Panel:
     colours = {style.name: style.colour for style in styles}
     rows = [_predicted_row(curve, point, colours) for curve in group for point in curve.points]
@@ -233,11 +231,11 @@ def _draw_predictions(
     return Panel((group[0].family, group[0].size), layers)
 
 
-def _predicted_row(curve: PredictedCurve, point: PredictedPoint, colours: Mapping[str, str]) -> Row:
-    line, (low, high) = _line_name(curve), point.interval
-    by = "predicted by formula" if point.by_formula else "predicted from the compiled program"
-    tip = (label(point.record.case), format_duration(point.seconds, low, high), by)
+def _predicted_row(curve: Curve, point: CurvePoint, colours: Mapping[str, str]) -> Row:
+    line, (seconds, low, high), formula = _line_name(curve), point.timing.estimate, is_by_formula(point)
+    by = "predicted by formula" if formula else "predicted from the compiled program"
+    tip = "\n".join((label(point.timing.case), format_time(point.timing), by))
     return {
-        "line": line, "tip": "\n".join(tip), "devices": point.devices, "seconds": point.seconds,
-        "seconds_low": low, "seconds_high": high, "fill": GROUND if point.by_formula else colours[line],
+        "line": line, "tip": tip, "devices": point.devices, "seconds": seconds, "seconds_low": low,
+        "seconds_high": high, "fill": GROUND if formula else colours[line],
     }  # fmt: skip
