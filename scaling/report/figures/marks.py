@@ -219,8 +219,8 @@ def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
     `line` is the name of the line in the figure, and `words` are further lines of the tooltip.
     """
     seconds, low, high = timing.estimate
-    processes = f" of {timing.replicates} processes" if timing.replicates > 1 else ""
-    counts = count_of(len(timing.seconds), "sample") + processes
+    samples = count_of(len(timing.seconds), "sample") if timing.seconds else ""  # a prediction has none
+    counts = samples + (f" of {timing.replicates} processes" if timing.replicates > 1 else "")
     tip = "\n".join(filter(None, (label(timing.case), format_time(timing), *words, counts)))
     return {"line": line, "tip": tip, "seconds": seconds, "seconds_low": low, "seconds_high": high} | fields
 

@@ -11,8 +11,6 @@ from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import Forecast, is_by_formula
 from scaling.analysis.scaling_fits import ScalingFit
-from scaling.analysis.timings import format_time
-from scaling.core.case import label
 from scaling.report.answer_tables import largest_planned
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Axis, Figure, Panel, Row, Spec
@@ -116,7 +114,8 @@ def _draw_panel(
     laws: Mapping[int, ScalingFit],
 ) -> tuple[Spec, ...]:  # fmt: skip
     counts = sorted({row["devices"] for row in rows})
-    ideal = _ideal_values(group, field, counts)
+    first = min((curve.points[0] for curve in group), key=lambda p: (p.devices, p.seconds))
+    ideal = _ideal_values(first, group[0].kind, field, counts)
     x = marks.count_axis("devices", "devices", counts)
     y = _value_axis(group[0], field, [*marks.with_ends(rows, field), *ideal.values()], counts)
     fitted = [curve for curve in group if id(curve) in laws and field in ("speedup", "efficiency")]
@@ -126,12 +125,11 @@ def _draw_panel(
     return (*fits, *guides, *marks.draw_series(rows, x, y, styles))
 
 
-def _ideal_values(group: Sequence[Curve], field: str, counts: Iterable[int]) -> dict[int, float]:
-    """Return a dict from device count to the value that ideal scaling has there, or {} if it is not shown."""
-    first = min((curve.points[0] for curve in group), key=lambda p: (p.devices, p.seconds))
-    more = {count: count / first.devices for count in counts}
+def _ideal_values(first: CurvePoint, kind: str, field: str, counts: Iterable[int]) -> dict[int, float]:
+    """Return a dict from device count to the value of ideal scaling from a first point on, or {}."""
+    more = {count: count / first.devices for count in counts if count >= first.devices}
     if field == "seconds":
-        return {count: first.seconds / factor for count, factor in more.items()}
+        return {count: first.seconds / (1 if kind == "weak" else factor) for count, factor in more.items()}
     if field == "speedup":
         return more
     return dict.fromkeys(more, 1.0) if field == "efficiency" else {}
@@ -211,13 +209,19 @@ def _draw_predictions(
     group: Sequence[Curve], measured: Sequence[Curve], styles: Sequence[LineStyle]
 ) -> Panel:
     colours = {style.name: style.colour for style in styles}
-    rows = [_predicted_row(curve, point, colours) for curve in group for point in curve.points]
+    rows = []
+    for curve in group:
+        for point in curve.points:
+            line, formula = _line_name(curve), is_by_formula(point)
+            by = "predicted by formula" if formula else "predicted from the compiled program"
+            fill = GROUND if formula else colours[line]
+            rows.append(marks.timing_row(line, point.timing, by, devices=point.devices, fill=fill))
     known = _measurement_rows(measured)
     counts = sorted({row["devices"] for row in (*rows, *known)})
     x = marks.count_axis("devices", "devices", counts)
     y = marks.log_axis("seconds", "time", marks.with_ends([*rows, *known], "seconds"), "s")
-    first, weak = min((c.points[0] for c in group), key=lambda p: p.devices), group[0].kind == "weak"
-    ideal = {n: first.seconds * (1 if weak else first.devices / n) for n in counts if n >= first.devices}
+    first = min((curve.points[0] for curve in group), key=lambda p: p.devices)
+    ideal = _ideal_values(first, group[0].kind, "seconds", counts)
     ends = {"x": x.channel(), "y": y.channel("seconds_low"), "y2": {"field": "seconds_high"}}
     layers = (
         marks.draw_layer(rows, "area", {"fillOpacity": 0.14}, **ends, **marks.line_channels(styles)),
@@ -229,13 +233,3 @@ def _draw_predictions(
         marks.draw_points(known, x, y, styles, size={"value": 150}),
     )
     return Panel((group[0].family, group[0].size), layers)
-
-
-def _predicted_row(curve: Curve, point: CurvePoint, colours: Mapping[str, str]) -> Row:
-    line, (seconds, low, high), formula = _line_name(curve), point.timing.estimate, is_by_formula(point)
-    by = "predicted by formula" if formula else "predicted from the compiled program"
-    tip = "\n".join((label(point.timing.case), format_time(point.timing), by))
-    return {
-        "line": line, "tip": tip, "devices": point.devices, "seconds": seconds, "seconds_low": low,
-        "seconds_high": high, "fill": GROUND if formula else colours[line],
-    }  # fmt: skip
