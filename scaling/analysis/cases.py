@@ -75,19 +75,6 @@ def base_method(case: Case) -> Method:
     return method_of(without_memory_setting(case))
 
 
-def describe_call(case: Case) -> str:
-    """Return the JAX API and the partitioning of a case as text, such as 'shard_map, points split'.
-
-    A case with split=both and no mesh stands for a curve with the fastest mesh on each device count.
-    """
-    if case.api == "jit":
-        return case.api
-    mesh = f"mesh {case.mesh}" if case.mesh else "the fastest mesh"
-    return _join(
-        case.api, f"{case.split} split", case.split == "both" and mesh, case.overlap and "overlapped"
-    )
-
-
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Return a dict from each key to the list of items with that key, in their original order."""
     groups: dict[K, list[T]] = {}
@@ -169,14 +156,6 @@ def family_key(case: Case) -> tuple:
     return (*what, case.dtype, case.precision, case.data_seed)
 
 
-def family_name(case: Case) -> str:
-    """Return the name of the differentiated function, regardless of its size, such as 'rbf grad float64'."""
-    words = [case.workload, case.target, case.variant, case.wrt and f"by {case.wrt}"]
-    words += [case.reduce and f"reduce={case.reduce}", "" if case.dtype == "float32" else case.dtype]
-    words.append("" if case.precision == "highest" else f"{case.precision} precision")
-    return " ".join(str(word) for word in words if word)
-
-
 def size_name(case: Case) -> str:
     """Return the sizes, the number of points and the data seed as text, such as 'm=100 points=6'."""
     seed = [f"seed={case.data_seed}"] if case.data_seed else []
@@ -229,7 +208,12 @@ class Subject:
     @property
     def family(self) -> str:
         """Return the name of the differentiated function, such as 'rbf grad float64'."""
-        return family_name(self.case)
+        case, reduced = self.case, self.case.reduce and f"reduce={self.case.reduce}"
+        dtype = "" if case.dtype == "float32" else case.dtype
+        precision = "" if case.precision == "highest" else f"{case.precision} precision"
+        by = case.wrt and f"by {case.wrt}"
+        words = (case.workload, case.target, case.variant, by, reduced, dtype, precision)
+        return " ".join(word for word in words if word)
 
     @property
     def size(self) -> str:
@@ -238,8 +222,15 @@ class Subject:
 
     @property
     def call(self) -> str:
-        """Return the JAX API and the partitioning as text, such as 'shard_map, points split'."""
-        return describe_call(self.case)
+        """Return the JAX API and the partitioning as text, such as 'shard_map, points split'.
+
+        A case with split=both and no mesh stands for a curve with the fastest mesh on each device count.
+        """
+        case = self.case
+        if case.api == "jit":
+            return case.api
+        mesh = case.split == "both" and (f"mesh {case.mesh}" if case.mesh else "the fastest mesh")
+        return _join(case.api, f"{case.split} split", mesh, case.overlap and "overlapped")
 
     @property
     def devices_text(self) -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from scaling.analysis.cases import family_name, group_by, size_name
+from scaling.analysis.cases import Subject, group_by
 from scaling.analysis.curves import Curve
 from scaling.analysis.environments import environment_differences
 from scaling.analysis.estimate import format_percentage
@@ -24,7 +24,7 @@ from scaling.analysis.timings import (
     near_floor,
     padding_share,
 )
-from scaling.core.case import Case, label, problem
+from scaling.core.case import label, problem
 from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import REASONS
 
@@ -212,25 +212,24 @@ def _curves_without_one_device(findings: Findings) -> list[str]:
     ]
 
 
-def _list_problems(cases: Iterable[Case]) -> list[str]:
-    return list(dict.fromkeys(f"{family_name(case)} {size_name(case)}" for case in cases))
+def _list_problems(subjects: Iterable[Subject]) -> list[str]:
+    return list(dict.fromkeys(f"{subject.family} {subject.size}" for subject in subjects))
 
 
 def _curves_without_jit(findings: Findings) -> list[str]:
     curves = (curve for curve in _scaled_curves(findings) if curve.case.engine == "jax")
-    return _list_problems(curve.case for curve in curves if curve.points[0].against_jit is None)
+    return _list_problems(curve.timings[0] for curve in curves if curve.points[0].against_jit is None)
 
 
 def _cases_without_peak(findings: Findings) -> list[str]:
-    unbound = (each.timing.case for each in findings.baselines if each.bound is None)
-    return _list_problems(case for case in unbound if case.engine == "jax")
+    unbound = (each.timing for each in findings.baselines if each.bound is None)
+    return _list_problems(timing for timing in unbound if timing.case.engine == "jax")
 
 
 def _cases_without_comparison(findings: Findings) -> list[str]:
     cases = [timing.case for timing in _timed_cases(findings)]
     compared = {problem(case) for case in cases if case.ad_mode.closed_form or case.engine != "jax"}
-    fastest = (row.first.case for row in findings.fastest)
-    return _list_problems(case for case in fastest if problem(case) not in compared)
+    return _list_problems(row for row in findings.fastest if problem(row.case) not in compared)
 
 
 def _uncommitted_code(findings: Findings) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scaling.analysis.cases import Method, describe_call, family_name, group_by, method_of
+from scaling.analysis.cases import Method, group_by, method_of
 from scaling.analysis.curves import Curve
 from scaling.analysis.findings import Findings
 from scaling.analysis.growth import SizeSweep
@@ -56,8 +56,8 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
         return case, sweep.swept, sweep.held, sweep.honest
 
     for (case, swept, held, honest), group in group_by(sweeps, plot_key).items():
-        words = [f"{family_name(case)} {held}".strip(), count_of(case.devices, "device"), describe_call(case)]
-        title = ", ".join([*words, *([] if honest else ["oversubscribed"])])
+        words = (f"{group[0].family} {held}".strip(), group[0].devices_text, group[0].call)
+        title = ", ".join(words) + ("" if honest else ", oversubscribed")
         lines = {
             Line(sweep.environment, case.workload, method): {size: timing.estimate for size, timing in row}
             for sweep in group

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from scaling.analysis import curves
-from scaling.analysis.cases import Method, base_method, family_key, family_name, method_of
+from scaling.analysis.cases import Method, Subject, base_method, family_key, method_of
 from scaling.analysis.fastest import fastest_methods
 from scaling.analysis.growth import size_sweeps
 from scaling.analysis.timings import pool_processes
@@ -346,4 +346,4 @@ def test_reduction_of_the_jacobian_is_a_different_problem():
         "gram",
     ]
     assert family_key(records[0].case) != family_key(records[1].case)
-    assert family_name(records[1].case) == "linear jacobian by W reduce=gram"
+    assert Subject(records[1].case, "", True).family == "linear jacobian by W reduce=gram"
