@@ -41,7 +41,7 @@ class Method(NamedTuple):
         if (self.engine == "jax") != self.jit:  # JAX is compiled by default, most other engines are not
             words.append("compiled" if self.jit else "eager")
         words.append("" if self.seeds == "identity" else f"{self.seeds} seeds")
-        return _join(*words, self.forward and f"forward by {self.forward}", self.memory_setting)
+        return join_words(*words, self.forward and f"forward by {self.forward}", self.memory_setting)
 
     @property
     def memory_setting(self) -> str:
@@ -49,10 +49,11 @@ class Method(NamedTuple):
         limit = self.memory_limit and f"within {format_bytes(self.memory_limit)}"
         storage = self.storage and f"kept on the {self.storage}"
         chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
-        return _join(chunk, _at_a_time(self.block, "point"), limit, storage, self.remat)
+        return join_words(chunk, _at_a_time(self.block, "point"), limit, storage, self.remat)
 
 
-def _join(*words: str | int | None) -> str:
+def join_words(*words: object) -> str:
+    """Return the words as text, separated by commas. Words that are empty, None, False or 0 are omitted."""
     return ", ".join(str(word) for word in words if word)
 
 
@@ -230,7 +231,7 @@ class Subject:
         if case.api == "jit":
             return case.api
         mesh = case.split == "both" and (f"mesh {case.mesh}" if case.mesh else "the fastest mesh")
-        return _join(case.api, f"{case.split} split", mesh, case.overlap and "overlapped")
+        return join_words(case.api, f"{case.split} split", mesh, case.overlap and "overlapped")
 
     @property
     def devices_text(self) -> str:

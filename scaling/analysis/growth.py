@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from scaling.analysis.cases import Method, Subject, find_size_series, group_by, size_values
+from scaling.analysis.cases import Method, Subject, find_size_series, group_by, join_words, size_values
 from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, near_floor
@@ -38,8 +38,7 @@ class SizeSweep(Subject):
     @property
     def constants(self) -> str:
         """Return what is constant, such as 'width=8, 4 devices, shard_map, points split'."""
-        words = (self.held, self.devices_text, self.call, "" if self.honest else "oversubscribed")
-        return ", ".join(filter(None, words))
+        return join_words(self.held, self.devices_text, self.call, not self.honest and "oversubscribed")
 
 
 def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from scaling.analysis import trends
 from scaling.analysis.answer import summarize
+from scaling.analysis.cases import join_words
 from scaling.analysis.curves import KINDS
 from scaling.analysis.findings import Findings
 from scaling.analysis.forecast import describe_plan, plan_answers
@@ -27,7 +28,7 @@ from scaling.report.answer_tables import Card
 from scaling.report.case_panel import case_panels, samples_spec
 from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
-from scaling.report.text import Table, clean_text, file_stems, join_words, keep_numbers_whole
+from scaling.report.text import Table, clean_text, file_stems, keep_numbers_whole
 
 _FOLDER = Path(__file__).parent
 

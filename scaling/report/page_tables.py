@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scaling.analysis import lint, published_results
-from scaling.analysis.cases import group_by
+from scaling.analysis.cases import group_by, join_words
 from scaling.analysis.curves import CurvePoint, format_relative
 from scaling.analysis.environments import environment_columns
 from scaling.analysis.estimate import Estimate, format_exponent, format_percentage, format_ratio, format_share
@@ -34,7 +34,7 @@ from scaling.core.formatting import count_of, format_bytes, format_duration, for
 from scaling.core.record import COMPILING_STAGES, REASONS, Record
 from scaling.options import machine_peaks
 from scaling.report.answer_tables import device_table, name_with_time, problem_name
-from scaling.report.text import Table, file_stems, join_words, make_table
+from scaling.report.text import Table, file_stems, make_table
 
 Row = dict[str, object]
 _MAX_VALUES = 6  # number of values shown per environment fact, such as the jobs

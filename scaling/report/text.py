@@ -82,11 +82,6 @@ def make_table(
     return Table(anchor, title, note, kept, [tuple(row[name] for name in kept) for row in texts], row_anchors)
 
 
-def join_words(*words: object) -> str:
-    """Return the words as text, separated by commas. Words that are empty, None, False or 0 are omitted."""
-    return ", ".join(str(word) for word in words if word)
-
-
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
     """Return the text as lines of at most `width` characters, those after the first with an indent.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from scaling.analysis.cases import group_by, interleave_groups
+from scaling.analysis.cases import group_by, interleave_groups, join_words
 from scaling.analysis.crossover import FastestModeMap
 from scaling.analysis.estimate import format_exponent, format_ratio
 from scaling.analysis.fastest import FastestMethod
@@ -12,7 +12,6 @@ from scaling.core.formatting import format_duration
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import INK, LineStyle, line_styles
-from scaling.report.text import join_words
 
 _CELL = 74  # pixels
 _SURE, _UNSURE = 0.42, 0.12  # opacity of a cell whose fastest mode is or is not distinguished
