@@ -75,6 +75,16 @@ class Findings:
         return min(counts, default=None)
 
     @functools.cached_property
+    def case_timings(self) -> list[Timing]:
+        """Return the timings of all cases except the benchmarks of peak rates and empty calls."""
+        return [timing for timing in self.timings if timing.case.kind == "case"]
+
+    @functools.cached_property
+    def best_fits(self) -> list[tuple[Curve, ScalingFit]]:
+        """Return the scaling law with the best fit of each curve with enough device counts."""
+        return [(curve, law) for curve, laws in self.scaling_fits for law in laws if law.best]
+
+    @functools.cached_property
     def has_several_nodes(self) -> bool:
         """Return whether any case ran on more than one node."""
         return any((nodes_of(timing.record) or 1) > 1 for timing in self.timings)

@@ -88,7 +88,7 @@ def lint_rows(findings: Findings) -> list[dict[str, str]]:
 def _check_each(fault: Fault) -> Rule:
     return lambda findings: [
         f"{label(timing.case)}{findings.suffix(timing.environment)}: {words}"
-        for timing in _timed_cases(findings)
+        for timing in findings.case_timings
         if (words := fault(timing))
     ]
 
@@ -159,10 +159,6 @@ def _varying_blocks(timing: Timing) -> str | bool:
 # Rules for a whole folder. Each returns its violations as text.
 
 
-def _timed_cases(findings: Findings) -> list[Timing]:
-    return [timing for timing in findings.timings if timing.case.kind == "case"]
-
-
 def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
     return [
         f"{label(r.case)}: {r.reason or 'no reason given'}: {r.text or 'no words'}"
@@ -178,7 +174,7 @@ def _skipped_cases(findings: Findings) -> list[str]:
 
 def _mixed_environments(findings: Findings) -> list[str]:
     remarks = []
-    for workload, timings in group_by(_timed_cases(findings), lambda t: t.case.workload).items():
+    for workload, timings in group_by(findings.case_timings, lambda t: t.case.workload).items():
         groups = group_by((record for t in timings for record in t.records), lambda r: r.setting)
         facts = environment_differences(groups.values())
         differ = ", ".join(
@@ -227,13 +223,13 @@ def _cases_without_peak(findings: Findings) -> list[str]:
 
 
 def _cases_without_comparison(findings: Findings) -> list[str]:
-    cases = [timing.case for timing in _timed_cases(findings)]
+    cases = [timing.case for timing in findings.case_timings]
     compared = {problem(case) for case in cases if case.ad_mode.closed_form or case.engine != "jax"}
     return _list_problems(row for row in findings.fastest if problem(row.case) not in compared)
 
 
 def _uncommitted_code(findings: Findings) -> list[str]:
-    environments = {timing.environment: timing.record.environment for timing in _timed_cases(findings)}
+    environments = {timing.environment: timing.record.environment for timing in findings.case_timings}
     commits = {digest: (facts.get("commit"), facts.get("dirty")) for digest, facts in environments.items()}
     return [
         f"{digest}: {f'{commit[:12]} with changes' if commit else 'no commit'}"
@@ -246,7 +242,7 @@ _FRESH = "run again into a fresh folder, results=PATH"
 _WIDER = f"intervals wider than {format_percentage(_WIDE)} either side"
 RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (ERROR, "nothing measured",
-     lambda f: [] if _timed_cases(f) or f.forecasts else [f.name], "`scaling run study=...`"),
+     lambda f: [] if f.case_timings or f.forecasts else [f.name], "`scaling run study=...`"),
     (ERROR, "unverified answers", _check_each(_unverified), f"{_FRESH}: every answer is checked first"),
     (ERROR, "wrong answers", lambda f: _failed_cases(f, True),
      "fix the program, or leave the case out of the study"),
@@ -260,7 +256,7 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
     (ERROR, f"too few samples: under {_LEAST_SAMPLES}, or no interval", _check_each(_few_samples),
      f"sampling.least={_LEAST_SAMPLES}; {_FRESH}"),
     (WARNING, "nothing measured, only planned",
-     lambda f: [] if _timed_cases(f) else [each.title for each in f.forecasts],
+     lambda f: [] if f.case_timings else [each.title for each in f.forecasts],
      "`scaling run study=...` on a machine of that kind"),
     (WARNING, "failed cases", lambda f: _failed_cases(f, False),
      "fix the cause, then the same command with retry=true"),

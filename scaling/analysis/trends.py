@@ -88,16 +88,13 @@ def describe_laws(findings: Findings, kinds: Sequence[str] = KINDS) -> list[str]
 
     Of the JAX curves of the largest problem, the one with the shortest time on its most devices is described.
     """
-    best = [
-        (curve, law)
-        for curve, laws in findings.scaling_fits
-        for law in laws
-        if law.best and curve.case.engine == "jax"
-    ]
     sentences = []
     for kind in kinds:
-        pairs = (pair for pair in best if pair[0].kind == kind)
-        texts = ((curve, (curve.points[-1].seconds,), _describe_law(curve, law)) for curve, law in pairs)
+        texts = (
+            (curve, (curve.points[-1].seconds,), _describe_law(curve, law))
+            for curve, law in findings.best_fits
+            if curve.kind == kind and curve.case.engine == "jax"
+        )
         sentences += _select_largest(findings, texts)
     return sentences
 

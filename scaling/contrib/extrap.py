@@ -83,7 +83,7 @@ def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
     the number of points for each device. A timing of a weak scaling also belongs to a strong scaling if the
     timing is for one device, or if the same case was also timed on another number of devices.
     """
-    timings = [timing for timing in findings.timings if timing.honest and timing.case.kind == "case"]
+    timings = [timing for timing in findings.case_timings if timing.honest]
     on_one_device = [(t.environment, dataclasses.replace(t.case, devices=1)) for t in timings]
     device_counts = Counter(on_one_device)
     for timing, key in zip(timings, on_one_device, strict=True):

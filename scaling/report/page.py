@@ -81,7 +81,7 @@ def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) 
         sections = [part._replace(opened=part.opened or bool(part.sentences)) for part in sections]
     panels = case_panels(
         (page_tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
-        for timing in page_tables.measured_timings(findings)
+        for timing in findings.case_timings
     )
     provenance, cards = files.describe_provenance(findings), answer_tables.make_cards(findings)
     return Page(title, provenance, _list_badges(findings), sections, cards, panels)

@@ -71,11 +71,6 @@ def case_anchor(timing: Timing) -> str:
     return f"case-{timing.case.key}-{timing.environment}" + ("" if timing.honest else "-shared")
 
 
-def measured_timings(findings: Findings) -> list[Timing]:
-    """Return the timings of all measured cases except the benchmarks of peak rates and empty calls."""
-    return [timing for timing in findings.timings if timing.case.kind == "case"]
-
-
 def _measured_table(findings: Findings) -> Table:
     note = (
         "One row for each case; its link opens its samples, stages and memory. Speed-up and efficiency are "
@@ -85,7 +80,7 @@ def _measured_table(findings: Findings) -> Table:
         "machine allow, divided by the measured time. table.md has the same rows; table.csv has one row for "
         "each record in full precision."
     )
-    anchors = [case_anchor(timing) for timing in measured_timings(findings)]
+    anchors = list(map(case_anchor, findings.case_timings))
     return make_table("measured", "Every measured case", note, _measured_rows(findings), anchors)
 
 
@@ -93,9 +88,8 @@ def _measured_rows(findings: Findings) -> Iterator[Row]:
     baselines = {id(each.timing): each for each in findings.baselines}
     overlaps = (sorted(c.timings, key=lambda t: t.case.overlap) for c in findings.comparisons["overlap"])
     gains = {id(overlapped): time_ratio(plain, overlapped) for plain, overlapped in overlaps}
-    timings = measured_timings(findings)
-    eager = {_key_without_jit(timing): timing for timing in timings if not timing.case.jit}
-    for timing in timings:
+    eager = {_key_without_jit(timing): timing for timing in findings.case_timings if not timing.case.jit}
+    for timing in findings.case_timings:
         case, baseline = timing.case, baselines[id(timing)]
         points = {kind: point for kind, (_, point) in findings.places_of(timing).items()}
         against_jit = next((point.against_jit for point in points.values()), None)

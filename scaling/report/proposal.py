@@ -82,8 +82,7 @@ def _describe_curve(findings: Findings, curve: Curve) -> str:
     )
     if last.against_jit and last.against_jit.is_determined:
         text += f"; {format_ratio(*last.against_jit)} the speed of the best plain program on one device"
-    fits = (law for fitted, laws in findings.scaling_fits if fitted is curve for law in laws if law.best)
-    for law in fits:
+    for law in (law for fitted, law in findings.best_fits if fitted is curve):
         text += f". {describe_fit(law)}"
         text += f", speed-up at most {format_number(law.limit)}" if law.determined and law.limit else ""
     return f"{text}.{findings.suffix(curve.environment)}"

@@ -97,7 +97,7 @@ def _draw_curves(
     """
     found = curves_of_largest_problems(curves)
     groups = [_limit_curves(group) for group in found[: marks.MOST_PANELS]]
-    laws = {id(curve): law for curve, fitted in findings.scaling_fits for law in fitted if law.best}
+    laws = {id(curve): law for curve, law in findings.best_fits}
     styles, panels = _curve_styles(groups), []
     for group in groups:
         rows = _measurement_rows(group)
