@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from scipy.special import stdtrit
 
 from scaling.analysis.curves import Curve, CurvePoint
-from scaling.analysis.estimate import Estimate, is_share_determined
+from scaling.analysis.estimate import Estimate
 from scaling.analysis.ratios import LEAST_VARIANCE
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
@@ -56,7 +56,7 @@ class ScalingFit:
     @property
     def determined(self) -> bool:
         """Return whether the 95 % interval of each parameter is narrow enough for the law to be reported."""
-        return all(is_share_determined(part.low, part.high) for part in self.parts.values())
+        return all(part.is_determined_share for part in self.parts.values())
 
     @property
     def doubt(self) -> str:

@@ -68,8 +68,8 @@ def test_speedup_baseline_is_the_smallest_measured_device_count():
         (8, 2, 4, 0.5),
     ]
     assert {p.baseline_devices for p in points} == {2}
-    assert by_api["shard_map"].relative == " relative to 2 devices"
-    assert by_api["pmap"].points[0].baseline_devices == 1 and by_api["pmap"].relative == ""
+    assert by_api["shard_map"].points[0].relative == " relative to 2 devices"
+    assert by_api["pmap"].points[0].baseline_devices == 1 and by_api["pmap"].points[0].relative == ""
 
 
 def test_scaled_speedup_of_a_weak_curve_from_two_devices_is_relative_to_two():
