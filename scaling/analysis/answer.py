@@ -191,7 +191,7 @@ def _describe_scaling(findings: Findings) -> list[str]:
         sentences.append(
             f"{curve.kind.capitalize()} scaling of {curve.family} on {last.timing.devices_text}: "
             f"{'scaled speed-up' if weak else 'speed-up'} {format_ratio(*last.speedup)}{last.relative}, "
-            f"efficiency {format_ratio(*last.efficiency, sign='')}, with {curve.method.name}, {curve.call}, "
+            f"efficiency {format_ratio(*last.efficiency, sign='')}, with {curve.program_name}, "
             f"the fastest there at {curve.size}; {_describe_efficiency(findings, curve)}"
             f"{f'; compulsory bytes{note}' if note else ''}.{findings.suffix(curve.environment)}"
         )

@@ -234,6 +234,11 @@ class Subject:
         return join_words(case.api, f"{case.split} split", mesh, case.overlap and "overlapped")
 
     @property
+    def program_name(self) -> str:
+        """Return the method and the call as text, such as 'jacrev (vmap), shard_map, points split'."""
+        return f"{self.method.name}, {self.call}"
+
+    @property
     def devices_text(self) -> str:
         """Return the device count as text, such as '4 devices'."""
         return count_of(self.case.devices, "device")

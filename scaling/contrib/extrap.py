@@ -163,7 +163,7 @@ def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence
 
 def _describe_method(timing: Timing) -> str:
     cache = [f"{timing.case.cache} cache"] if timing.case.cache else []
-    return ", ".join([timing.method.name, timing.call, *cache])
+    return ", ".join([timing.program_name, *cache])
 
 
 def _to_region_name(text: str) -> str:

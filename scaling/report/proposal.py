@@ -67,7 +67,7 @@ def _document_parts(findings: Findings, curves: Sequence[Curve], figures: Sequen
 
 
 def _describe_program(curve: Curve) -> str:
-    return f"{curve.size}, with {curve.method.name}, {curve.call}"
+    return f"{curve.size}, with {curve.program_name}"
 
 
 def _describe_curve(findings: Findings, curve: Curve) -> str:

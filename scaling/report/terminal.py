@@ -45,7 +45,7 @@ def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
     for curve in curves[:_MAX_CURVES]:
         points = {point.devices: point for point in curve.points}
         cells = (_curve_cell(points[count]) if count in points else "" for count in counts)
-        rows.append((f"{curve.method.name}, {curve.call}", *cells))
+        rows.append((curve.program_name, *cells))
     omitted = len(curves) - len(rows)
     more = f"; {count_of(omitted, 'more curve')} in the report" if omitted else ""
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"

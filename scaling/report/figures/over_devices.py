@@ -46,13 +46,8 @@ def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
     return list(best.values())
 
 
-def _line_name(curve: Curve) -> str:
-    """Return the legend entry of a curve, such as 'jacrev (vmap), shard_map, points split'."""
-    return f"{curve.method.name}, {curve.call}"
-
-
 def _curve_styles(groups: Iterable[Iterable[Curve]]) -> list[LineStyle]:
-    return line_styles({_line_name(curve): curve.case for curve in itertools.chain(*groups)})
+    return line_styles({curve.program_name: curve.case for curve in itertools.chain(*groups)})
 
 
 def draw_times(findings: Findings) -> Figure | None:
@@ -161,7 +156,7 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
                 value, low, high = estimate or (None, None, None)
                 shown = value if estimate is None or estimate.is_determined else None
                 fields |= {field: shown, f"{field}_low": low, f"{field}_high": high}
-            rows.append(marks.timing_row(_line_name(curve), point.timing, *words, **fields))
+            rows.append(marks.timing_row(curve.program_name, point.timing, *words, **fields))
     return rows
 
 
@@ -174,7 +169,7 @@ def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
     scale = base.seconds / law.seconds / (base.devices if curve.kind == "weak" else 1)
     for count in np.geomspace(base.devices, curve.points[-1].devices, 12):
         value = scale * law.speedup(count) / (count / base.devices if field == "efficiency" else 1)
-        rows.append({"line": _line_name(curve), "devices": round(float(count), 4), field: float(value)})
+        rows.append({"line": curve.program_name, "devices": round(float(count), 4), field: float(value)})
     return rows
 
 
@@ -212,7 +207,7 @@ def _draw_predictions(
     rows = []
     for curve in group:
         for point in curve.points:
-            line, formula = _line_name(curve), is_by_formula(point)
+            line, formula = curve.program_name, is_by_formula(point)
             by = "predicted by formula" if formula else "predicted from the compiled program"
             fill = GROUND if formula else colours[line]
             rows.append(marks.timing_row(line, point.timing, by, devices=point.devices, fill=fill))
