@@ -16,11 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from scaling.analysis.cases import group_by
-from scaling.analysis.crossover import compare_with_handwritten
 from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import Estimate
-from scaling.analysis.timings import Timing, dispatch_floor, time_ratio
-from scaling.core.case import CEILING, problem
+from scaling.analysis.fastest import compare_with_handwritten
+from scaling.analysis.timings import Timing, dispatch_floor, least_time, time_ratio
+from scaling.core.case import CEILING
 from scaling.core.environment import OF_THE_CASE
 from scaling.options import machine_peaks
 
@@ -62,11 +62,10 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
     The timings of the peaks themselves have no entry. Only other AD systems are compared with JAX.
     """
     derivatives = (timing for timing in timings if timing.case.workload != CEILING)
-    groups = group_by(derivatives, lambda t: (t.environment, t.honest, t.case.devices, problem(t.case)))
+    groups = group_by(derivatives, lambda t: t.rivals_key)
     rates, baselines = measured_rates(timings), []
     for group in groups.values():
-        rivals = [t for t in group if t.case.engine == "jax" and not t.case.ad_mode.closed_form]
-        fastest = min(rivals, key=lambda t: t.median, default=None)
+        fastest = least_time(t for t in group if t.case.engine == "jax" and not t.case.ad_mode.closed_form)
         for timing in group:
             by_hand, bound = compare_with_handwritten(timing, group), _limiting_peak(timing, rates)
             jax = fastest if timing.case.engine != "jax" else None
@@ -77,7 +76,7 @@ def find_baselines(timings: Sequence[Timing]) -> list[Baseline]:
 def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
     bounds = []
     for target, (name, field) in _PEAKS.items():
-        if least := _least_seconds(target, getattr(timing.records[0], field), timing, rates):
+        if least := _least_seconds(target, getattr(timing.record, field), timing, rates):
             bounds.append(Bound(name, least / timing.median))
     return max(bounds, key=lambda bound: bound.fraction, default=None)
 
@@ -85,8 +84,7 @@ def _limiting_peak(timing: Timing, rates: Rates) -> Bound | None:
 def measured_rates(timings: Iterable[Timing]) -> Rates:
     """Return a dict from (target, dtype, precision, machine) to the measured (work, rate) pairs of that peak.
 
-    The target is the name of a peak, such as "copy". Work is in bytes or operations of one call on one
-    device, and the rate is in work per second.
+    The target is the name of a peak, such as "copy". Work is in bytes or operations of a call on a device.
     """
     rates: dict[tuple, list[tuple[int, float]]] = {}
     for timing in (timing for timing in timings if timing.case.kind == "ceiling"):
@@ -115,7 +113,7 @@ def _least_seconds(target: str, amount: float | None, timing: Timing, rates: Rat
 def _machine_key(timing: Timing) -> tuple:
     """Return a hashable key for the machine and the device count of a timing, independent of its program."""
     of_program = (*OF_THE_CASE, "workload_digest", "engine", "hosts", "governor")
-    facts = {name: value for name, value in timing.records[0].environment.items() if name not in of_program}
+    facts = {name: value for name, value in timing.record.environment.items() if name not in of_program}
     return json.dumps(facts, sort_keys=True), timing.honest, timing.case.devices
 
 
@@ -133,10 +131,8 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
     """Return the causes of the lost efficiency of a scaling curve, for each device count above one.
 
     A device count is omitted if the program takes no longer than an empty call on it. Return () if the
-    program was not measured on one device, or takes no longer there than an empty call.
-
-    Args:
-        peaks: the timings of machine peaks. Only the all-reduce is used.
+    program was not measured on one device, or takes no longer there than an empty call. Of the machine
+    `peaks`, only the all-reduce is used.
     """
     base, *rest = curve.timings
     if base.case.devices > 1 or dispatch_floor(base) >= base.median:
@@ -150,7 +146,7 @@ def efficiency_breakdowns(curve: Curve, peaks: Sequence[Timing]) -> tuple[Effici
 
 
 def _break_down(timing: Timing, base: Timing, efficiency: float, rates: Rates) -> EfficiencyBreakdown:
-    seconds = _least_seconds("all_reduce", timing.records[0].collective_bytes, timing, rates)
+    seconds = _least_seconds("all_reduce", timing.record.collective_bytes, timing, rates)
     communication = None if seconds is None else seconds / timing.median
     waiting = _waiting_seconds(timing)
     imbalance = None if waiting is None else waiting / timing.median
@@ -162,11 +158,9 @@ def _break_down(timing: Timing, base: Timing, efficiency: float, rates: Rates) -
 
 
 def _waiting_seconds(timing: Timing) -> float | None:
-    """Return an estimate of the mean time, in seconds, that a process waits for the slowest process.
+    """Return an estimate of the mean seconds that a process waits for the slowest, or None if unknown.
 
-    The estimate is half of the time that the fastest process waits. It is exact for two processes, and for
-    more processes if their times are evenly spaced. Return None if no record has separate times of the
-    fastest process.
+    The estimate is half of the time that the fastest process waits, which is exact for two processes.
     """
     waits = [
         statistics.median(slow - fast for slow, fast in zip(record.seconds, record.seconds_min, strict=True))

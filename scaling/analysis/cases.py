@@ -1,11 +1,12 @@
-"""Class Method (how a case is differentiated), names and keys of cases, and grouping into size sweeps."""
+"""Names and keys of cases (classes Method and Subject), and groups of items with equal keys."""
 
 import dataclasses
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
-from scaling.core.case import AUTO, Case, defaults
+from scaling.core.case import AUTO, Case, defaults, problem
 from scaling.core.formatting import count_of, format_bytes
 from scaling.core.modes import MODES
 
@@ -40,7 +41,7 @@ class Method(NamedTuple):
         if (self.engine == "jax") != self.jit:  # JAX is compiled by default, most other engines are not
             words.append("compiled" if self.jit else "eager")
         words.append("" if self.seeds == "identity" else f"{self.seeds} seeds")
-        return _join(*words, self.forward and f"forward by {self.forward}", self.memory_setting)
+        return join_words(*words, self.forward and f"forward by {self.forward}", self.memory_setting)
 
     @property
     def memory_setting(self) -> str:
@@ -48,10 +49,11 @@ class Method(NamedTuple):
         limit = self.memory_limit and f"within {format_bytes(self.memory_limit)}"
         storage = self.storage and f"kept on the {self.storage}"
         chunk = f"chunk={self.chunk}" if isinstance(self.chunk, str) else _at_a_time(self.chunk, "seed")
-        return _join(chunk, _at_a_time(self.block, "point"), limit, storage, self.remat)
+        return join_words(chunk, _at_a_time(self.block, "point"), limit, storage, self.remat)
 
 
-def _join(*words: str | int | None) -> str:
+def join_words(*words: object) -> str:
+    """Return the words as text, separated by commas. Words that are empty, None, False or 0 are omitted."""
     return ", ".join(str(word) for word in words if word)
 
 
@@ -74,20 +76,6 @@ def base_method(case: Case) -> Method:
     return method_of(without_memory_setting(case))
 
 
-def describe_call(case: Case) -> str:
-    """Return the JAX API and the partitioning of a case as text, such as 'shard_map, points split'.
-
-    With split=both the text includes the mesh, or 'the fastest mesh' if the case has none. A case without a
-    mesh represents a scaling curve with the fastest mesh on each device count.
-    """
-    if case.api == "jit":
-        return case.api
-    mesh = f"mesh {case.mesh}" if case.mesh else "the fastest mesh"
-    return _join(
-        case.api, f"{case.split} split", case.split == "both" and mesh, case.overlap and "overlapped"
-    )
-
-
 def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Return a dict from each key to the list of items with that key, in their original order."""
     groups: dict[K, list[T]] = {}
@@ -107,72 +95,53 @@ def interleave_groups(items: Iterable[T], key: Callable[[T], Hashable]) -> list[
     return [item for _, item in sorted(ranked, key=lambda pair: pair[0])]
 
 
-class Sweep(NamedTuple):
-    """The problem size that varies in a sweep, and a title with the sizes that vary together with it."""
-
-    name: str  # such as "m"
-    title: str  # such as "m", or "points = m" if both have the same values
-
-
 def size_values(case: Case) -> dict[str, int]:
     """Return a dict from the name of each problem size, including the number of points, to its value."""
     return {"points": case.points, **case.sizes}
 
 
-def find_sweeps(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep, str, list[T]]]:
-    """Return the sweeps over a problem size among the items of one function.
+class SizeSeries(NamedTuple, Generic[T]):
+    """Items of one function that differ in one problem size, and in the sizes that vary together with it."""
 
-    In a sweep, one size varies, and the sizes that are independent of it are constant. The varying size is
-    the one with the most values on a single device count, so that a number of points that grows with the
-    number of devices is not a sweep.
+    name: str  # the varying size, such as "m"
+    title: str  # such as "m", or "points = m" if both have the same values
+    held: str  # the constant sizes as text, such as "points=6 o=2"
+    items: list[T]
 
-    Args:
-        case_of: returns the case of an item.
-    Returns:
-        Tuples of the varying size, the constant sizes as text such as 'points=6 o=2', and the items.
+
+def find_size_series(items: Iterable[T], case_of: Callable[[T], Case]) -> list[SizeSeries[T]]:
+    """Return the series of items along which one problem size varies, and the independent sizes do not.
+
+    The varying size is the one with the most values on a single device count, so that a number of points that
+    grows with the number of devices is not a series. `case_of` returns the case of an item.
     """
     families = group_by(items, lambda item: tuple(case_of(item).sizes))
-    return [sweep for family in families.values() for sweep in _sweeps_of_family(family, case_of)]
+    return [series for family in families.values() for series in _series_of_family(family, case_of)]
 
 
-def _sweeps_of_family(items: Iterable[T], case_of: Callable[[T], Case]) -> list[tuple[Sweep, str, list[T]]]:
+def _series_of_family(items: Sequence[T], case_of: Callable[[T], Case]) -> list[SizeSeries[T]]:
     rows = [(size_values(case_of(item)), item) for item in items]
-    dependent = _dependent_names([row for row, _ in rows])
-    if not dependent:
+    columns = {name: [row[name] for row, _ in rows] for name in rows[0][0]}
+    # Sizes that determine each other change in the same items.
+    together = group_by(columns, lambda name: tuple(map(columns[name].index, columns[name])))
+    varying = [names for changes, names in together.items() if any(changes)]
+    if not varying:
         return []
-    by_devices = group_by(rows, lambda row: case_of(row[1]).devices)
-
-    def count_values(names: Sequence[str]) -> int:
-        return max(len({row[names[0]] for row, _ in same}) for same in by_devices.values())
-
-    swept = max(dependent, key=count_values)
-    by_constants = group_by(
-        rows, lambda row: tuple((name, size) for name, size in row[0].items() if name not in swept)
+    by_devices = group_by(rows, lambda row: case_of(row[1]).devices).values()
+    swept = max(
+        varying, key=lambda names: max(len({row[names[0]] for row, _ in same}) for same in by_devices)
     )
+    by_constants = group_by(rows, lambda row: tuple(n for n in row[0].items() if n[0] not in swept))
     return [
-        (
-            Sweep(swept[0], _join_names(swept, [row for row, _ in same])),
-            " ".join(f"{name}={size}" for name, size in constant),
+        SizeSeries(
+            swept[0],
+            _join_names(swept, [row for row, _ in same]),
+            " ".join(f"{name}={size}" for name, size in constants),
             [item for _, item in same],
         )
-        for constant, same in by_constants.items()
+        for constants, same in by_constants.items()
         if len({row[swept[0]] for row, _ in same}) > 1
     ]
-
-
-def _dependent_names(rows: Sequence[Mapping[str, int]]) -> list[list[str]]:
-    dependent: list[list[str]] = []
-    for name in rows[0]:
-        if len({row[name] for row in rows}) > 1:
-            partner = next((names for names in dependent if determine_each_other(rows, names[0], name)), None)
-            partner.append(name) if partner else dependent.append([name])
-    return dependent
-
-
-def determine_each_other(rows: Sequence[Mapping[str, int]], one: str, other: str) -> bool:
-    """Return whether the values of the sizes `one` and `other` correspond one to one over all rows."""
-    pairs = {(row[one], row[other]) for row in rows}
-    return len({pair[0] for pair in pairs}) == len({pair[1] for pair in pairs}) == len(pairs)
 
 
 def _join_names(names: Sequence[str], rows: Sequence[Mapping[str, int]]) -> str:
@@ -188,35 +157,12 @@ def family_key(case: Case) -> tuple:
     return (*what, case.dtype, case.precision, case.data_seed)
 
 
-def problem_size(case: Case) -> int:
-    """Return the product of the number of points and all sizes of a case."""
-    return case.points * math.prod(case.sizes.values())
-
-
-def family_name(case: Case) -> str:
-    """Return the name of the differentiated function, regardless of its size, such as 'rbf grad float64'."""
-    words = [case.workload, case.target, case.variant, case.wrt and f"by {case.wrt}"]
-    words += [case.reduce and f"reduce={case.reduce}", "" if case.dtype == "float32" else case.dtype]
-    words.append("" if case.precision == "highest" else f"{case.precision} precision")
-    return " ".join(str(word) for word in words if word)
-
-
 def size_name(case: Case) -> str:
     """Return the sizes, the number of points and the data seed as text, such as 'm=100 points=6'."""
     seed = [f"seed={case.data_seed}"] if case.data_seed else []
     return " ".join(
         [*(f"{name}={size}" for name, size in case.sizes.items()), f"points={case.points}", *seed]
     )
-
-
-def baseline_name(devices: int) -> str:
-    """Return the device count of a baseline as text, such as 'one device' or '2 devices'."""
-    return "one device" if devices == 1 else count_of(devices, "device")
-
-
-def relative_to(devices: int) -> str:
-    """Return a suffix such as ' relative to 2 devices', or '' if the baseline is one device."""
-    return "" if devices == 1 else f" relative to {baseline_name(devices)}"
 
 
 def stem(case: Case, kind: str) -> Case:
@@ -235,3 +181,79 @@ def competes(case: Case) -> bool:
     Handwritten derivatives, mode=auto and other AD systems are not candidates.
     """
     return case.engine == "jax" and not case.ad_mode.closed_form and case.mode != AUTO
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a result is about: a case in one environment. The properties are its names and its keys."""
+
+    case: Case
+    environment: str  # the digest of hardware and software; only times with equal digests are compared
+    honest: bool  # whether each CPU device had its own core; True for other kinds of devices
+
+    @property
+    def method(self) -> Method:
+        """Return the differentiation method (AD mode, batching, seeds, memory setting)."""
+        return method_of(self.case)
+
+    @property
+    def base_method(self) -> Method:
+        """Return the differentiation method with the default memory setting."""
+        return base_method(self.case)
+
+    @property
+    def volume(self) -> int:
+        """Return the product of the number of points and all sizes."""
+        return self.case.points * math.prod(self.case.sizes.values())
+
+    @property
+    def family(self) -> str:
+        """Return the name of the differentiated function, such as 'rbf grad float64'."""
+        case, reduced = self.case, self.case.reduce and f"reduce={self.case.reduce}"
+        dtype = "" if case.dtype == "float32" else case.dtype
+        precision = "" if case.precision == "highest" else f"{case.precision} precision"
+        by = case.wrt and f"by {case.wrt}"
+        words = (case.workload, case.target, case.variant, by, reduced, dtype, precision)
+        return " ".join(word for word in words if word)
+
+    @property
+    def size(self) -> str:
+        """Return the problem size as text, such as 'm=100 points=6'."""
+        return size_name(self.case)
+
+    @property
+    def call(self) -> str:
+        """Return the JAX API and the partitioning as text, such as 'shard_map, points split'.
+
+        A case with split=both and no mesh stands for a curve with the fastest mesh on each device count.
+        """
+        case = self.case
+        if case.api == "jit":
+            return case.api
+        mesh = case.split == "both" and (f"mesh {case.mesh}" if case.mesh else "the fastest mesh")
+        return join_words(case.api, f"{case.split} split", mesh, case.overlap and "overlapped")
+
+    @property
+    def program_name(self) -> str:
+        """Return the method and the call as text, such as 'jacrev (vmap), shard_map, points split'."""
+        return f"{self.method.name}, {self.call}"
+
+    @property
+    def devices_text(self) -> str:
+        """Return the device count as text, such as '4 devices'."""
+        return count_of(self.case.devices, "device")
+
+    @property
+    def family_key(self) -> tuple:
+        """Return a key that is equal for all sizes of one function in one environment."""
+        return self.environment, self.honest, *family_key(self.case)
+
+    @property
+    def problem_key(self) -> tuple:
+        """Return a key that is equal for all methods and devices of one problem in one environment."""
+        return self.environment, self.honest, problem(self.case)
+
+    @property
+    def rivals_key(self) -> tuple:
+        """Return a key that is equal for all methods whose times are compared on one device count."""
+        return *self.problem_key, self.case.devices

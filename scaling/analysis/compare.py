@@ -4,7 +4,6 @@ Cases are matched by their key only, because the environments of the two folders
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +14,9 @@ from scipy.stats import false_discovery_control
 from scaling.analysis import ratios
 from scaling.analysis.cases import group_by
 from scaling.analysis.environments import environment_differences
-from scaling.analysis.estimate import format_percentage, format_ratio
 from scaling.analysis.ratios import Ratio
-from scaling.analysis.timings import automatic_blocks
 from scaling.core.case import Case, Refusal, label
-from scaling.core.formatting import count_of, format_duration
+from scaling.core.formatting import count_of
 from scaling.core.record import Record
 from scaling.results import store
 
@@ -28,10 +25,8 @@ SLOWER, FASTER, SAME, UNDECIDED = "slower", "faster", "no difference shown", "un
 BAD = (SLOWER, "failed in B", "failed in both")
 UNCHANGED = (UNDECIDED, SAME)
 VERDICTS = (*BAD, FASTER, "failed in A", "only in A", "only in B", "oversubscribed", *UNCHANGED)
-COLUMNS = ("verdict", "case", "A", "B", "B over A", "p", "remarks")
 MARGIN = 0.01  # relative change of a time that memory layout alone can cause
 FALSE_DISCOVERIES = 0.05  # false discovery rate among the cases called slower or faster
-_MOST_ROWS = 40
 
 
 class ComparedCase(NamedTuple):
@@ -153,81 +148,3 @@ def _decide_verdicts(rows: Sequence[ComparedCase], margin: float) -> list[Compar
 
 def _sort_key(row: ComparedCase) -> tuple:
     return VERDICTS.index(row.verdict), -abs(math.log(row.ratio.value)) if row.ratio else 0.0, label(row.case)
-
-
-# Output as text.
-
-
-def comparison_lines(comparison: FolderComparison) -> list[str]:
-    """Return a summary of a comparison as sentences: folders, environments, sampling order, verdicts."""
-    facts = "; ".join(f"{name} ({', then '.join(pair)})" for name, pair in comparison.differences.items())
-    # Output contains no absolute path of a machine.
-    a, b = (path.name if path.is_absolute() else path for path in (comparison.a, comparison.b))
-    lines = [f"A is {a}, B is {b}; {f'they differ in {facts}' if facts else 'nothing recorded differs'}."]
-    measured = [row.ratio for row in comparison.rows if row.ratio]
-    if unpaired := sum(not ratio.pairs for ratio in measured):
-        lines += [
-            f"{unpaired} of {count_of(len(measured), 'case')} were not measured in turns with the other "
-            "side: a change of the machine between them counts as a difference.",
-            "`scaling run versus=...` measures both in turns.",
-        ]
-    counts = Counter(row.verdict for row in comparison.rows)
-    if counts[UNDECIDED]:
-        lines.append(
-            "Undecided: one process on a side cannot distinguish a difference from chance; "
-            "replicates=3 or more can."
-        )
-    shown = [v for v in VERDICTS if counts[v] or v in (SLOWER, FASTER, SAME)]
-    held = f"false discoveries held to {format_percentage(FALSE_DISCOVERIES)}"
-    margin = f"up to {100 * comparison.margin:g} % is no difference"
-    words = ", ".join(f"{counts[verdict]} {verdict}" for verdict in shown)
-    return [*lines, *comparison.notes, f"{words} (of {len(comparison.rows)}; {held}, {margin})"]
-
-
-def changed_rows(comparison: FolderComparison) -> list[tuple[str, ...]]:
-    """Return table rows of up to 40 cases whose time or status changed, and a row that counts the others."""
-    changed = sum(row.verdict not in UNCHANGED for row in comparison.rows)
-    return comparison_rows(comparison, min(changed, _MOST_ROWS))
-
-
-def comparison_rows(comparison: FolderComparison, most: int) -> list[tuple[str, ...]]:
-    """Return the table rows of the first `most` compared cases, in the order of VERDICTS.
-
-    Each row is a tuple with one cell for each of COLUMNS. If there are more cases, an additional row counts
-    them.
-    """
-    lines = [_format_row(row) for row in comparison.rows[:most]]
-    rest = Counter(row.verdict for row in comparison.rows[most:])
-    words = ", ".join(f"{count} {verdict}" for verdict, count in rest.items())
-    return [*lines, ("", f"and {words}", *[""] * (len(COLUMNS) - 2))] if rest else lines
-
-
-def _format_row(row: ComparedCase) -> tuple[str, ...]:
-    ratio, remarks, over = row.ratio, row.text[:100], ""
-    if ratio:
-        paired = f", {ratio.pairs} in turns" if ratio.pairs else ""
-        medians = f"; the medians give {format_ratio(ratio.of_medians)}" if ratio.differs_from_medians else ""
-        remarks = f"{len(row.a)} + {len(row.b)} processes{paired}{medians}{_describe_blocks(row)}"
-        over = format_ratio(ratio.value, ratio.low, ratio.high)
-    times = (format_duration(ratios.case_median(side)) if side else "" for side in (row.a, row.b))
-    return row.verdict, label(row.case), *times, over, "" if row.p is None else f"{row.p:.2g}", remarks
-
-
-def _describe_blocks(row: ComparedCase) -> str:
-    chosen = (dict.fromkeys(filter(None, map(automatic_blocks, side))) for side in (row.a, row.b))
-    a, b = (" or ".join(blocks) or "unknown" for blocks in chosen)
-    return "" if a == b else f"; chunk=auto: {a}, then {b}"
-
-
-def format_markdown(comparison: FolderComparison) -> str:
-    """Return a comparison as Markdown for a pull request: summary, table of cases, and remarks."""
-    *remarks, summary = map(_escape_cell, comparison_lines(comparison))
-    cells = ([_escape_cell(text) for text in row] for row in comparison_rows(comparison, _MOST_ROWS))
-    table = "\n".join(f"| {' | '.join(line)} |" for line in (COLUMNS, ["---"] * len(COLUMNS), *cells))
-    return "\n\n".join([f"**{summary}**", table, "\n".join(f"- {remark}" for remark in remarks)]) + "\n"
-
-
-def _escape_cell(text: str) -> str:
-    for plain, escaped in (("\\", "\\\\"), ("&", "&amp;"), ("<", "&lt;"), ("|", "\\|")):
-        text = text.replace(plain, escaped)
-    return " ".join(text.split())

@@ -1,24 +1,15 @@
 """Strong and weak scaling curves (classes Curve, CurvePoint), and the curves of the largest problems."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scaling.analysis.cases import (
-    baseline_name,
-    competes,
-    family_key,
-    group_by,
-    least_by,
-    problem_size,
-    relative_to,
-    size_name,
-    stem,
-)
+from scaling.analysis.cases import Subject, competes, group_by, least_by, size_name, stem
 from scaling.analysis.estimate import Estimate, format_ratio
 from scaling.analysis.timings import Timing, time_ratio
-from scaling.core.case import Case, label, problem
+from scaling.core.case import Case, label
+from scaling.core.formatting import count_of
 
 KINDS = ("strong", "weak")
 _WORK_TOLERANCE = 0.01  # relative variation of work per device allowed in a weak scaling curve
@@ -27,22 +18,23 @@ ENOUGH_COUNTS = 3  # a problem measured on at least this many device counts is p
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """The time, speed-up and parallel efficiency of a scaling curve on one device count.
+    """The measured or predicted time, speed-up and efficiency of a curve on one device count."""
 
-    The fields `low` and `high` are the limits of the 95 % confidence interval of the time, in seconds. They
-    are None if there are too few samples.
-    """
-
-    devices: int
-    points: int  # batch elements
-    seconds: float
-    low: float | None
-    high: float | None
-    samples: int
+    timing: Timing
     baseline_devices: int  # the smallest device count of the curve
     speedup: Estimate  # ideally devices / baseline_devices
     efficiency: Estimate
     against_jit: Estimate | None  # speed-up over the best plain jit program on one device
+
+    @property
+    def devices(self) -> int:
+        """Return the device count."""
+        return self.timing.case.devices
+
+    @property
+    def seconds(self) -> float:
+        """Return the median time of a call."""
+        return self.timing.median
 
     @property
     def ideal(self) -> float:
@@ -54,21 +46,44 @@ class CurvePoint:
         """Return whether the device count is the smallest of the curve."""
         return self.devices == self.baseline_devices
 
+    @property
+    def relative(self) -> str:
+        """Return a suffix such as ' relative to 2 devices', or '' if the baseline is one device."""
+        return (
+            "" if self.baseline_devices == 1 else f" relative to {count_of(self.baseline_devices, 'device')}"
+        )
+
 
 @dataclass(frozen=True)
-class Curve:
-    """A scaling curve: the times of one program on several device counts.
+class Curve(Subject):
+    """A measured or predicted scaling curve: the times of one program on several device counts.
 
-    For strong scaling the number of points (batch elements) is constant, and for weak scaling the number of
-    points per device.
+    The case is that on the smallest device count, without its mesh. Each point has the fastest mesh. For
+    strong scaling the number of points (batch elements) is constant, for weak scaling that per device.
     """
 
-    name: str
-    case: Case  # the case on the smallest device count, without its mesh
     kind: str  # "strong" or "weak"
-    environment: str
     points: tuple[CurvePoint, ...]
-    timings: tuple[Timing, ...]  # one per device count, with its fastest mesh
+
+    @property
+    def name(self) -> str:
+        """Return the name of the curve: the label of its case without the fields that vary on the curve."""
+        return curve_name(self.kind, self.case)
+
+    @property
+    def program(self) -> tuple[str, Case]:
+        """Return a key that is equal for the measured and for the predicted curves of one program."""
+        return self.kind, stem(self.case, self.kind)
+
+    @property
+    def size(self) -> str:
+        """Return the problem size (for weak scaling, per device) as text, such as 'm=100 points=6'."""
+        return size_name(self.program[1]) + (" for each device" if self.kind == "weak" else "")
+
+    @property
+    def timings(self) -> list[Timing]:
+        """Return the timing on each device count."""
+        return [point.timing for point in self.points]
 
     @property
     def baseline_devices(self) -> int:
@@ -77,21 +92,8 @@ class Curve:
 
     @property
     def baseline(self) -> str:
-        """Return the baseline as text, such as '2 devices'."""
-        return baseline_name(self.baseline_devices)
-
-    @property
-    def relative(self) -> str:
-        """Return a suffix such as ' relative to 2 devices', or '' if the baseline is one device."""
-        return relative_to(self.baseline_devices)
-
-    @property
-    def size(self) -> str:
-        """Return the problem size (for weak scaling, per device) as text, such as 'm=100 points=6'."""
-        if self.kind == "strong":
-            return size_name(self.case)
-        share = dataclasses.replace(self.case, devices=1, points=self.case.points // self.case.devices)
-        return f"{size_name(share)} for each device"
+        """Return the baseline as text, such as 'one device' or '2 devices'."""
+        return "one device" if self.baseline_devices == 1 else count_of(self.baseline_devices, "device")
 
 
 def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong",)) -> list[Curve]:
@@ -102,16 +104,16 @@ def scaling_curves(timings: Iterable[Timing], scaling: Sequence[str] = ("strong"
     """
     timings = [timing for timing in timings if timing.honest]
     programs = (t for t in timings if t.case.api == "jit" and t.case.devices == 1 and competes(t.case))
-    plain = least_by(programs, lambda t: (t.environment, problem(t.case)), lambda t: t.median)
-    strong, weak = (_series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS)
+    plain = least_by(programs, lambda t: t.problem_key, lambda t: t.median)
+    strong, weak = (series_of_kind(timings, kind) if kind in scaling else [] for kind in KINDS)
     if len(scaling) > 1:  # a series with one device count may belong to a series of the other kind
         weak = [series for series in weak if len(series) > 1]
         growing = {id(timing) for series in weak for timing in series if timing.case.devices > 1}
         strong = [series for series in strong if len(series) > 1 or id(series[0]) not in growing]
     constant = [series for series in weak if _describe_unequal_work(series) is None]
     return [
-        *(_build_curve("strong", series, plain) for series in strong),
-        *(_build_curve("weak", series, plain) for series in constant),
+        *(build_curve("strong", series, time_ratio, plain) for series in strong),
+        *(build_curve("weak", series, time_ratio, plain) for series in constant),
     ]
 
 
@@ -126,23 +128,19 @@ def stated_kinds(study: Mapping[str, Any]) -> list[str]:
 
 
 def weak_refusals(timings: Iterable[Timing]) -> list[str]:
-    """Return a sentence for each series of timings that is rejected as a weak scaling curve.
-
-    The sentence states the reason: the work per device varies or was not counted.
-    """
+    """Return a sentence with the reason for each series of timings that is rejected as a weak curve."""
     honest = [timing for timing in timings if timing.honest]
     return [
         f"Not weak scaling: {curve_name('weak', series[0].case)}: {reason}."
-        for series in _series_of_kind(honest, "weak")
+        for series in series_of_kind(honest, "weak")
         if (reason := _describe_unequal_work(series))
     ]
 
 
-def _series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
-    """Return a list of timings for each scaling curve of a kind, in ascending order of device count.
+def series_of_kind(timings: Iterable[Timing], kind: str) -> list[list[Timing]]:
+    """Return the timings of each scaling curve of a kind, in ascending order of device count.
 
-    On each device count, only the fastest mesh is included. For weak scaling, a case is omitted if its points
-    do not divide evenly over the devices.
+    For weak scaling, a case is omitted if its points do not divide evenly over the devices.
     """
     whole = (t for t in timings if kind == "strong" or t.case.points % t.case.devices == 0)
     groups = group_by(whole, lambda t: (t.environment, stem(t.case, kind))).values()
@@ -156,10 +154,7 @@ def keep_fastest_meshes(timings: Iterable[Timing]) -> list[Timing]:
 
 
 def _describe_unequal_work(series: Sequence[Timing]) -> str | None:
-    """Return the reason why a series of timings is not a weak scaling curve, or None if it is one.
-
-    The reason is that the work per device varies by more than 1 % or was not counted.
-    """
+    """Return why a series is not a weak scaling curve (unequal or unknown work per device), or None."""
     if len(series) < 2:
         return None
     for name, attribute in (("flops", "flops"), ("compulsory_bytes", "compulsory")):
@@ -182,11 +177,27 @@ def derived_bytes_note(series: Iterable[Timing]) -> str:
     return " (derived: argument_bytes + output_bytes)" if old else ""
 
 
-def _build_curve(kind: str, series: Sequence[Timing], plain: Mapping[tuple, Timing]) -> Curve:
-    base = series[0]
+def build_curve(
+    kind: str,
+    series: Sequence[Timing],
+    ratio: Callable[[Timing, Timing], Estimate],
+    plain: Mapping[tuple, Timing],
+) -> Curve:
+    """Return the curve of a series of timings. `ratio` divides two times.
+
+    `plain` maps the key of each problem to the best plain jit program on one device, if there is one.
+    """
+    base, points = series[0], []
+    for timing in series:
+        more = timing.case.devices / base.case.devices
+        work = more if kind == "weak" else 1.0  # total work relative to the baseline
+        speedup, program = ratio(base, timing), plain.get(timing.problem_key)
+        points.append(CurvePoint(
+            timing, base.case.devices, speedup.scaled(work), speedup.scaled(work / more),
+            ratio(program, timing) if program else None,
+        ))  # fmt: skip
     case = dataclasses.replace(base.case, mesh=None)
-    points = [_build_point(t, base, kind, plain.get((t.environment, problem(t.case)))) for t in series]
-    return Curve(curve_name(kind, case), case, kind, base.environment, tuple(points), tuple(series))
+    return Curve(case, base.environment, base.honest, kind, tuple(points))
 
 
 def curve_name(kind: str, case: Case) -> str:
@@ -195,22 +206,6 @@ def curve_name(kind: str, case: Case) -> str:
     if kind == "strong":
         return label(case, ("devices", "mesh")) + mesh
     return f"{label(case, ('devices', 'mesh', 'points'))} points/device={case.points // case.devices}{mesh}"
-
-
-def _build_point(timing: Timing, base: Timing, kind: str, plain: Timing | None) -> CurvePoint:
-    case, speedup = timing.case, time_ratio(base, timing)
-    low, high = timing.interval or (None, None)
-    more = case.devices / base.case.devices
-    work = more if kind == "weak" else 1.0  # total work relative to the baseline
-    return CurvePoint(
-        case.devices, case.points, timing.median, low, high, len(timing.seconds), base.case.devices,
-        _scaled(speedup, work), _scaled(speedup, work / more), time_ratio(plain, timing) if plain else None,
-    )  # fmt: skip
-
-
-def _scaled(estimate: Estimate, factor: float) -> Estimate:
-    low, high = (None if end is None else end * factor for end in estimate[1:])
-    return Estimate(estimate.value * factor, low, high)
 
 
 def format_relative(point: CurvePoint, ratio: Estimate, sign: str = "x") -> str:
@@ -226,21 +221,19 @@ def curves_of_largest_problems(curves: Iterable[Curve]) -> list[list[Curve]]:
     a larger one on fewer. Curves of function values (without derivatives) come last.
     """
     several = (curve for curve in curves if len(curve.points) > 1)
-    families = group_by(several, lambda c: (c.kind, c.environment, c.baseline_devices, *family_key(c.case)))
-    problems = (group_by(family, lambda curve: problem(curve.case)).values() for family in families.values())
-    rows = [max(same, key=_problem_rank) for same in problems]
+    families = group_by(several, lambda c: (c.kind, c.baseline_devices, c.family_key)).values()
+    problems = (group_by(family, lambda curve: curve.problem_key).values() for family in families)
+    rows = [
+        max(same, key=lambda row: (max(len(c.points) for c in row) >= ENOUGH_COUNTS, row[0].volume))
+        for same in problems
+    ]
     return sorted(rows, key=lambda row: row[0].case.ad_mode.is_value)
 
 
 def derivative_curves(curves: Iterable[Curve]) -> list[list[Curve]]:
     """Return the derivative curves of each function's largest problem, as one list of curves per problem.
 
-    In each list, curves with more devices come first. Curves with equally many devices are sorted by their
-    time on the most devices, the fastest first.
+    In each list, curves with more devices come first, and then those that are faster on the most devices.
     """
     rows = curves_of_largest_problems(curve for curve in curves if not curve.case.ad_mode.is_value)
     return [sorted(row, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)) for row in rows]
-
-
-def _problem_rank(curves: Sequence[Curve]) -> tuple[bool, int]:
-    return max(len(curve.points) for curve in curves) >= ENOUGH_COUNTS, problem_size(curves[0].case)

@@ -53,17 +53,19 @@ def _plain_fields(of: type) -> dict[str, type]:
     return {name: kind for name, kind in kinds.items() if kind in _DTYPES}
 
 
-_RECORD_FIELDS, _POINT_FIELDS = _plain_fields(Record), _plain_fields(CurvePoint)
+_RECORD_FIELDS = _plain_fields(Record)
 _CASE_COLUMNS = {  # case field -> column, prefixed if a record field has the same name
     name: f"case.{name}" if name in _RECORD_FIELDS else name for name in _plain_fields(Case)
 }
 _TYPES: dict[str, type] = {
-    **_POINT_FIELDS, **dict.fromkeys(_CURVE_COLUMNS[1:], float),
+    **dict.fromkeys(_CURVE_COLUMNS[1:], float),
     **{column: _plain_fields(Case)[name] for name, column in _CASE_COLUMNS.items()},
     **_RECORD_FIELDS, **{name: kind for name, (_, kind) in _NESTED_COLUMNS.items()},
     **{name: float for name in _PREDICTION_COLUMNS.values() if name not in ("bound", "by")},
-    **dict.fromkeys(("median", "value", "spread", "limit", "peak", "seconds_min"), float),
-    "index": int, "nodes": int, "honest": bool, "best": bool,
+    **dict.fromkeys(("median", "value", "low", "high", "seconds", "seconds_min"), float),
+    **dict.fromkeys(("spread", "limit", "peak"), float),
+    **dict.fromkeys(("baseline_devices", "samples", "index", "nodes"), int),
+    "honest": bool, "best": bool,
 }  # fmt: skip  # all other columns are text
 
 
@@ -164,14 +166,18 @@ def curve_table(findings: Findings) -> "DataFrame":
     """Return the table of scaling curves, with one row per device count of each curve."""
     rows = [
         {"name": curve.name, "kind": curve.kind}
-        | _case_cells(timing.records[0])
-        | {field: getattr(point, field) for field in _POINT_FIELDS}
+        | _case_cells(point.timing.record)
+        | dict(zip(("seconds", "low", "high"), point.timing.estimate, strict=True))
+        | {"samples": len(point.timing.seconds)}
         | _ratio_cells(point)
         for curve in findings.curves
-        for point, timing in zip(curve.points, curve.timings, strict=True)
+        for point in curve.points
     ]
-    columns = ("name", "kind", "key", "environment", *_CASE_COLUMNS.values(), "sizes")
-    return to_frame((*columns, *_POINT_FIELDS, *_CURVE_COLUMNS), rows)
+    columns = (
+        "name", "kind", "key", "environment", *_CASE_COLUMNS.values(), "sizes", "seconds", "low", "high",
+        "samples", *_CURVE_COLUMNS,
+    )  # fmt: skip
+    return to_frame(columns, rows)
 
 
 def sample_table(findings: Findings) -> "DataFrame":
@@ -212,7 +218,7 @@ def plan_table(findings: Findings) -> "DataFrame":
     rows = []
     for forecast in findings.forecasts:
         points = (point for curve in forecast.curves for point in curve.points)
-        efficiency = {point.record.key: point.efficiency for point in points}
+        efficiency = {point.timing.case.key: point.efficiency.value for point in points}
         for record in forecast.records:
             predicted = record.predicted or {}
             row = {"hardware": forecast.hardware, "efficiency": efficiency.get(record.key)} | _case_cells(

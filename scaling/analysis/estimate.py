@@ -23,36 +23,38 @@ class Estimate(NamedTuple):
         """Return whether the whole interval is above 1, so that one of two times is significantly longer."""
         return self.low is not None and self.low > 1
 
+    @property
+    def is_determined(self) -> bool:
+        """Return whether the interval of a ratio is unknown or not too wide to report the ratio.
 
-def is_ratio_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval (low, high) of a ratio is unknown or not too wide to report the ratio.
+        It is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
+        """
+        if self.low is None or self.high is None:
+            return True
+        both_ways = self.low < 1 / _BOTH_WAYS < _BOTH_WAYS < self.high
+        return self.high <= _WIDEST_RATIO * self.low and not both_ways
 
-    The interval is too wide if high / low exceeds 10, or if it extends from below 1/2 to above 2.
-    """
-    if low is None or high is None:
-        return True
-    return high <= _WIDEST_RATIO * low and not low < 1 / _BOTH_WAYS < _BOTH_WAYS < high
+    @property
+    def is_determined_share(self) -> bool:
+        """Return whether the interval of a fraction is unknown or at most 0.5 wide."""
+        return self.low is None or self.high is None or self.high - self.low <= _WIDEST_SHARE
 
-
-def is_share_determined(low: float | None, high: float | None) -> bool:
-    """Return whether the interval (low, high) of a fraction is unknown or at most 0.5 wide."""
-    return low is None or high is None or high - low <= _WIDEST_SHARE
+    def scaled(self, factor: float) -> "Estimate":
+        """Return the estimate and its limits multiplied by a factor."""
+        low, high = (None if end is None else end * factor for end in self[1:])
+        return Estimate(self.value * factor, low, high)
 
 
 def format_ratio(value: float, low: float | None = None, high: float | None = None, sign: str = "x") -> str:
     """Return a ratio as '1.77x (1.70 to 1.81)', or 'not determined (0.6 to 37)' if its interval is wide."""
-    text = f"{format_number(value)}{sign}" if is_ratio_determined(low, high) else UNDETERMINED
+    text = f"{format_number(value)}{sign}" if Estimate(value, low, high).is_determined else UNDETERMINED
     return text + format_interval(low, high)
 
 
 def format_time_ratio(name: str, value: float, low: float | None = None, high: float | None = None) -> str:
-    """Return a clause that states the ratio of two times, such as 'jacfwd takes 1.77x as long'.
-
-    Args:
-        name: the method whose time is the numerator of the ratio.
-    """
+    """Return a clause on the ratio of the time of method `name` to another: 'jacfwd takes 1.77x as long'."""
     text = format_ratio(value, low, high)
-    if is_ratio_determined(low, high):
+    if Estimate(value, low, high).is_determined:
         return f"{name} takes {text} as long"
     return f"the ratio to {name} is {text}"
 

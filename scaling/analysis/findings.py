@@ -6,29 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from scaling.analysis import curves as analysis
+from scaling.analysis import crossover, curves, forecast, growth, plan_scores, setting_comparison
 from scaling.analysis.baselines import Baseline, EfficiencyBreakdown, efficiency_breakdowns, find_baselines
 from scaling.analysis.cases import stem
-from scaling.analysis.crossover import FastestMethod, FastestModeMap, fastest_methods, fastest_mode_maps
 from scaling.analysis.curves import Curve, CurvePoint
-from scaling.analysis.forecast import Forecast, PlanScores, forecasts, plan_scores
-from scaling.analysis.growth import SizeExponent, SizeSweep, size_exponents, size_sweeps
+from scaling.analysis.fastest import FastestMethod, fastest_methods
 from scaling.analysis.scaling_fits import ScalingFit, fit_laws
-from scaling.analysis.setting_comparison import (
-    OUT_OF_MEMORY_REASONS,
-    Gain,
-    ParetoFront,
-    SettingComparison,
-    coloring_gains,
-    compare_settings,
-    pareto_fronts,
-)
 from scaling.analysis.timings import Timing, nodes_of, pool_processes
 from scaling.core.case import Case, from_dict, label
 from scaling.core.record import Record
 from scaling.results.store import Loaded, latest, load, read_json, replicates_of, states
 
 EFFICIENCY = 0.5  # default of `Findings.efficiency`
+_COMPARED_FIELDS = ("mesh", "forward", "overlap")
 
 
 @dataclass(frozen=True)
@@ -42,61 +32,62 @@ class Findings:
     timings: list[Timing]
     curves: list[Curve]
     fastest: list[FastestMethod]
-    size_sweeps: list[SizeSweep]
-    fastest_mode_maps: list[FastestModeMap]
+    size_sweeps: list[growth.SizeSweep]
+    fastest_mode_maps: list[crossover.FastestModeMap]
     baselines: list[Baseline]
     weak_refusals: list[str]
     scaling_fits: list[tuple[Curve, tuple[ScalingFit, ...]]]  # only curves with enough device counts
     # Only curves with a breakdown on at least one device count.
     efficiency_breakdowns: list[tuple[Curve, tuple[EfficiencyBreakdown, ...]]]
-    size_exponents: list[SizeExponent]
-    pareto_fronts: list[ParetoFront]
-    mesh_comparisons: list[SettingComparison]
-    forward_comparisons: list[SettingComparison]  # of the forward-mode inputs of mode=mixed
-    overlaps: list[SettingComparison]  # of programs with and without overlapped communication
-    coloring_gains: list[Gain]
-    forecasts: list[Forecast]  # one per planned hardware
-    plan_scores: list[PlanScores]  # only cases that were both planned and measured
+    size_exponents: list[growth.SizeExponent]
+    pareto_fronts: list[setting_comparison.ParetoFront]
+    # Field of a case ("mesh", "forward" or "overlap") -> comparisons of its values.
+    comparisons: Mapping[str, list[setting_comparison.SettingComparison]]
+    coloring_gains: list[setting_comparison.Gain]
+    forecasts: list[forecast.Forecast]  # one per planned hardware
+    plan_scores: list[plan_scores.PlanScores]  # only cases that were both planned and measured
     efficiency: float = EFFICIENCY  # smallest acceptable parallel efficiency
 
-    def points_of(self, timing: Timing) -> dict[str, CurvePoint]:
-        """Return a dict from "strong" or "weak" to the CurvePoint of a timing on the curve of that kind.
+    def places_of(self, timing: Timing) -> dict[str, tuple[Curve, CurvePoint]]:
+        """Return a dict from "strong" or "weak" to the curve of that kind, and the point of a timing on it.
 
         The dict is empty if the timing is on no curve, or if its devices shared CPU cores.
         """
-        places = self.places_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
-        return {kind: point for kind, (_, point) in places.items()}
-
-    def place_of(self, timing: Timing) -> tuple[Curve, CurvePoint] | None:
-        """Return the strong scaling curve that contains a timing, and its point there, or None."""
-        places = self.places_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
-        return places.get("strong")
+        return self.places_by_case.get((timing.environment, timing.case), {}) if timing.honest else {}
 
     @functools.cached_property
     def places_by_case(self) -> dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]]:
         """Return a dict from (environment, case) to a dict from "strong" or "weak" to its curve and point."""
         places: dict[tuple[str, Case], dict[str, tuple[Curve, CurvePoint]]] = {}
         for curve in self.curves:
-            for point, timing in zip(curve.points, curve.timings, strict=True):
-                places.setdefault((curve.environment, timing.case), {})[curve.kind] = curve, point
+            for point in curve.points:
+                places.setdefault((curve.environment, point.timing.case), {})[curve.kind] = curve, point
         return places
 
     def too_large_on(self, timing: Timing, kind: str) -> int | None:
-        """Return the smallest device count on which a scaling curve exceeds the memory, or None if none does.
+        """Return the smallest device count on which a "strong" or "weak" curve exceeds the memory, or None.
 
-        Args:
-            timing: a timing of the curve.
-            kind: "strong" or "weak".
+        The curve is identified by one of its timings.
         """
         same = timing.environment, stem(timing.case, kind)
-        too_large = (record for record in self.records if record.reason in OUT_OF_MEMORY_REASONS)
+        too_large = (r for r in self.records if r.reason in setting_comparison.OUT_OF_MEMORY_REASONS)
         counts = (r.case.devices for r in too_large if (r.setting, stem(r.case, kind)) == same)
         return min(counts, default=None)
 
     @functools.cached_property
+    def case_timings(self) -> list[Timing]:
+        """Return the timings of all cases except the benchmarks of peak rates and empty calls."""
+        return [timing for timing in self.timings if timing.case.kind == "case"]
+
+    @functools.cached_property
+    def best_fits(self) -> list[tuple[Curve, ScalingFit]]:
+        """Return the scaling law with the best fit of each curve with enough device counts."""
+        return [(curve, law) for curve, laws in self.scaling_fits for law in laws if law.best]
+
+    @functools.cached_property
     def has_several_nodes(self) -> bool:
         """Return whether any case ran on more than one node."""
-        return any((nodes_of(timing.records[0]) or 1) > 1 for timing in self.timings)
+        return any((nodes_of(timing.record) or 1) > 1 for timing in self.timings)
 
     @functools.cached_property
     def environments(self) -> list[str]:
@@ -108,6 +99,16 @@ class Findings:
         """Return whether any workload was measured in more than one environment."""
         pairs = {(r.case.workload, r.setting) for r in self.records}
         return len(pairs) > len({workload for workload, _ in pairs})
+
+    def suffix(self, environment: str, honest: bool = True) -> str:
+        """Return a suffix such as ' [environment 1a2b, oversubscribed]' for the text of a result.
+
+        The environment is included if any workload was measured in several environments, and "oversubscribed"
+        if `honest` is false. Otherwise the suffix is ''.
+        """
+        words = [f"environment {environment}"] if self.has_mixed_environments else []
+        words += [] if honest else ["oversubscribed"]
+        return f" [{', '.join(words)}]" if words else ""
 
 
 def read(
@@ -127,59 +128,51 @@ def read(
     """
     loaded, study = loaded or load(folder), read_json(folder / "study.json")
     study = study if isinstance(study, dict) else {}
-    kinds, cases = analysis.stated_kinds(study), study.get("cases")
-    cells = [cell for cell in cases if isinstance(cell, dict)] if isinstance(cases, list) else []
+    kinds = curves.stated_kinds(study)
     records = [r for r in latest([*loaded.records, *unrecorded]) if only is None or r.setting in only]
-    timings, run = pool_processes(records), states(records)
+    timings = pool_processes(records)
     plan_files = {p.stem.removeprefix("plan-"): read_json(p) for p in sorted(folder.glob("plan-*.json"))}
     studied = [timing for timing in timings if timing.case.kind == "case"]
-    fastest, sweeps = fastest_methods(studied), size_sweeps(studied)
-    curves = analysis.scaling_curves(studied, kinds)
+    fastest, sweeps = fastest_methods(studied), growth.size_sweeps(studied)
+    scaling_curves = curves.scaling_curves(studied, kinds)
     peaks = [timing for timing in timings if timing.case.kind == "ceiling"]
     return Findings(
         name=str(study.get("study") or folder.resolve().name),
         records=records,
         damaged=loaded.damaged,
-        missing=[
-            _label_of_cell(cell) + (f" replicate {number}" if number else "")
-            for cell in cells
-            for number in range(replicates_of(cell))
-            if (str(cell.get("key")), number) not in run
-        ],
+        missing=_list_missing(study.get("cases"), records),
         timings=timings,
-        curves=curves,
+        curves=scaling_curves,
         fastest=fastest,
         size_sweeps=sweeps,
-        fastest_mode_maps=fastest_mode_maps(fastest, timings),
+        fastest_mode_maps=crossover.fastest_mode_maps(fastest, timings),
         baselines=find_baselines(timings),
-        weak_refusals=analysis.weak_refusals(studied) if "weak" in kinds else [],
-        scaling_fits=[(curve, fits) for curve in curves if (fits := fit_laws(curve))],
-        efficiency_breakdowns=[(c, parts) for c in curves if (parts := efficiency_breakdowns(c, peaks))],
-        size_exponents=size_exponents(sweeps),
-        pareto_fronts=pareto_fronts(studied, records),
-        mesh_comparisons=compare_settings(timings, "mesh"),
-        forward_comparisons=compare_settings(timings, "forward"),
-        overlaps=compare_settings(timings, "overlap"),
-        coloring_gains=coloring_gains(timings),
-        forecasts=forecasts(loaded.plans, plan_files),
-        plan_scores=plan_scores(loaded.plans, timings),
+        weak_refusals=curves.weak_refusals(studied) if "weak" in kinds else [],
+        scaling_fits=[(curve, fits) for curve in scaling_curves if (fits := fit_laws(curve))],
+        efficiency_breakdowns=[
+            (curve, parts) for curve in scaling_curves if (parts := efficiency_breakdowns(curve, peaks))
+        ],
+        size_exponents=growth.size_exponents(sweeps),
+        pareto_fronts=setting_comparison.pareto_fronts(studied, records),
+        comparisons={n: setting_comparison.compare_settings(timings, n) for n in _COMPARED_FIELDS},
+        coloring_gains=setting_comparison.coloring_gains(timings),
+        forecasts=forecast.forecasts(loaded.plans, plan_files),
+        plan_scores=plan_scores.plan_scores(loaded.plans, timings),
         efficiency=efficiency,
     )
 
 
-def _label_of_cell(cell: Mapping[str, Any]) -> str:
-    try:
-        return label(from_dict(cell["case"]))
-    except (KeyError, TypeError, ValueError):
-        return str(cell.get("key"))
-
-
-def describe_environment(findings: Findings, environment: str, honest: bool = True) -> str:
-    """Return a suffix such as ' [environment 1a2b, oversubscribed]' for the text of a result.
-
-    The environment is included if any workload was measured in several environments, and "oversubscribed" if
-    `honest` is false. Otherwise the suffix is ''.
-    """
-    words = [f"environment {environment}"] if findings.has_mixed_environments else []
-    words += [] if honest else ["oversubscribed"]
-    return f" [{', '.join(words)}]" if words else ""
+def _list_missing(cells: Any, records: Sequence[Record]) -> list[str]:
+    """Return the labels of the cases of study.json, which is not validated, that have no record."""
+    finished, missing = states(records), []
+    for cell in cells if isinstance(cells, list) else []:
+        if not isinstance(cell, dict):
+            continue
+        try:
+            name = label(from_dict(cell["case"]))
+        except (KeyError, TypeError, ValueError):
+            name = str(cell.get("key"))
+        for number in range(replicates_of(cell)):
+            if (str(cell.get("key")), number) not in finished:
+                missing.append(name + (f" replicate {number}" if number else ""))
+    return missing

@@ -1,66 +1,27 @@
-"""Predicted times and scaling curves of a plan (Forecast), a summary as text, and their errors (PlanScores).
-
-A predicted time is compared with the measured time of the same case on the same kind of device: error,
-coverage of the intervals, and order of methods. Timings shorter than ten empty calls are omitted, because
-they are mostly dispatch latency.
-"""
+"""Predicted times and scaling curves of a plan (class Forecast), and sentences that summarize them."""
 
 import dataclasses
-import itertools
-import math
-import statistics
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from scaling.analysis.cases import (
-    Method,
-    base_method,
-    family_name,
-    group_by,
-    least_by,
-    method_of,
-    size_name,
-    stem,
-)
-from scaling.analysis.curves import curve_name, stated_kinds
-from scaling.analysis.estimate import format_percentage
-from scaling.analysis.timings import Timing, near_floor
-from scaling.core.case import Case, label, problem
+from scaling.analysis.cases import group_by, size_name
+from scaling.analysis.curves import Curve, CurvePoint, build_curve, series_of_kind, stated_kinds
+from scaling.analysis.estimate import Estimate, format_percentage
+from scaling.analysis.timings import Timing, format_time
+from scaling.core.case import label, problem
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import Record
 from scaling.results.store import latest
 
-ORDER_FACTOR = 2.0  # the order of two times is scored if their ratio exceeds this
 _INTERVAL_PERCENTILES = (2.5, 97.5)
 _HALF_EFFICIENCY = 0.5  # parallel efficiency below which more devices are not worthwhile
 _TIME_FACTOR = 2.0  # default deadline, as a multiple of the least predicted time
 # Properties of an environment that are equal for all cases of one plan.
 _PLAN_FACTS = ("hardware", "versions", "source", "xla_flags")
-
-
-class PredictedPoint(NamedTuple):
-    """The time and efficiency predicted for one device count of a scaling curve, with 95 % intervals."""
-
-    record: Record
-    devices: int
-    seconds: float  # median predicted time per call
-    interval: tuple[float, float]  # 95 % interval of `seconds`
-    by_formula: bool  # whether the time is extrapolated, without a program compiled for it
-    efficiency: float  # relative to the smallest planned device count
-    efficiency_interval: tuple[float, float] | None  # None if it is unknown
-
-
-@dataclass(frozen=True)
-class PredictedCurve:
-    """A strong or weak scaling curve predicted by a plan: times against the number of devices."""
-
-    name: str
-    case: Case  # the case on the smallest device count, without its mesh
-    kind: str
-    points: tuple[PredictedPoint, ...]
 
 
 @dataclass(frozen=True)
@@ -71,16 +32,13 @@ class Forecast:
     title: str
     price: float | None  # price of one device for one hour
     records: tuple[Record, ...]
-    curves: tuple[PredictedCurve, ...]
+    curves: tuple[Curve, ...]  # of predicted times, with the record of the plan in each timing
 
 
 def forecasts(plans: Iterable[Record], files: Mapping[str, Any]) -> list[Forecast]:
-    """Return a Forecast for each type of hardware.
+    """Return a Forecast for each type of hardware, from the records of planned cases.
 
-    Args:
-        plans: the records of planned cases.
-        files: dict from hardware name to the content of its plan file (plan-*.json). Invalid values
-            are ignored.
+    `files` maps each hardware name to the content of its plan file (plan-*.json), which is not validated.
     """
     results = []
     for name, records in group_by(latest(plans), lambda r: str(r.environment["hardware"]["name"])).items():
@@ -98,7 +56,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 def keep_cases(forecast: Forecast, keys: Collection[str]) -> Forecast:
     """Return a copy of a forecast that contains only the cases with the given keys."""
     curves = [
-        dataclasses.replace(curve, points=tuple(p for p in curve.points if p.record.key in keys))
+        dataclasses.replace(curve, points=tuple(p for p in curve.points if p.timing.case.key in keys))
         for curve in forecast.curves
     ]
     records = tuple(record for record in forecast.records if record.key in keys)
@@ -123,144 +81,144 @@ def _newest_plan(records: Sequence[Record]) -> list[Record]:
     return sorted(kept, key=lambda record: order[record.setting])
 
 
-def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[PredictedCurve]:
+def _predicted_curves(records: Sequence[Record], kinds: Sequence[str]) -> list[Curve]:
     """Return the predicted curves of the given kinds of scaling, "strong" and "weak".
 
     A curve with a single device count is omitted if its case is also on another curve.
     """
-    curves = [curve for kind in kinds for curve in _curves_of_kind(records, kind)]
-    longer = {point.record.key for curve in curves if len(curve.points) > 1 for point in curve.points}
+    timings = [
+        Timing(record.case, record.setting, True, (record,), times["seconds"], (times["low"], times["high"]))
+        for record in records
+        if (times := record.predicted) is not None
+    ]
+    curves = [
+        build_curve(kind, series, _predicted_ratio, {})
+        for kind in kinds
+        for series in series_of_kind(timings, kind)
+    ]
+    longer = {point.timing.case for curve in curves if len(curve.points) > 1 for point in curve.points}
     return [
         curve
         for curve in curves
-        if len(curve.points) > 1 or (curve.kind == kinds[0] and curve.points[0].record.key not in longer)
+        if len(curve.points) > 1 or (curve.kind == kinds[0] and curve.points[0].timing.case not in longer)
     ]
 
 
-def _curves_of_kind(records: Iterable[Record], kind: str) -> list[PredictedCurve]:
-    planned = (record for record in records if record.predicted is not None)
-    whole = (r for r in planned if kind == "strong" or r.case.points % r.case.devices == 0)
-    return [_build_curve(same, kind) for same in group_by(whole, lambda r: stem(r.case, kind)).values()]
+def _predicted_ratio(top: Timing, bottom: Timing) -> Estimate:
+    """Return the ratio of two predicted times, `top` divided by `bottom`, with its 95 % interval.
 
-
-def _build_curve(records: Iterable[Record], kind: str) -> PredictedCurve:
-    best = least_by(records, lambda record: record.case.devices, _predicted_seconds)
-    ordered = sorted(best.values(), key=lambda record: record.case.devices)
-    base, points = ordered[0], []
-    for record in ordered:
-        predicted, devices = record.predicted or {}, record.case.devices
-        scale = 1.0 if kind == "weak" else base.case.devices / devices
-        efficiency = _predicted_seconds(base) / _predicted_seconds(record) * scale
-        points.append(PredictedPoint(
-            record, devices, predicted["seconds"], (predicted["low"], predicted["high"]),
-            predicted["by"] == "formula", efficiency, _efficiency_interval(base, record, scale),
-        ))  # fmt: skip
-    case = dataclasses.replace(base.case, mesh=None)
-    return PredictedCurve(curve_name(kind, case), case, kind, tuple(points))
-
-
-def _predicted_seconds(record: Record) -> float:
-    return record.predicted["seconds"]  # type: ignore[index]
-
-
-def _efficiency_interval(base: Record, record: Record, scale: float) -> tuple[float, float] | None:
-    """Return the 95 % interval of a predicted efficiency, `scale` * (time of `base`) / (time of `record`).
-
-    The interval is computed from Monte Carlo samples of both times. The i-th samples of both assume the same
-    machine parameters. Return None if the records contain no samples, or unequal numbers of samples.
+    The i-th Monte Carlo samples of both times assume the same machine parameters. The interval is unknown if
+    the records contain no samples, or unequal numbers of samples.
     """
-    base_draws, draws = ((planned.predicted or {}).get("draws") or [] for planned in (base, record))
-    if not base_draws or len(base_draws) != len(draws):
-        return None
-    low, high = np.percentile(np.divide(base_draws, draws) * scale, _INTERVAL_PERCENTILES)
-    return float(low), float(high)
+    value = top.median / bottom.median
+    above, below = ((timing.record.predicted or {}).get("draws") or [] for timing in (top, bottom))
+    if not above or len(above) != len(below):
+        return Estimate(value, None, None)
+    low, high = np.percentile(np.divide(above, below), _INTERVAL_PERCENTILES)
+    return Estimate(value, float(low), float(high))
 
 
-_Row = tuple[PredictedCurve, PredictedPoint]
+def is_by_formula(point: CurvePoint) -> bool:
+    """Return whether a predicted time is extrapolated, without a program compiled for its devices."""
+    return (point.timing.record.predicted or {})["by"] == "formula"
+
+
+def describe_plan(forecast: Forecast) -> str:
+    """Return a sentence on the planned cases: their number, device counts, hardware and software versions."""
+    count = Counter(record.status for record in forecast.records)
+    others = (f"{count[each]} {each}" for each in ("skipped", "failed") if count[each])
+    became = ", ".join([count_of(count["planned"], "case"), *others])
+    devices = sorted({record.case.devices for record in forecast.records})
+    span = f"{devices[0]:,} to {devices[-1]:,} devices" if devices[1:] else count_of(devices[0], "device")
+    environment = forecast.records[0].environment
+    jax = (environment.get("versions") or {}).get("jax", "of an unknown version")
+    tools = environment["hardware"] | {"JAX": jax}
+    versions = ", ".join(f"{tool} {tools[tool]}" for tool in tools if tool not in ("name", "digest", "jax"))
+    return (
+        f"{became} on {span} of {environment.get('device_kind')}, compiled with {versions}; "
+        "times are predicted and not measured."
+    )
 
 
 def plan_answers(forecast: Forecast, deadline: float | None = None) -> list[str]:
     """Return sentences on the fastest method, efficiency, cheapest device count and memory of a plan.
 
-    Args:
-        deadline: the longest allowed time of a call, in seconds. The default is twice the least predicted
-            time.
+    `deadline` is the longest allowed time of a call in seconds, by default twice the least predicted time.
     """
     modes = (curve for curve in forecast.curves if not curve.case.ad_mode.closed_form)
-    groups = group_by(modes, lambda curve: (curve.kind, problem(stem(curve.case, curve.kind)))).values()
+    groups = group_by(modes, lambda curve: (curve.kind, problem(curve.program[1]))).values()
     sentences = [line for curves in groups for line in _describe_problem(curves, forecast, deadline)]
     return [*sentences, *_describe_memory(forecast), *_describe_formula(forecast)]
 
 
-def _describe_problem(
-    curves: Sequence[PredictedCurve], forecast: Forecast, deadline: float | None
-) -> list[str]:
-    rows = [(curve, point) for curve in curves for point in curve.points]
-    last = min(rows, key=lambda row: (-row[1].devices, row[1].seconds))
-    best, size = last[0], size_name(stem(last[0].case, last[0].kind))
-    size = size.replace("points=", "points/device=") if best.kind == "weak" else size
-    what = f"{family_name(best.case)} {size}"
-    fastest = f"{_describe_fastest(rows, last)}; {_describe_half_efficiency(best)}"
-    return [f"{what}: {fastest}.", f"{what}: {_describe_cheapest(rows, forecast.price, deadline)}."]
+def _describe_problem(curves: Sequence[Curve], forecast: Forecast, deadline: float | None) -> list[str]:
+    timings = [timing for curve in curves for timing in curve.timings]
+    last = min(timings, key=lambda timing: (-timing.case.devices, timing.median))
+    best = next(curve for curve in curves if last in curve.timings)
+    size = size_name(best.program[1])
+    what = f"{best.family} {size.replace('points=', 'points/device=') if best.kind == 'weak' else size}"
+    fastest = f"{_describe_fastest(timings, last, best.kind)}; {_describe_half_efficiency(best)}"
+    return [f"{what}: {fastest}.", f"{what}: {_describe_cheapest(timings, forecast.price, deadline)}."]
 
 
-def _describe_cheapest(rows: Sequence[_Row], price: float | None, deadline: float | None) -> str:
-    limit = deadline or _TIME_FACTOR * min(point.seconds for _, point in rows)
+def _describe_cheapest(timings: Sequence[Timing], price: float | None, deadline: float | None) -> str:
+    limit = deadline or _TIME_FACTOR * min(timing.median for timing in timings)
     # A given deadline applies to the upper limit of the predicted interval.
-    in_time = [row for row in rows if (row[1].interval[1] if deadline else row[1].seconds) <= limit]
+    in_time = [t for t in timings if (t.interval[1] if deadline and t.interval else t.median) <= limit]
     if not in_time:
         return (
             f"nothing planned is within the deadline of {format_duration(limit)} by the end of its interval"
         )
-    cheapest, point = min(in_time, key=lambda row: row[1].seconds * row[1].devices)
-    hours, low, high = (seconds * point.devices / 3600 * 1e6 for seconds in (point.seconds, *point.interval))
+    cheapest = min(in_time, key=lambda timing: timing.median * timing.case.devices)
+    hours, low, high = cheapest.estimate.scaled(cheapest.case.devices / 3600 * 1e6)
     cost = f"{format_number(hours)}{format_interval(low, high)} device-hours for a million calls"
     cost += f", {format_number(hours * price)} at the price given" if price else ""
     within = "a deadline of {}" if deadline else "twice the least time ({})"
-    name = f"{method_of(cheapest.case).name} on {count_of(point.devices, 'device')}"
+    name = f"{cheapest.method.name} on {cheapest.devices_text}"
     return f"within {within.format(format_duration(limit))} the cheapest is {name}: {cost}"
 
 
-def _describe_fastest(rows: Sequence[_Row], last: _Row) -> str:
-    if last[0].kind == "weak":
-        return f"{_describe_point(*last)}, the fastest planned method"
-    first = min(rows, key=lambda row: row[1].seconds)
-    text = f"{_describe_point(*first)}, the fastest planned method"
-    if ties := [row for row in rows if row[1].devices < first[1].devices and _is_tied(first[1], row[1])]:
-        fewest = min(ties, key=lambda row: (row[1].devices, row[1].seconds))
-        text += f", not distinguished from {_describe_point(*fewest)}"
-    if first[1].devices < last[1].devices:
-        text += f"; {_describe_point(*last)}, the fastest on as many devices"
+def _describe_fastest(timings: Sequence[Timing], last: Timing, kind: str) -> str:
+    if kind == "weak":
+        return f"{_describe_time(last)}, the fastest planned method"
+    first = min(timings, key=lambda timing: timing.median)
+    text = f"{_describe_time(first)}, the fastest planned method"
+    if ties := [t for t in timings if t.case.devices < first.case.devices and _is_tied(first, t)]:
+        fewest = min(ties, key=lambda timing: (timing.case.devices, timing.median))
+        text += f", not distinguished from {_describe_time(fewest)}"
+    if first.case.devices < last.case.devices:
+        text += f"; {_describe_time(last)}, the fastest on as many devices"
     return text
 
 
-def _describe_point(curve: PredictedCurve, point: PredictedPoint) -> str:
-    time, where = format_duration(point.seconds, *point.interval), count_of(point.devices, "device")
-    return f"{method_of(curve.case).name} {time} on {where}"
+def _describe_time(timing: Timing) -> str:
+    return f"{timing.method.name} {format_time(timing)} on {timing.devices_text}"
 
 
-def _is_tied(one: PredictedPoint, other: PredictedPoint) -> bool:
+def _is_tied(one: Timing, other: Timing) -> bool:
     """Return whether the 95 % interval of the ratio of two predicted times includes 1.
 
-    If the interval is unknown, return whether each time lies in the interval of the other.
+    If it is unknown, return whether each time lies in the interval of the other.
     """
-    if interval := _efficiency_interval(one.record, other.record, 1.0):
-        return interval[0] <= 1 <= interval[1]
-    (low, high), (least, most) = one.interval, other.interval
-    return low <= other.seconds <= high and least <= one.seconds <= most
+    _, low, high = _predicted_ratio(one, other)
+    if low is not None and high is not None:
+        return low <= 1 <= high
+    pairs = ((one.interval, other.median), (other.interval, one.median))
+    return all(interval and interval[0] <= seconds <= interval[1] for interval, seconds in pairs)
 
 
-def format_efficiency(point: PredictedPoint) -> str:
+def format_efficiency(point: CurvePoint) -> str:
     """Return a predicted efficiency with its interval as text, such as '87 %, 80 % to 92 %'."""
-    ends = " to ".join(map(format_percentage, point.efficiency_interval or ()))
-    return f"{format_percentage(point.efficiency)}{', ' if ends else ''}{ends}"
+    value, low, high = point.efficiency
+    ends = "" if low is None or high is None else f", {format_percentage(low)} to {format_percentage(high)}"
+    return format_percentage(value) + ends
 
 
-def _describe_half_efficiency(curve: PredictedCurve) -> str:
+def _describe_half_efficiency(curve: Curve) -> str:
     if len(curve.points) == 1:
         return "planned on no other number of devices"
-    against = f"of {count_of(curve.points[0].devices, 'device')}"
-    below = next((point for point in curve.points if point.efficiency < _HALF_EFFICIENCY), None)
+    against = f"of {curve.timings[0].devices_text}"
+    below = next((point for point in curve.points if point.efficiency.value < _HALF_EFFICIENCY), None)
     if below is None:
         return (
             f"its efficiency is {format_efficiency(curve.points[-1])} {against} there, and nowhere under 50 %"
@@ -289,85 +247,8 @@ def _describe_memory(forecast: Forecast) -> list[str]:
 
 def _describe_formula(forecast: Forecast) -> list[str]:
     points = [point for curve in forecast.curves for point in curve.points]
-    compiled, formula = ([p.devices for p in points if p.by_formula is by] for by in (False, True))
+    compiled, formula = ([p.devices for p in points if is_by_formula(p) is by] for by in (False, True))
     if not formula:
         return []
     beyond = f"beyond, from {min(formula):,} devices on, communication and waiting are formula alone"
     return [f"Up to {max(compiled, default=0):,} devices programs were compiled; {beyond}."]
-
-
-# Errors of the predictions.
-
-
-class PlannedPair(NamedTuple):
-    """The predicted and the measured time of a case that was both planned and measured."""
-
-    timing: Timing
-    predicted_seconds: float  # median predicted time per call
-    in_interval: bool  # whether the measured median lies in the predicted 95 % interval of the time
-
-
-class PlanScore(NamedTuple):
-    """The errors of the predicted times of a group of cases."""
-
-    workload: str | None  # None for all workloads
-    method: Method | None  # None for all methods
-    pairs: list[PlannedPair]
-    ratios: list[float]  # of predicted to measured times, in ascending order
-    median_ratio: float
-    error: float  # median absolute error, as a fraction of the measured time
-    worst: float  # the ratio of predicted to measured time that is furthest from 1 on a logarithmic scale
-    coverage: float  # the fraction of the measured times within their predicted 95 % interval
-
-
-def _score(workload: str | None, method: Method | None, pairs: list[PlannedPair]) -> PlanScore:
-    ratios = sorted(pair.predicted_seconds / pair.timing.median for pair in pairs)
-    error = statistics.median(abs(ratio - 1) for ratio in ratios)
-    worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
-    coverage = sum(pair.in_interval for pair in pairs) / len(pairs)
-    return PlanScore(workload, method, pairs, ratios, statistics.median(ratios), error, worst, coverage)
-
-
-class PlanScores(NamedTuple):
-    """The errors of the predicted times for one type of hardware: total, and by workload and method."""
-
-    hardware: str
-    total: PlanScore
-    parts: list[PlanScore]
-    ordered: int  # number of comparable pairs whose order was predicted correctly
-    comparable: int  # number of pairs of methods for a problem whose times differ enough
-
-
-def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
-    """Return a `PlanScores` for each type of hardware, with the errors of its newest predicted times.
-
-    Types of hardware without a comparable measured time are omitted.
-    """
-    newest_last = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
-    scores = []
-    for hardware, records in group_by(newest_last, lambda r: r.environment["hardware"]["name"]).items():
-        planned = {(record.key, record.environment["device_kind"]): record.predicted for record in records}
-        pairs = []
-        for timing in (timing for timing in timings if timing.honest and near_floor(timing) is None):
-            kind = timing.records[0].environment.get("device_kind")
-            if predicted := planned.get((timing.case.key, kind)):
-                inside = predicted["low"] <= timing.median <= predicted["high"]
-                pairs.append(PlannedPair(timing, predicted["seconds"], inside))
-        if pairs:
-            scores.append(_score_pairs(hardware, pairs))
-    return scores
-
-
-def _score_pairs(hardware: str, pairs: list[PlannedPair]) -> PlanScores:
-    groups = group_by(pairs, lambda pair: (pair.timing.case.workload, base_method(pair.timing.case)))
-    problems = group_by(
-        pairs, lambda p: (problem(p.timing.case), p.timing.case.devices, p.timing.environment)
-    )
-    parts = [_score(*key, group) for key, group in sorted(groups.items(), key=lambda item: str(item[0]))]
-    verdicts = [
-        slow.predicted_seconds > fast.predicted_seconds
-        for group in problems.values()
-        for slow, fast in itertools.permutations(group, 2)
-        if slow.timing.median > ORDER_FACTOR * fast.timing.median
-    ]
-    return PlanScores(hardware, _score(None, None, pairs), parts, sum(verdicts), len(verdicts))

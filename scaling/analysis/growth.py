@@ -15,47 +15,47 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
-from scaling.analysis.cases import Method, find_sweeps, group_by, method_of, problem_size, size_values
+from scaling.analysis.cases import Method, Subject, find_size_series, group_by, join_words, size_values
 from scaling.analysis.curves import keep_fastest_meshes
 from scaling.analysis.estimate import Estimate
 from scaling.analysis.timings import Timing, near_floor
-from scaling.core.case import Case
 
 _LEAST_SIZES = 3  # a line through two sizes has no residuals
 _ROUNDING = 1e-6  # a quadratic coefficient up to this size is attributed to rounding
 
 
 @dataclass(frozen=True)
-class SizeSweep:
-    """The times of each method against one problem size. Devices and the sizes in `held` are constant."""
+class SizeSweep(Subject):
+    """The times of each method against one problem size. The case has the largest size.
 
-    case: Case  # the case with the largest size
-    environment: str
-    honest: bool  # whether each CPU device had its own core
-    swept: str  # such as "m", or "points = m" if both vary together
+    Devices and the sizes in `held` are constant.
+    """
+
+    swept: str  # the varying size, such as "m", or "points = m" if both vary together
     held: str  # the constant sizes, such as "points=6 o=2"
     lines: Mapping[Method, tuple[tuple[int, Timing], ...]]  # method -> (size, timing) pairs, sorted by size
 
+    @property
+    def constants(self) -> str:
+        """Return what is constant, such as 'width=8, 4 devices, shard_map, points split'."""
+        return join_words(self.held, self.devices_text, self.call, not self.honest and "oversubscribed")
+
 
 def size_sweeps(timings: Iterable[Timing]) -> list[SizeSweep]:
-    """Return a SizeSweep for each function, environment, device layout and sweep over a problem size."""
+    """Return a SizeSweep for each function, environment, device layout and series of problem sizes."""
     no_method = Method("jacfwd", "vmap")._asdict() | {"points": 1, "sizes": {}, "mesh": None}
     groups = group_by(
         keep_fastest_meshes(timings),
         lambda t: (t.environment, t.honest, dataclasses.replace(t.case, **no_method)),
     )
-    return [sweep for group in groups.values() for sweep in _sweeps_of_group(group)]
-
-
-def _sweeps_of_group(group: Sequence[Timing]) -> list[SizeSweep]:
     sweeps = []
-    for swept, held, timings in find_sweeps(group, lambda timing: timing.case):
-        largest = max(timings, key=lambda t: problem_size(t.case))
-        case = dataclasses.replace(largest.case, mesh=None)
-        rows = sorted(((size_values(t.case)[swept.name], t) for t in timings), key=lambda row: row[0])
-        methods = group_by(rows, lambda row: method_of(row[1].case))
-        lines = {method: tuple(methods[method]) for method in sorted(methods, key=lambda method: method.name)}
-        sweeps.append(SizeSweep(case, largest.environment, largest.honest, swept.title, held, lines))
+    for (environment, honest, _), group in groups.items():
+        for name, title, held, series in find_size_series(group, lambda timing: timing.case):
+            case = dataclasses.replace(max(series, key=lambda t: t.volume).case, mesh=None)
+            rows = sorted(((size_values(t.case)[name], t) for t in series), key=lambda row: row[0])
+            methods = sorted(group_by(rows, lambda row: row[1].method).items(), key=lambda line: line[0].name)
+            lines = {method: tuple(line) for method, line in methods}
+            sweeps.append(SizeSweep(case, environment, honest, title, held, lines))
     return sweeps
 
 

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from scaling.analysis.cases import family_name, group_by, size_name
+from scaling.analysis.cases import Subject, group_by
 from scaling.analysis.curves import Curve
 from scaling.analysis.environments import environment_differences
 from scaling.analysis.estimate import format_percentage
-from scaling.analysis.findings import Findings, describe_environment
+from scaling.analysis.findings import Findings
 from scaling.analysis.ratios import samples_by_compilation, trend
 from scaling.analysis.timings import (
     DISTURBED,
@@ -24,13 +24,13 @@ from scaling.analysis.timings import (
     near_floor,
     padding_share,
 )
-from scaling.core.case import Case, label, problem
+from scaling.core.case import label, problem
 from scaling.core.formatting import count_of, format_duration
 from scaling.core.record import REASONS
 
 ERROR, WARNING, NOTE = "error", "warning", "note"
 Rule = Callable[[Findings], list[str]]  # returns its violations as text
-Fault = Callable[[Timing], str]  # returns the defect of a timed case as text, or ''
+Fault = Callable[[Timing], str | bool]  # returns the defect of a timed case as text, or '' or False
 COLUMNS = ("severity", "what", "how many", "which", "how to fix it")
 _LEAST_SAMPLES = 7  # per process
 _WIDE = 0.05  # limit of the relative half-width of an interval
@@ -82,16 +82,81 @@ def lint_rows(findings: Findings) -> list[dict[str, str]]:
     ]
 
 
-def _timed_cases(findings: Findings) -> list[Timing]:
-    return [timing for timing in findings.timings if timing.case.kind == "case"]
+# Checks of one timed case. Each returns the defect as text, or ''.
 
 
 def _check_each(fault: Fault) -> Rule:
     return lambda findings: [
-        f"{label(timing.case)}{describe_environment(findings, timing.environment)}: {words}"
-        for timing in _timed_cases(findings)
+        f"{label(timing.case)}{findings.suffix(timing.environment)}: {words}"
+        for timing in findings.case_timings
         if (words := fault(timing))
     ]
+
+
+def _unverified(timing: Timing) -> str:
+    for record in timing.records:
+        error, most = record.error, record.tolerance
+        if error is None or most is None or not error <= most:
+            return f"error {error}, tolerance {most}"
+    return ""
+
+
+def _oversubscribed(timing: Timing) -> str | bool:
+    cores = timing.record.environment.get("cores")
+    held = count_of(len(cores), "core") if isinstance(cores, list) else "no core of its own"
+    return not timing.honest and f"{timing.devices_text}, {held}"
+
+
+def _few_samples(timing: Timing) -> str | bool:
+    least = min(len(record.seconds) for record in timing.records)
+    return (least < _LEAST_SAMPLES or timing.interval is None) and count_of(least, "sample")
+
+
+def _under_floors(timing: Timing) -> str:
+    floor = near_floor(timing)
+    return f"{format_duration(timing.median)}, an empty call {format_duration(floor)}" if floor else ""
+
+
+def _wide_interval(timing: Timing) -> str | bool:
+    """Return the half-width of the 95 % confidence interval relative to the median, if it exceeds 5 %.
+
+    For an asymmetric interval, this is the larger distance from the median.
+    """
+    low, high = timing.interval or (timing.median, timing.median)
+    half = max(high - timing.median, timing.median - low) / timing.median
+    stopped = " and ".join(sorted({record.stop_reason or "nothing known" for record in timing.records}))
+    return half > _WIDE and f"{half:.1%}, stopped by {stopped}"
+
+
+def _one_process(timing: Timing) -> str | bool:
+    return timing.replicates == 1 and count_of(len(timing.seconds), "sample")
+
+
+def _disturbed(timing: Timing) -> str | bool:
+    part, marks = disturbed_share(timing), " and ".join(marks_of(timing))
+    return part > DISTURBED and f"{format_percentage(part)} of its samples, {marks}"
+
+
+def _trend(timing: Timing) -> str | bool:
+    """Return the largest relative change of the time within a process as text, if it exceeds 2 %.
+
+    Only the first compilation of each process is tested, because each recompilation may change the mean time.
+    """
+    first = (samples_by_compilation(record)[0] for record in timing.records)
+    change = max((trend(samples) or 0.0 for samples in first), key=abs)
+    return abs(change) > _TREND and f"{change:+.1%} from the first third to the last"
+
+
+def _padded(timing: Timing) -> str | bool:
+    return padding_share(timing) > _PADDED and format_percentage(padding_share(timing))
+
+
+def _varying_blocks(timing: Timing) -> str | bool:
+    counts = dict.fromkeys(words for record in timing.records if (words := automatic_blocks(record)))
+    return len(counts) > 1 and "; ".join(counts)
+
+
+# Rules for a whole folder. Each returns its violations as text.
 
 
 def _failed_cases(findings: Findings, wrong: bool) -> list[str]:
@@ -107,91 +172,9 @@ def _skipped_cases(findings: Findings) -> list[str]:
     return [f"{reason}: {REASONS[reason]}" if reason else "no reason given" for reason in reasons]
 
 
-# Checks of one timed case. Each returns the defect as text, or ''.
-
-
-def _half_width(timing: Timing) -> float:
-    """Return the half-width of the 95 % confidence interval of a time, as a fraction of the median.
-
-    For an asymmetric interval, this is the larger distance from the median. Return 0 if it is unknown.
-    """
-    low, high = timing.interval or (timing.median, timing.median)
-    return max(high - timing.median, timing.median - low) / timing.median
-
-
-def _unverified(timing: Timing) -> str:
-    pairs = ((r.error, r.tolerance) for r in timing.records)
-    bad = (
-        f"error {error}, tolerance {most}"
-        for error, most in pairs
-        if error is None or most is None or not error <= most
-    )
-    return next(bad, "")
-
-
-def _oversubscribed(timing: Timing) -> str:
-    cores = timing.records[0].environment.get("cores")
-    held = count_of(len(cores), "core") if isinstance(cores, list) else "no core of its own"
-    return "" if timing.honest else f"{count_of(timing.case.devices, 'device')}, {held}"
-
-
-def _few_samples(timing: Timing) -> str:
-    least = min(len(record.seconds) for record in timing.records)
-    return count_of(least, "sample") if least < _LEAST_SAMPLES or timing.interval is None else ""
-
-
-def _under_floors(timing: Timing) -> str:
-    floor = near_floor(timing)
-    return f"{format_duration(timing.median)}, an empty call {format_duration(floor)}" if floor else ""
-
-
-def _wide_interval(timing: Timing) -> str:
-    stopped = " and ".join(sorted({record.stop_reason or "nothing known" for record in timing.records}))
-    return f"{_half_width(timing):.1%}, stopped by {stopped}" if _half_width(timing) > _WIDE else ""
-
-
-def _one_process(timing: Timing) -> str:
-    return count_of(len(timing.seconds), "sample") if timing.replicates == 1 else ""
-
-
-def _disturbed(timing: Timing) -> str:
-    part, marks = disturbed_share(timing), " and ".join(marks_of(timing))
-    return f"{format_percentage(part)} of its samples, {marks}" if part > DISTURBED else ""
-
-
-def _trend(timing: Timing) -> str:
-    """Return the largest relative change of the time within a process as text, or '' if it is at most 2 %.
-
-    Only the first compilation of each process is tested, because each recompilation may change the mean time.
-    """
-    first = (samples_by_compilation(record)[0] for record in timing.records)
-    change = max((trend(samples) or 0.0 for samples in first), key=abs)
-    return f"{change:+.1%} from the first third to the last" if abs(change) > _TREND else ""
-
-
-def _padded(timing: Timing) -> str:
-    return format_percentage(padding_share(timing)) if padding_share(timing) > _PADDED else ""
-
-
-def _varying_blocks(timing: Timing) -> str:
-    counts = dict.fromkeys(words for record in timing.records if (words := automatic_blocks(record)))
-    return "; ".join(counts) if len(counts) > 1 else ""
-
-
-# Rules for a whole folder. Each returns its violations as text.
-
-
-def _nothing_measured(findings: Findings) -> list[str]:
-    return [] if _timed_cases(findings) or findings.forecasts else [findings.name]
-
-
-def _only_planned(findings: Findings) -> list[str]:
-    return [] if _timed_cases(findings) else [each.title for each in findings.forecasts]
-
-
 def _mixed_environments(findings: Findings) -> list[str]:
     remarks = []
-    for workload, timings in group_by(_timed_cases(findings), lambda t: t.case.workload).items():
+    for workload, timings in group_by(findings.case_timings, lambda t: t.case.workload).items():
         groups = group_by((record for t in timings for record in t.records), lambda r: r.setting)
         facts = environment_differences(groups.values())
         differ = ", ".join(
@@ -225,29 +208,28 @@ def _curves_without_one_device(findings: Findings) -> list[str]:
     ]
 
 
-def _list_problems(cases: Iterable[Case]) -> list[str]:
-    return list(dict.fromkeys(f"{family_name(case)} {size_name(case)}" for case in cases))
+def _list_problems(subjects: Iterable[Subject]) -> list[str]:
+    return list(dict.fromkeys(f"{subject.family} {subject.size}" for subject in subjects))
 
 
 def _curves_without_jit(findings: Findings) -> list[str]:
     curves = (curve for curve in _scaled_curves(findings) if curve.case.engine == "jax")
-    return _list_problems(curve.case for curve in curves if curve.points[0].against_jit is None)
+    return _list_problems(curve.timings[0] for curve in curves if curve.points[0].against_jit is None)
 
 
 def _cases_without_peak(findings: Findings) -> list[str]:
-    unbound = (each.timing.case for each in findings.baselines if each.bound is None)
-    return _list_problems(case for case in unbound if case.engine == "jax")
+    unbound = (each.timing for each in findings.baselines if each.bound is None)
+    return _list_problems(timing for timing in unbound if timing.case.engine == "jax")
 
 
 def _cases_without_comparison(findings: Findings) -> list[str]:
-    cases = [timing.case for timing in _timed_cases(findings)]
+    cases = [timing.case for timing in findings.case_timings]
     compared = {problem(case) for case in cases if case.ad_mode.closed_form or case.engine != "jax"}
-    fastest = (row.first.case for row in findings.fastest)
-    return _list_problems(case for case in fastest if problem(case) not in compared)
+    return _list_problems(row for row in findings.fastest if problem(row.case) not in compared)
 
 
 def _uncommitted_code(findings: Findings) -> list[str]:
-    environments = {timing.environment: timing.records[0].environment for timing in _timed_cases(findings)}
+    environments = {timing.environment: timing.record.environment for timing in findings.case_timings}
     commits = {digest: (facts.get("commit"), facts.get("dirty")) for digest, facts in environments.items()}
     return [
         f"{digest}: {f'{commit[:12]} with changes' if commit else 'no commit'}"
@@ -259,7 +241,8 @@ def _uncommitted_code(findings: Findings) -> list[str]:
 _FRESH = "run again into a fresh folder, results=PATH"
 _WIDER = f"intervals wider than {format_percentage(_WIDE)} either side"
 RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
-    (ERROR, "nothing measured", _nothing_measured, "`scaling run study=...`"),
+    (ERROR, "nothing measured",
+     lambda f: [] if f.case_timings or f.forecasts else [f.name], "`scaling run study=...`"),
     (ERROR, "unverified answers", _check_each(_unverified), f"{_FRESH}: every answer is checked first"),
     (ERROR, "wrong answers", lambda f: _failed_cases(f, True),
      "fix the program, or leave the case out of the study"),
@@ -272,7 +255,8 @@ RULES: tuple[tuple[str, str, Rule, str], ...] = (  # severity, name, rule, fix
      "add 1 to devices: 'devices=[1,2]'"),
     (ERROR, f"too few samples: under {_LEAST_SAMPLES}, or no interval", _check_each(_few_samples),
      f"sampling.least={_LEAST_SAMPLES}; {_FRESH}"),
-    (WARNING, "nothing measured, only planned", _only_planned,
+    (WARNING, "nothing measured, only planned",
+     lambda f: [] if f.case_timings else [each.title for each in f.forecasts],
      "`scaling run study=...` on a machine of that kind"),
     (WARNING, "failed cases", lambda f: _failed_cases(f, False),
      "fix the cause, then the same command with retry=true"),

@@ -9,7 +9,7 @@ import yaml
 
 from scaling.analysis.cases import MEMORY_FIELDS
 from scaling.analysis.estimate import format_ratio
-from scaling.analysis.findings import Findings, describe_environment
+from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing, first_call_seconds
 from scaling.core.case import to_dict
 from scaling.core.formatting import format_duration
@@ -47,7 +47,7 @@ def published_rows(findings: Findings) -> list[dict[str, str]]:
         if value is None:
             cell = _describe_missing(findings, row["case"])
         else:
-            measured, cell = True, show(value) + describe_environment(findings, environment)
+            measured, cell = True, show(value) + findings.suffix(environment)
             if not row.get("times"):
                 _, nearest = min((abs(seconds - value), seconds) for seconds in published)
                 factor = format_ratio(value / nearest)

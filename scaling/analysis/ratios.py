@@ -98,11 +98,10 @@ def case_median(records: Sequence[Record]) -> float:
 def case_interval(records: Sequence[Record]) -> tuple[float, float] | None:
     """Return the 95 % confidence interval of the time of a case, in seconds.
 
-    With at least six processes, the interval of their median comes from order statistics. With two to five,
-    it is Student's t interval on the logarithms. If there are several allocations (cluster jobs), the means
-    of the allocations take the place of the processes. With a single process, the interval of each
-    compilation comes from order statistics and is widened for autocorrelation. The smallest interval that
-    contains all of them is returned, or None if a compilation has too few samples.
+    The members are processes, or allocations (cluster jobs) if there are several. With at least six members,
+    the interval of their median comes from order statistics; with two to five, it is Student's t interval on
+    the logarithms. With a single process, it contains the interval of each compilation, from order statistics
+    and widened for autocorrelation, or is None if a compilation has too few samples.
     """
     level = _estimate_time(records)
     if not level.members:
@@ -252,10 +251,9 @@ def moderate_variances(ratios: Sequence[Ratio]) -> list[Ratio]:
 
 
 def _effective_count(ratios: Sequence[Ratio]) -> float:
-    """Return the effective number of independent cases.
+    """Return the effective number of independent cases, if cases of the same process are correlated.
 
-    This number is smaller than the number of cases if cases that ran in the same process are correlated. The
-    correlation is estimated from the deviations of the processes from the mean of each case.
+    The correlation is estimated from the deviations of the processes from the mean of each case.
     """
     sums, cases = defaultdict[Hashable, float](float), Counter[Hashable]()
     for ratio in ratios:

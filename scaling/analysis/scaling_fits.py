@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from scipy.special import stdtrit
 
 from scaling.analysis.curves import Curve, CurvePoint
-from scaling.analysis.estimate import Estimate, is_share_determined
+from scaling.analysis.estimate import Estimate
 from scaling.analysis.ratios import LEAST_VARIANCE
 
 AMDAHL, GUSTAFSON, UNIVERSAL = "Amdahl", "Gustafson", "universal scalability"
@@ -56,7 +56,7 @@ class ScalingFit:
     @property
     def determined(self) -> bool:
         """Return whether the 95 % interval of each parameter is narrow enough for the law to be reported."""
-        return all(is_share_determined(part.low, part.high) for part in self.parts.values())
+        return all(part.is_determined_share for part in self.parts.values())
 
     @property
     def doubt(self) -> str:
@@ -72,20 +72,13 @@ class ScalingFit:
 
 
 class _LinearLaw(NamedTuple):
-    """A scaling law: log(time) = log(time on one device) + sign * log(1 + columns @ parameters) + shift.
-
-    Attributes:
-        parts: the names of the parameters that are fitted.
-        columns: the factors of the parameters, an array of shape (device counts, parameters).
-        sign: -1 if the time is divided by (1 + columns @ parameters), or 1 if it is multiplied.
-        shift: a known term, either an array of shape (device counts,) or a scalar.
-    """
+    """A scaling law: log(time) = log(time on one device) + sign * log(1 + columns @ parameters) + shift."""
 
     name: str
-    parts: tuple[str, ...]
-    columns: Any
-    sign: int
-    shift: Any
+    parts: tuple[str, ...]  # the names of the parameters that are fitted
+    columns: Any  # the factors of the parameters, an array of shape (device counts, parameters)
+    sign: int  # -1 if the time is divided by (1 + columns @ parameters), or 1 if it is multiplied
+    shift: Any  # a known term, either an array of shape (device counts,) or a scalar
 
 
 def fit_laws(curve: Curve) -> tuple[ScalingFit, ...]:
@@ -155,9 +148,7 @@ def _best_law(laws: Sequence[ScalingFit], count: int) -> ScalingFit | None:
 def _acceptance_limit(squares: float, freedom: int) -> float:
     """Return the largest sum of squared residuals that an F test at the 5 % level accepts.
 
-    Args:
-        squares: the sum of squared residuals of the best fit.
-        freedom: the number of residual degrees of freedom.
+    `squares` is the sum of squared residuals of the best fit, and `freedom` its degrees of freedom.
     """
     return squares + float(stdtrit(freedom, 0.975)) ** 2 * max(squares / freedom, LEAST_VARIANCE)
 
@@ -188,11 +179,8 @@ def _residuals(form: _LinearLaw, target: Any, parts: Any) -> Any:
 def _best_parts(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -> Any:
     """Return the least-squares parameters, each between 0 and 1, as an array of shape (parameters,).
 
-    A parameter is set to 0 if this value fits equally well.
-
-    Args:
-        target: form.sign * (log(time) - form.shift), an array of shape (device counts,).
-        fixed: dict from the index of a parameter to its value, for parameters that are not optimized.
+    A parameter is set to 0 if this value fits equally well. `target` is form.sign * (log(time) - form.shift),
+    of shape (device counts,). `fixed` maps the index of a parameter to a value that is not optimized.
     """
     free = [index for index in range(len(form.parts)) if index not in fixed]
     if not free:
@@ -221,12 +209,8 @@ def _sum_of_squares(form: _LinearLaw, target: Any, fixed: Mapping[int, float]) -
 def _profile_end(form: _LinearLaw, target: Any, index: int, best: float, end: float, most: float) -> float:
     """Return one limit of the 95 % profile-likelihood confidence interval of one parameter.
 
-    Args:
-        target: form.sign * (log(time) - form.shift), an array of shape (device counts,).
-        index: the index of the parameter.
-        best: the least-squares value of this parameter.
-        end: 0 for the lower limit, or 1 for the upper limit.
-        most: the largest sum of squares that the F test accepts.
+    The parameter has the given index and the least-squares value `best`. `end` is 0 for the lower limit, or 1
+    for the upper one. `most` is the largest sum of squares that the F test accepts.
     """
 
     def excess(root: float) -> float:

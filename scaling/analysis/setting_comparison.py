@@ -4,48 +4,33 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from scaling.analysis.cases import group_by, method_of, without_memory_setting
+from scaling.analysis.cases import group_by, without_memory_setting
 from scaling.analysis.estimate import Estimate
-from scaling.analysis.timings import Timing, break_even_calls, reasons_for_doubt, time_ratio
+from scaling.analysis.fastest import Ranking
+from scaling.analysis.timings import Timing, break_even_calls, least_time, time_ratio
 from scaling.core import memory
-from scaling.core.case import Case, defaults, problem
+from scaling.core.case import Case, defaults
 from scaling.core.record import Record
 
 OUT_OF_MEMORY_REASONS = ("too_large", "dominated", "out_of_memory")
 
 
 @dataclass(frozen=True)
-class SettingComparison:
-    """A comparison of the times of two or more cases that differ only in given fields, such as "mesh"."""
+class SettingComparison(Ranking):
+    """The timings of cases that differ only in one field, such as "mesh". `case` lacks that field."""
 
-    case: Case  # the case without the compared fields
-    environment: str
-    honest: bool  # whether each CPU device had its own core
-    rows: tuple[tuple[Timing, Estimate], ...]  # (timing, its time / the shortest time), fastest first
-
-    @property
-    def distinguished(self) -> bool:
-        """Return whether the second fastest setting is significantly slower than the fastest."""
-        return self.rows[1][1].above_one
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        """Return reasons why the first setting may not be the fastest, such as 'measured in one process'."""
-        return reasons_for_doubt(self.rows[0][0], self.rows[1][0])
+    timings: tuple[Timing, ...]  # at least two, the fastest first
 
 
-def compare_settings(timings: Iterable[Timing], *fields: str) -> list[SettingComparison]:
-    """Return a comparison for each program that was measured with several values of the given fields.
-
-    `fields` are names of fields of `Case`, such as "mesh".
-    """
-    programs = group_by(timings, lambda t: (t.environment, t.honest, replace(t.case, **defaults(fields))))
+def compare_settings(timings: Iterable[Timing], field: str) -> list[SettingComparison]:
+    """Return a comparison for each program that was measured with several values of a field of `Case`."""
+    programs = group_by(timings, lambda t: (replace(t.case, **defaults([field])), t.environment, t.honest))
     comparisons = []
-    for (environment, honest, case), group in programs.items():
+    for subject, group in programs.items():
         first, *others = sorted(group, key=lambda timing: timing.median)
         if others:
-            rows = tuple((timing, time_ratio(timing, first)) for timing in (first, *others))
-            comparisons.append(SettingComparison(case, environment, honest, rows))
+            ratio = time_ratio(others[0], first)
+            comparisons.append(SettingComparison(*subject, first, others[0], ratio, (first, *others)))
     return comparisons
 
 
@@ -65,13 +50,12 @@ def coloring_gains(timings: Iterable[Timing]) -> list[Gain]:
     Handwritten derivatives are excluded.
     """
     seeded = (t for t in timings if t.case.ad_mode.has_seeds and t.case.engine == "jax")
-    groups = group_by(seeded, lambda t: (t.environment, t.honest, problem(t.case), t.case.devices))
+    groups = group_by(seeded, lambda t: t.rivals_key)
     gains = []
     for group in groups.values():
-        identity = (each for each in group if each.case.seeds == "identity")
-        dense = min(identity, key=lambda each: each.median, default=None)
+        dense = least_time(each for each in group if each.case.seeds == "identity")
         for timing in (each for each in group if each.case.seeds != "identity"):
-            counts = (timing.records[0].colors or {}).values()
+            counts = (timing.record.colors or {}).values()
             seeds = sum(count for count in counts if isinstance(count, int)) or None
             ratio = time_ratio(dense, timing) if dense else None
             break_even = break_even_calls(timing, dense) if dense else None
@@ -89,7 +73,7 @@ class MemoryPoint(NamedTuple):
     @property
     def name(self) -> str:
         """Return the memory setting as text, such as '4 seeds at a time' or 'all at once'."""
-        return method_of(self.timing.case).memory_setting or "all at once"
+        return self.timing.method.memory_setting or "all at once"
 
 
 class ParetoFront(NamedTuple):
@@ -109,7 +93,7 @@ def pareto_fronts(timings: Iterable[Timing], records: Iterable[Record]) -> list[
     `records` are the newest records of all cases, including cases that ran out of memory.
     """
     honest = (t for t in timings if t.honest and not t.case.ad_mode.is_value)
-    needed = ((memory.bytes_while_running(vars(t.records[0])), t) for t in honest)
+    needed = ((memory.bytes_while_running(vars(t.record)), t) for t in honest)
     points = [MemoryPoint(held, t.median, t) for held, t in needed if held]
     short = {(r.setting, r.case): r for r in records if r.reason in OUT_OF_MEMORY_REASONS}
     not_fitting = group_by(short.values(), lambda r: (r.setting, without_memory_setting(r.case)))

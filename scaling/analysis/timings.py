@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaling.analysis import ratios
-from scaling.analysis.cases import MEMORY_FIELDS, group_by
+from scaling.analysis.cases import MEMORY_FIELDS, Subject, group_by
 from scaling.analysis.estimate import Estimate, format_time_ratio
 from scaling.core import memory
-from scaling.core.case import Case
 from scaling.core.formatting import count_of, format_duration, format_number
 from scaling.core.record import COMPILING_STAGES, Record
 from scaling.results.store import latest
@@ -29,18 +28,24 @@ _ORDER = (
 
 
 @dataclass(frozen=True)
-class Timing:
-    """The measured time of one benchmark case in one environment, from one record per process."""
+class Timing(Subject):
+    """The measured time of one case in one environment, from one record per process."""
 
     records: tuple[Record, ...]
     median: float  # seconds; median of the medians of the processes
-    # 95 % interval in seconds; None if there are too few samples
+    # 95 % interval in seconds, or None if there are too few samples. It describes the samples of one process
+    # if there is only one record.
     interval: tuple[float, float] | None
 
     @property
-    def case(self) -> Case:
-        """Return the benchmark case (program, problem and devices) that was timed."""
-        return self.records[0].case
+    def record(self) -> Record:
+        """Return the record of the first process."""
+        return self.records[0]
+
+    @property
+    def estimate(self) -> Estimate:
+        """Return the time in seconds with its 95 % confidence interval."""
+        return Estimate(self.median, *(self.interval or (None, None)))
 
     @property
     def seconds(self) -> tuple[float, ...]:
@@ -49,21 +54,8 @@ class Timing:
 
     @property
     def replicates(self) -> int:
-        """Return the number of processes. If it is 1, `interval` describes the samples of that process."""
+        """Return the number of processes."""
         return len(self.records)
-
-    @property
-    def environment(self) -> str:
-        """Return the digest of the hardware and software. Only times with equal digests are compared."""
-        return self.records[0].setting
-
-    @property
-    def honest(self) -> bool:
-        """Return whether each CPU device had its own core. For other kinds of devices, return True.
-
-        Only timings for which this property is true are part of a scaling curve.
-        """
-        return self.records[0].honest
 
 
 def nodes_of(record: Record) -> int | None:
@@ -79,8 +71,12 @@ def pool_processes(records: Iterable[Record]) -> list[Timing]:
     The timings are sorted by environment and case. Cases whose devices shared CPU cores are included.
     """
     measured = (record for record in latest(records) if record.status == "ok")
-    groups = group_by(measured, lambda record: (record.setting, record.key, record.honest)).values()
-    timings = (Timing(tuple(g), ratios.case_median(g), ratios.case_interval(g)) for g in groups)
+    groups = group_by(measured, lambda record: (record.setting, record.key, record.honest))
+    timings = [
+        Timing(group[0].case, environment, honest, tuple(group), ratios.case_median(group),
+               ratios.case_interval(group))
+        for (environment, _, honest), group in groups.items()
+    ]  # fmt: skip
     return sorted(timings, key=_sort_key)
 
 
@@ -95,9 +91,14 @@ def _sortable(value: Any) -> tuple:
     return isinstance(value, str), value or 0
 
 
+def least_time(timings: Iterable[Timing]) -> Timing | None:
+    """Return the timing with the shortest time, or None if there are no timings."""
+    return min(timings, key=lambda timing: timing.median, default=None)
+
+
 def format_time(timing: Timing) -> str:
     """Return a median time with its 95 % confidence interval as text, such as '12.3 µs (12.1 to 12.6)'."""
-    return format_duration(timing.median, *(timing.interval or (None, None)))
+    return format_duration(*timing.estimate)
 
 
 def dispatch_floor(timing: Timing) -> float:
@@ -112,22 +113,20 @@ def near_floor(timing: Timing) -> float | None:
 
 
 def is_empty_call(timing: Timing) -> bool:
-    """Return whether a measured time is not distinguishable from a call of a program that does nothing.
-
-    This is the case if the lower limit of the 95 % confidence interval is at most the time of an empty call.
-    If the interval is unknown, the median is compared instead.
-    """
+    """Return whether the lower limit of a time (its median if unknown) is at most an empty call."""
     low = timing.interval[0] if timing.interval else timing.median
     return low <= dispatch_floor(timing)
 
 
+def disturbed_samples(record: Record) -> list[bool]:
+    """Return for each sample whether its turn (a group of samples) is marked, such as for foreign load."""
+    marked = {turn for turns in record.marked.values() for turn in turns}
+    return [turn in marked for turn, count in enumerate(record.turns) for _ in range(count)]
+
+
 def disturbed_share(timing: Timing) -> float:
     """Return the fraction of samples taken while the host was throttled or had load from other processes."""
-    marked = 0
-    for record in timing.records:
-        turns = {turn for turns in record.marked.values() for turn in turns}
-        marked += sum(count for turn, count in enumerate(record.turns) if turn in turns)
-    return marked / len(timing.seconds)
+    return sum(sum(disturbed_samples(record)) for record in timing.records) / len(timing.seconds)
 
 
 def marks_of(timing: Timing) -> list[str]:
@@ -157,12 +156,7 @@ def time_ratio(top: Timing, bottom: Timing) -> Estimate:
 
 
 def note_on_pairs(top: Timing, bottom: Timing) -> str:
-    """Return a note that states the ratio of the medians if the ratio of two times differs from it, or ''.
-
-    The ratio is computed from pairs of processes if they took their samples alternately. If it differs from
-    the ratio of the medians by more than 2 %, the note is such as ' (from 3 pairs in turns; the medians give
-    1.2x)'.
-    """
+    """Return ' (from 3 pairs in turns; the medians give 1.2x)' if both ratios of two times differ, or ''."""
     ratio = ratios.estimate_ratio(top.records, bottom.records)
     if not ratio.differs_from_medians:
         return ""
@@ -170,17 +164,14 @@ def note_on_pairs(top: Timing, bottom: Timing) -> str:
 
 
 def describe_slower(name: str, top: Timing, bottom: Timing) -> str:
-    """Return a clause that states the ratio of two times, such as 'jacfwd takes 1.77x as long'.
-
-    `name` is that of `top`. The clause ends with `note_on_pairs`.
-    """
+    """Return a clause on `top`, which is called `name`, and `bottom`: 'jacfwd takes 1.77x as long'."""
     return format_time_ratio(name, *time_ratio(top, bottom)) + note_on_pairs(top, bottom)
 
 
 def stage_seconds(timing: Timing, *names: str) -> float | None:
-    """Return the total time of the given stages in seconds, or None if none of them was recorded.
+    """Return the total seconds of stages, the median over processes, or None if none was recorded.
 
-    The total is the median over processes. `names` are fields of a record, such as "compile_seconds".
+    `names` are fields of a record, such as "compile_seconds".
     """
     values = ([getattr(record, name) for name in names] for record in timing.records)
     totals = [sum(known) for stages in values if (known := [v for v in stages if v is not None])]
@@ -200,8 +191,8 @@ def first_call_seconds(timing: Timing) -> float | None:
 def break_even_calls(timing: Timing, other: Timing) -> int | None:
     """Return the number of calls after which `timing` has taken no more time in total than `other`.
 
-    The total time includes the compilation. Return None if `timing` is not faster per call, or if the time to
-    the first result of one of them is unknown.
+    The total time includes the compilation. Return None if `timing` is not faster per call, or if a first
+    call is unknown.
     """
     first, other_first = first_call_seconds(timing), first_call_seconds(other)
     if first is None or other_first is None or other.median <= timing.median:
@@ -210,19 +201,13 @@ def break_even_calls(timing: Timing, other: Timing) -> int | None:
 
 
 def memory_of(timing: Timing) -> int | None:
-    """Return the memory that a program needs on one device, in bytes, or None if it is unknown.
-
-    The value is the measured peak if the backend reported it, otherwise the number from the compiler.
-    """
-    record = timing.records[0]
+    """Return the bytes of a device that a program needs: the measured peak, or else the compiler's figure."""
+    record = timing.record
     return record.peak_bytes or memory.bytes_while_running(vars(record)) or None
 
 
 def automatic_blocks(record: Record) -> str:
-    """Return the block sizes that chunk=auto chose as text, such as '4 seeds and all points at a time'.
-
-    Return '' if no block sizes were chosen automatically.
-    """
+    """Return the block sizes that chunk=auto chose, such as '4 seeds and all points at a time', or ''."""
     blocks: Any = record.blocks
     if not isinstance(blocks, Mapping):
         return ""
@@ -233,8 +218,5 @@ def automatic_blocks(record: Record) -> str:
 
 
 def padding_share(timing: Timing) -> float:
-    """Return the fraction of (point, seed) pairs that were added as padding.
-
-    Padding makes the pairs divide evenly over the mesh. The fraction is the maximum over processes.
-    """
+    """Return the largest fraction, over processes, of (point, seed) pairs that are padding of the mesh."""
     return max((record.padding or 0.0 for record in timing.records), default=0.0)

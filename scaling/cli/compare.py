@@ -11,6 +11,7 @@ from scaling.analysis import compare as comparing
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import FAILED, OK
 from scaling.core.case import Refusal
+from scaling.report import comparison as report
 
 
 def execute(args: argparse.Namespace, console: Console) -> int:
@@ -35,16 +36,14 @@ def print_comparison(
     """
     result = comparing.compare(a, b, comparing.MARGIN if margin is None else margin)
     if markdown == "-":
-        text = comparing.format_markdown(result)
+        text = report.format_markdown(result)
         console.print(text, end="", soft_wrap=True, markup=False, highlight=False, emoji=False)
     else:
         if markdown:
-            Path(markdown).write_text(comparing.format_markdown(result), encoding="utf-8")
-        table = Table(*comparing.COLUMNS)
-        for row in comparing.changed_rows(result):
+            Path(markdown).write_text(report.format_markdown(result), encoding="utf-8")
+        table = Table(*report.COLUMNS)
+        for row in report.changed_rows(result):
             table.add_row(*map(escape, row))
         console.print(table)
-        from scaling.report.page import write_comparison
-
-        print_lines(console, [f"page: {write_comparison(result)}", *comparing.comparison_lines(result)])
+        print_lines(console, [f"page: {report.write_comparison(result)}", *report.comparison_lines(result)])
     return FAILED if result.bad else OK

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from scaling.analysis.cases import describe_call, family_key, family_name, group_by, method_of
+from scaling.analysis.cases import group_by
 from scaling.analysis.findings import Findings
 from scaling.analysis.timings import Timing
 from scaling.core.case import Case
@@ -67,7 +67,7 @@ def find_experiments(findings: Findings) -> dict[str, Experiment]:
     families = group_by(
         _sized_timings(findings),
         lambda sized: (
-            sized.kind, sized.timing.environment, *family_key(sized.timing.case), tuple(sized.sizes),
+            sized.kind, sized.timing.family_key, tuple(sized.sizes),
         ),
     )  # fmt: skip
     experiments = [experiment for group in families.values() for experiment in _split_into_experiments(group)]
@@ -83,7 +83,7 @@ def _sized_timings(findings: Findings) -> Iterator[_SizedTiming]:
     the number of points for each device. A timing of a weak scaling also belongs to a strong scaling if the
     timing is for one device, or if the same case was also timed on another number of devices.
     """
-    timings = [timing for timing in findings.timings if timing.honest and timing.case.kind == "case"]
+    timings = [timing for timing in findings.case_timings if timing.honest]
     on_one_device = [(t.environment, dataclasses.replace(t.case, devices=1)) for t in timings]
     device_counts = Counter(on_one_device)
     for timing, key in zip(timings, on_one_device, strict=True):
@@ -117,7 +117,7 @@ def _split_into_experiments(group: Sequence[_SizedTiming]) -> Iterator[Experimen
     Methods with the same coordinates share a file. If more than four sizes vary, four of them are the
     parameters, and there is a file for each combination of values of the others.
     """
-    methods = group_by(group, lambda sized: _describe_method(sized.timing.case)).values()
+    methods = group_by(group, lambda sized: _describe_method(sized.timing)).values()
     same = group_by(methods, lambda timings: frozenset(sized.coordinates(sized.sizes) for sized in timings))
     for parts in same.values():
         timings = [sized for part in parts for sized in part]
@@ -144,13 +144,13 @@ def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence
     first, names = timings[0], [name for name, *_ in varying]
     descriptions = [name + (f" ({', '.join(rest)} with it)" if rest else "") for name, *rest in varying]
     parameters = _make_unique(map(_to_parameter_name, descriptions), "_")
-    regions = group_by(timings, lambda sized: _describe_method(sized.timing.case))
+    regions = group_by(timings, lambda sized: _describe_method(sized.timing))
     region_names = _make_unique(map(_to_region_name, sorted(regions)), " ")
     case, dependent = first.timing.case, {name for same in varying for name in same}
     seed = f" seed={case.data_seed}" if case.data_seed else ""
     weak = ", weak scaling" if first.kind == "weak" else ""
     return Experiment(
-        title=f"{family_name(case)}{seed}{weak}, environment {first.timing.environment}",
+        title=f"{first.timing.family}{seed}{weak}, environment {first.timing.environment}",
         constants={name: size for name, size in first.sizes.items() if name not in dependent},
         parameters=dict(zip(parameters, descriptions, strict=True)),
         coordinates=tuple(sorted({sized.coordinates(names) for sized in timings})),
@@ -161,9 +161,9 @@ def _make_experiment(timings: Sequence[_SizedTiming], varying: Sequence[Sequence
     )
 
 
-def _describe_method(case: Case) -> str:
-    cache = [f"{case.cache} cache"] if case.cache else []
-    return ", ".join([method_of(case).name, describe_call(case), *cache])
+def _describe_method(timing: Timing) -> str:
+    cache = [f"{timing.case.cache} cache"] if timing.case.cache else []
+    return ", ".join([timing.program_name, *cache])
 
 
 def _to_region_name(text: str) -> str:

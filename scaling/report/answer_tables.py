@@ -7,26 +7,16 @@ predicted times if nothing was measured. All text is free of markup.
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from scaling.analysis.answer import largest_problems, name_with_blocks
-from scaling.analysis.cases import (
-    baseline_name,
-    describe_call,
-    family_key,
-    family_name,
-    group_by,
-    least_by,
-    method_of,
-    problem_size,
-    size_name,
-    stem,
-)
-from scaling.analysis.crossover import FastestMethod
+from scaling.analysis.answer import name_with_blocks
+from scaling.analysis.cases import family_key, group_by, least_by
+from scaling.analysis.curves import Curve
 from scaling.analysis.estimate import format_percentage, format_ratio, format_time_ratio
-from scaling.analysis.findings import Findings, describe_environment
-from scaling.analysis.forecast import Forecast, PredictedCurve
+from scaling.analysis.fastest import FastestMethod, largest_problems
+from scaling.analysis.findings import Findings
+from scaling.analysis.forecast import Forecast
 from scaling.analysis.timings import Timing, dispatch_floor, format_time
 from scaling.core.case import problem
-from scaling.core.formatting import count_of, format_duration
+from scaling.core.formatting import format_duration
 from scaling.report.text import Table, make_table
 
 NOTE = (
@@ -38,29 +28,17 @@ NOTE = (
 
 
 class Card(NamedTuple):
-    """The text of a summary card on the fastest AD method for the largest problem of a function.
+    """The text of a summary card on the fastest AD method for the largest problem of a function."""
 
-    Attributes:
-        family: The problem, such as 'mlp width=8 points=64'.
-        sizes: A note on the other sizes that were measured, or '' if there are none.
-        mode: The fastest method, or both methods if the runner-up is not significantly slower.
-        where: The device count, JAX API and split, such as '4 devices, shard_map, points split'.
-        time: The time of one call with its 95 % interval.
-        ratio: The ratio of the runner-up's time to `time`, or '' if there is no runner-up.
-        certainty: The result of `describe_certainty`, or 'predicted, not measured'.
-        sure: Whether `certainty` is 'sure'.
-        speedup: The speed-up, or '' if it is unknown. For a predicted time, the efficiency.
-    """
-
-    family: str
-    sizes: str
-    mode: str
-    where: str
-    time: str
-    ratio: str
-    certainty: str
-    sure: bool
-    speedup: str
+    family: str  # the problem, such as 'mlp width=8 points=64'
+    sizes: str  # a note on the other sizes that were measured, or ''
+    mode: str  # the fastest method, or both methods if the runner-up is not significantly slower
+    where: str  # device count, JAX API and split, such as '4 devices, shard_map, points split'
+    time: str  # the time of one call with its 95 % interval
+    ratio: str  # the ratio of the runner-up's time to `time`, or ''
+    certainty: str  # the result of `describe_certainty`, or 'predicted, not measured'
+    sure: bool  # whether `certainty` is 'sure'
+    speedup: str  # the speed-up or ''; for a predicted time, the efficiency
 
 
 def describe_certainty(row: FastestMethod) -> str:
@@ -74,37 +52,27 @@ def describe_certainty(row: FastestMethod) -> str:
     if row.second is None:
         return f"no other {'automatic ' if row.others else ''}mode was measured"
     if row.distinguished:
-        return "sure" if row.sure else f"not sure: {', '.join(row.doubts)}"
+        return row.certainty
     return "; ".join(filter(None, ["not distinguished from the runner-up", ", ".join(row.doubts)]))
 
 
-def problem_name(findings: Findings, timing: Timing) -> str:
+def problem_name(findings: Findings, timing: Timing | FastestMethod) -> str:
     """Return the name of the problem that was timed, such as 'mlp width=8 points=64'.
 
     The environment is appended if there are several, and 'oversubscribed' if CPU devices shared cores.
     """
-    where = describe_environment(findings, timing.environment, timing.honest)
-    return f"{family_name(timing.case)} {size_name(timing.case)}{where}"
+    return f"{timing.family} {timing.size}{findings.suffix(timing.environment, timing.honest)}"
 
 
 def name_with_time(timing: Timing) -> str:
     """Return the method and the time of a timing, such as 'jacrev (vmap), 1.20 ms'."""
-    return f"{method_of(timing.case).name}, {format_duration(timing.median)}"
+    return f"{timing.method.name}, {format_duration(timing.median)}"
 
 
 def answer_table(findings: Findings) -> Table:
     """Return a table with the fastest AD mode and device count for each problem."""
     rows = (_cells(findings, row) for row in _keep_best_device_counts(findings.fastest))
     return make_table("fastest", "Fastest mode of each problem", NOTE, rows)
-
-
-def _keep_best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
-    best = least_by(
-        rows,
-        lambda row: (row.first.environment, row.first.honest, problem(row.first.case)),
-        lambda row: row.first.median,
-    )
-    return list(best.values())
 
 
 def device_table(findings: Findings) -> Table:
@@ -114,14 +82,17 @@ def device_table(findings: Findings) -> Table:
     return make_table("each", "Fastest mode on each number of devices", note, rows)
 
 
+def _keep_best_device_counts(rows: Iterable[FastestMethod]) -> list[FastestMethod]:
+    return list(least_by(rows, lambda row: row.problem_key, lambda row: row.first.median).values())
+
+
 def _cells(findings: Findings, row: FastestMethod) -> dict[str, object]:
-    first, second = row.first, row.second
     return {
-        "problem": problem_name(findings, first),
-        "fastest": name_with_blocks(first),
-        "time": format_time(first),
-        "devices": first.case.devices,
-        "runner-up": second and name_with_time(second),
+        "problem": problem_name(findings, row),
+        "fastest": name_with_blocks(row.first),
+        "time": format_time(row.first),
+        "devices": row.case.devices,
+        "runner-up": row.second and name_with_time(row.second),
         "ratio": row.ratio and format_ratio(*row.ratio),
         "certainty": describe_certainty(row),
     }
@@ -133,27 +104,25 @@ def make_cards(findings: Findings) -> list[Card]:
     If nothing was measured, return cards with predicted times, one per function and planned hardware.
     """
     if findings.timings:
-        return [_measured_card(findings, rows, head[0]) for rows, head in largest_problems(findings)]
+        problems = largest_problems(findings.fastest)
+        return [_measured_card(findings, rows, largest[0]) for rows, largest in problems]
     return [card for forecast in findings.forecasts for card in _planned_cards(forecast)]
 
 
 def _measured_card(findings: Findings, rows: Iterable[FastestMethod], row: FastestMethod) -> Card:
-    mode, ratio = name_with_blocks(row.first), ""
+    mode, ratio, speedup = name_with_blocks(row.first), "", ""
     if row.second is not None:
-        second = method_of(row.second.case).name
+        second = row.second.method.name
         mode += "" if row.distinguished or second == mode else f" or {second}"
         ratio = format_time_ratio(second, *(row.ratio or ()))
+    curve, point = findings.places_of(row.first).get("strong", (None, None))
+    if curve and point and not point.is_baseline:
+        speedup = f"Speed-up over {curve.baseline}: {format_ratio(*point.speedup)}"
     return Card(
-        problem_name(findings, row.first),
-        _describe_other_sizes(rows, row),
-        mode,
-        f"{count_of(row.first.case.devices, 'device')}, {describe_call(row.first.case)}",
-        format_time(row.first),
-        ratio,
-        describe_certainty(row),
-        row.sure,
-        _describe_speedup(findings, row),
-    )
+        problem_name(findings, row), _describe_other_sizes(rows, row), mode,
+        f"{row.devices_text}, {row.call}", format_time(row.first), ratio, describe_certainty(row), row.sure,
+        speedup,
+    )  # fmt: skip
 
 
 def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> str:
@@ -165,22 +134,15 @@ def _describe_other_sizes(rows: Iterable[FastestMethod], row: FastestMethod) -> 
     return f"one of {len(best)} sizes" + (f"; fastest at others: {', '.join(others)}" if others else "")
 
 
-def _describe_speedup(findings: Findings, row: FastestMethod) -> str:
-    point = findings.points_of(row.first).get("strong")
-    if point is None or point.is_baseline:
-        return ""
-    return f"Speed-up over {baseline_name(point.baseline_devices)}: {format_ratio(*point.speedup)}"
-
-
-def largest_planned(curves: Iterable[PredictedCurve]) -> list[list[PredictedCurve]]:
+def largest_planned(curves: Iterable[Curve]) -> list[list[Curve]]:
     """Return the predicted curves of each function's largest problem, as one list of curves per problem.
 
     Curves of function values (without derivatives) come last, and larger problems before smaller ones.
     """
     families = group_by(curves, lambda curve: family_key(curve.case)).values()
-    problems = (group_by(f, lambda c: problem(stem(c.case, c.kind))).values() for f in families)
-    groups = [max(several, key=lambda same: problem_size(same[0].case)) for several in problems]
-    return sorted(groups, key=lambda group: (group[0].case.ad_mode.is_value, -problem_size(group[0].case)))
+    problems = (group_by(family, lambda c: problem(c.program[1])).values() for family in families)
+    groups = [max(several, key=lambda same: same[0].volume) for several in problems]
+    return sorted(groups, key=lambda group: (group[0].case.ad_mode.is_value, -group[0].volume))
 
 
 def _planned_cards(forecast: Forecast) -> list[Card]:
@@ -188,20 +150,14 @@ def _planned_cards(forecast: Forecast) -> list[Card]:
     return [_planned_card(forecast, group) for group in largest_planned(curves)]
 
 
-def _planned_card(forecast: Forecast, curves: Sequence[PredictedCurve]) -> Card:
-    points = sorted((min(c.points, key=lambda p: p.seconds) for c in curves), key=lambda p: p.seconds)
-    best, case = points[0], points[0].record.case
-    names = [method_of(point.record.case).name for point in points]
-    rivals = (pair for pair in zip(names, points, strict=True) if pair[0] != names[0])
-    second = next(rivals, None)
+def _planned_card(forecast: Forecast, curves: Sequence[Curve]) -> Card:
+    fastest = [min(curve.points, key=lambda point: point.seconds) for curve in curves]
+    best, *others = sorted(fastest, key=lambda point: point.seconds)
+    timing, ratio = best.timing, ""
+    if second := next((p.timing for p in others if p.timing.method.name != timing.method.name), None):
+        ratio = format_time_ratio(second.method.name, second.median / timing.median)
     return Card(
-        f"{family_name(case)} {size_name(case)}, planned for {forecast.title}",
-        "",
-        names[0],
-        f"{count_of(best.devices, 'device')}, {describe_call(case)}",
-        format_duration(best.seconds, *best.interval),
-        format_time_ratio(second[0], second[1].seconds / best.seconds) if second else "",
-        "predicted, not measured",
-        False,
-        f"Efficiency {format_percentage(best.efficiency)}",
-    )
+        f"{timing.family} {timing.size}, planned for {forecast.title}", "", timing.method.name,
+        f"{timing.devices_text}, {timing.call}", format_time(timing), ratio, "predicted, not measured", False,
+        f"Efficiency {format_percentage(best.efficiency.value)}",
+    )  # fmt: skip

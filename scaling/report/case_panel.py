@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from scaling.analysis.timings import disturbed_samples
 from scaling.core.formatting import count_of, format_bytes, format_duration
 from scaling.core.record import STAGES, Record
 from scaling.report.figures.marks import Spec
@@ -17,12 +18,9 @@ _RANGES = (
 def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> dict[str, Any]:
     """Return a JSON-compatible dict from the HTML anchor of each measured case to its detail panel.
 
-    A panel is a dict. Its entry `facts` is a list of texts, such as 'compile 1.20 s to 1.40 s'. Its entry
-    `samples` has a list for each process: the name, the samples in seconds, and the indices of the disturbed
-    ones.
-
-    Args:
-        groups: For each case, its HTML anchor and the (process name, record) pairs of its processes.
+    A panel has `facts`, such as 'compile 1.20 s to 1.40 s', and `samples`, with a list for each process: the
+    name, the samples in seconds, and the indices of the disturbed ones. `groups` has the anchor and the
+    (process name, record) pairs of each case.
     """
     cases = list(groups)
     step = 1 + sum(len(record.seconds) for _, records in cases for _, record in records) // MOST_SAMPLES
@@ -31,7 +29,11 @@ def case_panels(groups: Iterable[tuple[str, Sequence[tuple[str, Record]]]]) -> d
 
 def _make_panel(records: Sequence[tuple[str, Record]], step: int) -> dict[str, Any]:
     ordered = sorted(records, key=lambda pair: pair[1].started_at or "")
-    samples = [[name, record.seconds[::step], _disturbed_samples(record, step)] for name, record in ordered]
+    samples = []
+    for name, record in ordered:
+        disturbed = disturbed_samples(record)[: len(record.seconds) : step]
+        marked = [index for index, is_marked in enumerate(disturbed) if is_marked]
+        samples.append([name, record.seconds[::step], marked])
     facts = [f"one of every {step} samples is drawn"] if step > 1 else []
     return {"facts": facts + _list_facts([record for _, record in ordered]), "samples": samples}
 
@@ -52,18 +54,6 @@ def _list_facts(records: Sequence[Record]) -> list[str]:
     if errors:
         words.append("error {:.2g} of at most {:.2g}".format(*max(errors)))
     return words
-
-
-def _disturbed_samples(record: Record, step: int) -> list[int]:
-    """Return the indices of the disturbed samples in `record.seconds[::step]`.
-
-    A turn is a group of consecutive samples. A sample is disturbed if the record marks its turn, for example
-    because of load from other processes.
-    """
-    turns = {turn for numbers in record.marked.values() for turn in numbers}
-    of_sample = [turn for turn, count in enumerate(record.turns) for _ in range(count)]
-    drawn = of_sample[: len(record.seconds) : step]
-    return [at for at, turn in enumerate(drawn) if turn in turns]
 
 
 def samples_spec() -> Spec:

@@ -18,11 +18,8 @@ _PARQUET = "pip install 'ad-scaling[parquet]', or pip install pyarrow"
 def write_exports(folder: Path, formats: Collection[str], output: Path | None = None) -> list[Path]:
     """Export a results folder to files in the given formats, such as 'csv', and return the file paths.
 
-    Raise `Refusal` before any file is written if a format is unknown or not available, if there are no
-    results, or if the output folder cannot be created.
-
-    Args:
-        output: The folder to write to, by default the subfolder `export` of the results folder.
+    The default of `output` is the subfolder `export` of the results folder. Raise `Refusal` before any file
+    is written if a format is unknown or not available, if there are no results, or if `output` is invalid.
     """
     for name in formats:
         if name not in FORMATS:

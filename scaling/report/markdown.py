@@ -40,7 +40,7 @@ def to_markdown(title: str, parts: Iterable[Part]) -> str:
     for part in parts:
         blocks += [f"## {escape_markdown(part.title)}", *map(escape_markdown, part.paragraphs)]
         for table in part.tables:
-            blocks += [f"**{escape_markdown(table.title)}**", to_markdown_table(table)]
+            blocks += [f"**{escape_markdown(table.title)}**"] * bool(table.title) + [to_markdown_table(table)]
         blocks += [f"![{escape_markdown(figure.caption)}]({figure.name}.png)" for figure in part.figures]
         if part.items:
             blocks.append("\n".join(f"- {escape_markdown(item)}" for item in part.items))

@@ -46,18 +46,14 @@ _PREDICTED = (
 
 
 def describe_methods(findings: Findings) -> list[str]:
-    """Return the methods section of a compute-time proposal as a list of paragraphs.
-
-    The paragraphs describe the cases, the samples, the confidence intervals, the check of the results and the
-    predictions.
-    """
+    """Return paragraphs on cases, samples, intervals, the check of results and predictions."""
     ok = [record for record in findings.records if record.status == "ok" and record.case.kind == "case"]
     paragraphs = ["Nothing has been measured."]
     if ok:
         several = [curve for curve in findings.curves if len(curve.points) > 1]
         others = ", ".join(map(str, sorted({curve.baseline_devices for curve in several} - {1})))
         statistics = _STATISTICS.format(f" (here also {others} devices)" if others else "")
-        statistics += _MESH if findings.mesh_comparisons else ""
+        statistics += _MESH if findings.comparisons["mesh"] else ""
         statistics += _WEAK if any(curve.kind == "weak" for curve in several) else ""
         paragraphs = [_describe_cases(ok), _describe_samples(ok), statistics, _describe_check(ok)]
     if any(record.predicted for forecast in findings.forecasts for record in forecast.records):

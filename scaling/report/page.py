@@ -1,4 +1,4 @@
-"""HTML page of a results folder, or of a comparison of two folders, as one file that works offline.
+"""HTML page of a results folder, or of a comparison (comparison.py), as one file that works offline.
 
 The template page.html.jinja includes page.css and page.js. Text from records is escaped. In the browser,
 vega.min.js renders the figures.
@@ -14,27 +14,20 @@ import jinja2
 from markupsafe import Markup
 
 from scaling.analysis import trends
-from scaling.analysis.answer import describe_plan, summarize
-from scaling.analysis.compare import (
-    COLUMNS,
-    UNCHANGED,
-    ComparedCase,
-    FolderComparison,
-    comparison_lines,
-    comparison_rows,
-)
+from scaling.analysis.answer import summarize
+from scaling.analysis.cases import join_words
 from scaling.analysis.curves import KINDS
 from scaling.analysis.findings import Findings
-from scaling.analysis.forecast import plan_answers
+from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.analysis.lint import lint_findings, verdict
 from scaling.core.formatting import count_of
-from scaling.core.record import STATUSES, Record
+from scaling.core.record import STATUSES
 from scaling.report import answer_tables, page_tables
 from scaling.report.answer_tables import Card
 from scaling.report.case_panel import case_panels, samples_spec
 from scaling.report.figures import files, make_figures, theme
 from scaling.report.figures.marks import Figure
-from scaling.report.text import Table, clean_text, file_stems, join_words, keep_numbers_whole, make_table
+from scaling.report.text import Table, clean_text, file_stems, keep_numbers_whole
 from scaling.results import store
 
 _FOLDER = Path(__file__).parent
@@ -75,11 +68,7 @@ def table_section(table: Table, opened: bool = False) -> Section:
 
 
 def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) -> Page:
-    """Return the content of the HTML page of a results folder.
-
-    Args:
-        folded_tables: The tables to show in collapsed sections.
-    """
+    """Return the content of the HTML page of a results folder, with tables in collapsed sections."""
     answer = answer_tables.answer_table(findings)
     sections = [*_figure_sections(findings), *map(table_section, folded_tables)]
     stated = {sentence for section in sections for sentence in section.sentences}
@@ -92,7 +81,7 @@ def report_page(findings: Findings, title: str, folded_tables: Iterable[Table]) 
         sections = [part._replace(opened=part.opened or bool(part.sentences)) for part in sections]
     panels = case_panels(
         (page_tables.case_anchor(timing), [(f"process {n}", r) for n, r in enumerate(timing.records, 1)])
-        for timing in page_tables.measured_timings(findings)
+        for timing in findings.case_timings
     )
     provenance, cards = files.describe_provenance(findings), answer_tables.make_cards(findings)
     return Page(title, provenance, _list_badges(findings), sections, cards, panels)
@@ -147,59 +136,3 @@ def render(page: Page) -> str:
         panels=Markup(files.to_script_json(cases)), vega=Markup(vega),
     )  # fmt: skip
     return clean_text(text)
-
-
-def write_comparison(comparison: FolderComparison) -> Path:
-    """Write the HTML page of a comparison to report/comparison.html in folder B, and return its path.
-
-    Folder B is the newer of the two results folders.
-    """
-    target = comparison.b / "report" / "comparison.html"
-    target.parent.mkdir(exist_ok=True)
-    store.replace_file(target, render(comparison_page(comparison)).encode())
-    return target
-
-
-def comparison_page(comparison: FolderComparison) -> Page:
-    """Return the content of the HTML page of a comparison. Unchanged cases have a separate section."""
-    *remarks, summary = comparison_lines(comparison)
-    rows = comparison_rows(comparison, len(comparison.rows))
-    pairs = list(zip(comparison.rows, rows, strict=True))
-    changed = [pair for pair in pairs if pair[0].verdict not in UNCHANGED]
-    rest = [pair for pair in pairs if pair[0].verdict in UNCHANGED]
-    tables = (
-        _comparison_table("changed", "Changed cases", changed),
-        _comparison_table("unchanged", "Cases without a shown difference", rest),
-    )
-    sections = [Section("summary", "What was compared", summary, sentences=remarks, opened=True)]
-    sections += [table_section(t, opened=t.anchor == "changed" or not changed) for t in tables if t.rows]
-    counts = Counter(row.verdict for row in comparison.rows)
-    badges = [(_badge_colour(verdict), f"{count} {verdict}") for verdict, count in counts.items()]
-    title = f"{comparison.b.name} against {comparison.a.name}"
-    panels = case_panels((_anchor(row), _name_processes(row)) for row in comparison.rows)
-    return Page(title, summary, badges, sections, panels=panels)
-
-
-def _comparison_table(anchor: str, title: str, pairs: list[tuple[ComparedCase, tuple[str, ...]]]) -> Table:
-    note = (
-        "A is the old folder, B the new one. The link of a case opens its samples, in the order they were "
-        "taken."
-    )
-    rows = [{"case": "", **dict(zip(COLUMNS, cells, strict=True))} for _, cells in pairs]
-    return make_table(anchor, title, note, rows, [_anchor(row) for row, _ in pairs])
-
-
-def _anchor(row: ComparedCase) -> str:
-    return f"case-{row.case.key}"
-
-
-def _name_processes(row: ComparedCase) -> list[tuple[str, Record]]:
-    return [
-        (f"{side}, process {n}", record)
-        for side, records in (("A", row.a), ("B", row.b))
-        for n, record in enumerate(records, 1)
-    ]
-
-
-def _badge_colour(verdict: str) -> str:
-    return "failed" if "failed" in verdict or verdict == "slower" else "ok" if verdict == "faster" else ""

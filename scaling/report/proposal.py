@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scaling.analysis.answer import count_unmeasured
-from scaling.analysis.cases import describe_call, family_name, method_of, stem
 from scaling.analysis.curves import Curve, derivative_curves, format_relative
-from scaling.analysis.estimate import format_percentage, format_ratio, format_share, is_ratio_determined
-from scaling.analysis.findings import Findings, describe_environment
+from scaling.analysis.estimate import format_percentage, format_ratio
+from scaling.analysis.findings import Findings
 from scaling.analysis.lint import ERROR, WARNING, lint_findings, verdict
-from scaling.analysis.trends import LARGE_ERROR
+from scaling.analysis.timings import format_time
+from scaling.analysis.trends import describe_fit
 from scaling.core.formatting import count_of, format_duration, format_number
 from scaling.report import methods_text
 from scaling.report.figures import files, over_devices
@@ -67,57 +67,54 @@ def _document_parts(findings: Findings, curves: Sequence[Curve], figures: Sequen
 
 
 def _describe_program(curve: Curve) -> str:
-    return f"{curve.size}, with {method_of(curve.case).name}, {describe_call(curve.case)}"
+    return f"{curve.size}, with {curve.program_name}"
 
 
 def _describe_curve(findings: Findings, curve: Curve) -> str:
     last = curve.points[-1]
     word = "scaled speed-up" if curve.kind == "weak" else "speed-up"
     text = (
-        f"{curve.kind.capitalize()} scaling of {family_name(curve.case)} ({_describe_program(curve)}), the "
+        f"{curve.kind.capitalize()} scaling of {curve.family} ({_describe_program(curve)}), the "
         f"fastest of the measured modes on the most devices. Its baseline is the same program on "
-        f"{curve.baseline}: the {word} on {count_of(last.devices, 'device')} is "
+        f"{curve.baseline}: the {word} on {last.timing.devices_text} is "
         f"{format_relative(last, last.speedup)}, the "
         f"efficiency {format_relative(last, last.efficiency, '')}"
     )
-    if last.against_jit and is_ratio_determined(*last.against_jit[1:]):
+    if last.against_jit and last.against_jit.is_determined:
         text += f"; {format_ratio(*last.against_jit)} the speed of the best plain program on one device"
-    fits = (law for fitted, laws in findings.scaling_fits if fitted is curve for law in laws if law.best)
-    for law in fits:
-        parts = ", ".join(f"{name} part {format_share(*estimate)}" for name, estimate in law.parts.items())
-        off = f", though off by {format_percentage(law.spread)}" if law.spread > LARGE_ERROR else ""
-        text += f". {law.name} describes it best{off}: {parts}"
+    for law in (law for fitted, law in findings.best_fits if fitted is curve):
+        text += f". {describe_fit(law)}"
         text += f", speed-up at most {format_number(law.limit)}" if law.determined and law.limit else ""
-    return f"{text}.{describe_environment(findings, curve.environment)}"
+    return f"{text}.{findings.suffix(curve.environment)}"
 
 
 def _curve_table(findings: Findings, curve: Curve) -> Table:
     rows = [
         (
-            str(p.devices), format_duration(p.seconds, p.low, p.high), format_relative(p, p.speedup),
+            str(p.devices), format_time(p.timing), format_relative(p, p.speedup),
             f"{p.ideal:g}x", format_relative(p, p.efficiency, ""),
         )
         for p in curve.points
     ]  # fmt: skip
     title = (
-        f"{curve.kind.capitalize()} scaling of {family_name(curve.case)}, {_describe_program(curve)}; "
+        f"{curve.kind.capitalize()} scaling of {curve.family}, {_describe_program(curve)}; "
         f"speed-up over {curve.baseline}; 95 % intervals in brackets."
     )
     columns = ("devices", "time", "speed-up", "ideal", "efficiency")
-    return Table("", title + describe_environment(findings, curve.environment), "", columns, rows)
+    return Table("", title + findings.suffix(curve.environment), "", columns, rows)
 
 
 def _describe_requested_hours(curve: Curve) -> str:
     best = min(curve.points, key=lambda point: point.seconds)
-    records = curve.timings[curve.points.index(best)].records
+    records = best.timing.records
     unit = "core" if records[0].environment.get("platform") == "cpu" else "device"
     nodes = max(len(record.environment.get("hosts") or [""]) for record in records)
     devices, calls = count_of(best.devices, unit), f"{CALLS:,} x"
     hours = CALLS * best.seconds / 3600
     return (
-        f"{family_name(curve.case)}, {_describe_program(curve)}: {CALLS:,} calls on {devices} take "
+        f"{curve.family}, {_describe_program(curve)}: {CALLS:,} calls on {devices} take "
         f"{format_number(hours * best.devices)} {unit}-hours: {calls} "
-        f"{format_duration(best.seconds, best.low, best.high)} x {devices} / 3600 s. On "
+        f"{format_time(best.timing)} x {devices} / 3600 s. On "
         f"{count_of(nodes, 'node')}, as measured, that is {format_number(hours * nodes)} node-hours: {calls} "
         f"{format_duration(best.seconds)} x {count_of(nodes, 'node')} / 3600 s. Scale both with your number "
         "of calls."
@@ -135,12 +132,12 @@ def _describe_predictions(findings: Findings, curve: Curve) -> list[str]:
     unknown = "none of its predictions was compared with a measurement, so that its error is not known"
     for forecast in findings.forecasts:
         for planned in forecast.curves:
-            if (planned.kind, stem(planned.case, planned.kind)) == (curve.kind, stem(curve.case, curve.kind)):
-                last = planned.points[-1]
+            if planned.program == curve.program:
+                last = planned.points[-1].timing
                 sentences.append(
-                    f"{family_name(curve.case)}, {_describe_program(curve)}: on "
-                    f"{count_of(last.devices, 'device')} of {forecast.title} a call is predicted to take "
-                    f"{format_duration(last.seconds, *last.interval)}, not measured; "
+                    f"{curve.family}, {_describe_program(curve)}: on "
+                    f"{last.devices_text} of {forecast.title} a call is predicted to take "
+                    f"{format_time(last)}, not measured; "
                     f"{errors.get(forecast.hardware, unknown)}."
                 )
     return sentences

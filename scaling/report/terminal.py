@@ -12,11 +12,10 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from scaling.analysis import answer, lint
-from scaling.analysis.cases import describe_call, family_name, method_of
-from scaling.analysis.crossover import FastestMethod
 from scaling.analysis.curves import Curve, CurvePoint, derivative_curves
 from scaling.analysis.estimate import format_ratio, format_time_ratio
-from scaling.analysis.findings import Findings, describe_environment
+from scaling.analysis.fastest import FastestMethod, largest_problems
+from scaling.analysis.findings import Findings
 from scaling.analysis.timings import format_time
 from scaling.core.formatting import count_of, format_duration
 from scaling.report.answer_tables import answer_table, describe_certainty, problem_name
@@ -40,28 +39,24 @@ def print_report(findings: Findings, console: Console) -> None:
 
 
 def curve_table(findings: Findings, curves: Sequence[Curve]) -> Table:
-    """Return a table of times and speed-ups, with one row per curve and one column per device count.
-
-    Args:
-        curves: The scaling curves of one problem. Only the first six of them are included.
-    """
+    """Return a table of times and speed-ups of one problem: a row for each of the first six curves."""
     first, counts = curves[0], sorted({point.devices for curve in curves for point in curve.points})
     rows = []
     for curve in curves[:_MAX_CURVES]:
         points = {point.devices: point for point in curve.points}
         cells = (_curve_cell(points[count]) if count in points else "" for count in counts)
-        rows.append((f"{method_of(curve.case).name}, {describe_call(curve.case)}", *cells))
+        rows.append((curve.program_name, *cells))
     omitted = len(curves) - len(rows)
     more = f"; {count_of(omitted, 'more curve')} in the report" if omitted else ""
-    where = describe_environment(findings, first.environment)
     kind = "scaled speed-up, weak scaling" if first.kind == "weak" else "speed-up, strong scaling"
-    title = f"{family_name(first.case)}, {first.size}{where}: time and {kind}{first.relative}{more}"
+    title = f"{first.family}, {first.size}{findings.suffix(first.environment)}: time and {kind}"
+    title += f"{first.points[0].relative}{more}"
     return Table("curves", title, "", ("on devices", *map(str, counts)), rows)
 
 
 def _curve_cell(point: CurvePoint) -> str:
     time = format_duration(point.seconds)
-    if point.devices == point.baseline_devices:
+    if point.is_baseline:
         return time
     return f"{time}, {format_ratio(*point.speedup).partition(' (')[0]}"
 
@@ -110,7 +105,7 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
     for verb, what in steps.items():
         command, comment = f"scaling {verb} {folder}", f"  # {what}"
         below.append(command + comment if len(command + comment) <= width else command)
-    rows = [row for _, (row, *_) in answer.largest_problems(findings)]
+    rows = [row for _, (row, *_) in largest_problems(findings.fastest)]
     sentences = [_describe_fastest(findings, row) for row in rows] or answer.summarize(findings)
     paragraphs = [wrap_text(sentence, width, "  ") for sentence in sentences]
     space = LINES - _RESERVED_LINES - len(below)
@@ -118,11 +113,7 @@ def summary_lines(findings: Findings, folder: Path, width: int = WIDTH) -> list[
 
 
 def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command: str) -> list[str]:
-    """Return the lines of as many paragraphs as fit into `max_lines` lines.
-
-    If paragraphs are omitted, the last line contains their number and the command that shows them, such as
-    '3 more: scaling report results/smoke'.
-    """
+    """Return the lines of as many paragraphs as fit into `max_lines`, and how to see the others."""
     lines: list[str] = []
     for index, paragraph in enumerate(paragraphs):
         is_last = index == len(paragraphs) - 1
@@ -133,12 +124,11 @@ def _fit_paragraphs(paragraphs: Sequence[Sequence[str]], max_lines: int, command
 
 
 def _describe_fastest(findings: Findings, row: FastestMethod) -> str:
-    time = f"{format_time(row.first)} on {count_of(row.first.case.devices, 'device')}"
+    time = f"{format_time(row.first)} on {row.devices_text}"
     verb = "is fastest" if row.distinguished else "takes"
-    words = f"{problem_name(findings, row.first)}: {answer.name_with_blocks(row.first)} {verb} {time}"
+    words = f"{problem_name(findings, row)}: {answer.name_with_blocks(row.first)} {verb} {time}"
     if row.second is not None and not row.empty:
-        name = method_of(row.second.case).name
-        words += f"; {format_time_ratio(name, *(row.ratio or ()))}"
+        words += f"; {format_time_ratio(row.second.method.name, *(row.ratio or ()))}"
     return f"{words}; {describe_certainty(row)}."
 
 

@@ -1,13 +1,9 @@
-"""Class Table, and text functions for panel subtitles, file names, line wrapping and control characters."""
+"""Class Table, and text functions for file names, line wrapping and control characters."""
 
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
-
-from scaling.analysis.cases import describe_call
-from scaling.core.case import Case
-from scaling.core.formatting import count_of
 
 _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029]")  # all of them except the line feed
 _NO_CHARACTER = re.compile("[\ud800-\udfff\ufffe\uffff]")  # characters that text files and XML do not allow
@@ -18,17 +14,6 @@ _UNBREAKABLE = re.compile(  # spaces between a number and its unit or noun, and 
 )
 JOINED = "\N{NO-BREAK SPACE}"
 LINES, WIDTH = 25, 80  # of a console
-
-
-def describe_panel(case: Case, constant_sizes: str, honest: bool) -> str:
-    """Return the subtitle of a figure panel, such as 'width=8, 4 devices, shard_map, points split'.
-
-    Args:
-        constant_sizes: The sizes that are equal for all cases of the panel, as text such as 'width=8'.
-        honest: Whether each CPU device had a core of its own. If not, 'oversubscribed' is appended.
-    """
-    shared = "" if honest else "oversubscribed"
-    return join_words(constant_sizes, count_of(case.devices, "device"), describe_call(case), shared)
 
 
 def clean_text(text: str) -> str:
@@ -89,8 +74,7 @@ def make_table(
 ) -> Table:
     """Return a table of text without its empty columns. The first column is always included.
 
-    Args:
-        rows: For each row, a dict from column name to value. A value of None becomes an empty cell.
+    A row is a dict from column name to value. A value of None becomes an empty cell.
     """
     texts = [{name: "" if cell is None else str(cell) for name, cell in row.items()} for row in rows]
     names = list(texts[0]) if texts else []
@@ -98,18 +82,10 @@ def make_table(
     return Table(anchor, title, note, kept, [tuple(row[name] for name in kept) for row in texts], row_anchors)
 
 
-def join_words(*words: object) -> str:
-    """Return the words as text, separated by commas. Words that are empty, None, False or 0 are omitted."""
-    return ", ".join(str(word) for word in words if word)
-
-
 def wrap_text(text: str, width: int = WIDTH, indent: str = "") -> list[str]:
-    """Return the text as lines of at most `width` characters. Quantities such as '1.2 ms' are not broken.
+    """Return the text as lines of at most `width` characters, those after the first with an indent.
 
-    A line is longer than `width` only if it contains a single word or quantity that does not fit.
-
-    Args:
-        indent: The text at the start of each line except the first.
+    Quantities such as '1.2 ms' are not broken, so that a line may be longer.
     """
     joined = keep_numbers_whole(" ".join(clean_text(text).split()))
     wrapper = textwrap.TextWrapper(

@@ -3,13 +3,13 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from scaling.analysis.answer import answer_sentences, describe_plan
+from scaling.analysis.answer import answer_sentences
 from scaling.analysis.dataframe import record_table
 from scaling.analysis.findings import Findings, read
-from scaling.analysis.forecast import plan_answers
+from scaling.analysis.forecast import describe_plan, plan_answers
 from scaling.report import answer_tables, page, page_tables
 from scaling.report.figures import files
-from scaling.report.markdown import Part, escape_markdown, to_markdown, to_markdown_table
+from scaling.report.markdown import Part, to_markdown
 from scaling.report.text import Table
 from scaling.results.store import read_json, replace_file
 
@@ -46,8 +46,5 @@ def _to_markdown(findings: Findings, tables: Iterable[Table]) -> str:
     ]
     stated = {sentence for part in planned for sentence in part.paragraphs}
     sentences = [sentence for sentence in answer_sentences(findings) if sentence not in stated]
-    text = to_markdown(findings.name, [Part("Answer", sentences), *planned])
-    for table in tables:
-        if table.rows:
-            text += f"\n## {escape_markdown(table.title)}\n\n{to_markdown_table(table)}\n"
-    return text
+    shown = [Part(table.title, tables=[table._replace(title="")]) for table in tables if table.rows]
+    return to_markdown(findings.name, [Part("Answer", sentences), *planned, *shown])

@@ -12,9 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from scaling.analysis.cases import Method, describe_call, family_name, group_by, method_of, stem
+from scaling.analysis.cases import Method, group_by, method_of
 from scaling.analysis.curves import Curve
-from scaling.analysis.estimate import Estimate
 from scaling.analysis.findings import Findings
 from scaling.analysis.growth import SizeSweep
 from scaling.core.case import Case, to_dict
@@ -38,15 +37,11 @@ def make_plots(found: Findings) -> list[Plot]:
 
 
 def _plots_over_devices(curves: Iterable[Curve]) -> Iterator[Plot]:
-    groups = group_by(curves, lambda c: (c.kind, replace(stem(c.case, c.kind), **_NO_METHOD)))
+    groups = group_by(curves, lambda c: (c.kind, replace(c.program[1], **_NO_METHOD)))
     for (kind, _), group in groups.items():
-        case = group[0].case
-        title = f"{family_name(case)} {group[0].size}, {describe_call(case)}"
-        by_line = {Line(c.environment, case.workload, method_of(c.case)): c.points for c in group}
-        times = {
-            line: {p.devices: Estimate(p.seconds, p.low, p.high) for p in points}
-            for line, points in by_line.items()
-        }
+        title = f"{group[0].family} {group[0].size}, {group[0].call}"
+        by_line = {Line(c.environment, c.case.workload, c.method): c.points for c in group}
+        times = {line: {p.devices: p.timing.estimate for p in points} for line, points in by_line.items()}
         yield Plot(kind, "time", title, "devices", "devices", "seconds", times)
         speedups = {line: {p.devices: p.speedup for p in points} for line, points in by_line.items()}
         baselines = tuple(sorted({curve.baseline_devices for curve in group}))
@@ -61,12 +56,10 @@ def _plots_against_size(sweeps: Iterable[SizeSweep]) -> Iterator[Plot]:
         return case, sweep.swept, sweep.held, sweep.honest
 
     for (case, swept, held, honest), group in group_by(sweeps, plot_key).items():
-        words = [f"{family_name(case)} {held}".strip(), count_of(case.devices, "device"), describe_call(case)]
-        title = ", ".join([*words, *([] if honest else ["oversubscribed"])])
+        words = (f"{group[0].family} {held}".strip(), group[0].devices_text, group[0].call)
+        title = ", ".join(words) + ("" if honest else ", oversubscribed")
         lines = {
-            Line(sweep.environment, case.workload, method): {
-                size: Estimate(timing.median, *(timing.interval or (None, None))) for size, timing in row
-            }
+            Line(sweep.environment, case.workload, method): {size: timing.estimate for size, timing in row}
             for sweep in group
             for method, row in sweep.lines.items()
         }

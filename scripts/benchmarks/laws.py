@@ -6,6 +6,7 @@ Below it the intervals of a ratio of two cases. Exit status 1 where an interval 
 the truth in less than 90 %.
 """
 
+import dataclasses
 import math
 import sys
 
@@ -15,6 +16,7 @@ from scaling.analysis import ratios, scaling_fits
 from scaling.analysis.curves import Curve, CurvePoint
 from scaling.analysis.estimate import format_percentage
 from scaling.analysis.scaling_fits import AMDAHL, GUSTAFSON, UNIVERSAL
+from scaling.analysis.timings import Timing
 from scaling.core.case import Case
 from scaling.core.record import Record
 
@@ -38,10 +40,12 @@ def make_curve(law: str, parts: tuple[float, ...], devices: list[int], noise: np
     first, second = (*parts, 0.0)[:2]
     ideal = (1 + first * (counts - 1) + second * counts * (counts - 1)) / counts
     times = (counts / (counts - first * (counts - 1)) if law == GUSTAFSON else ideal) * np.exp(noise)
-    points = [
-        CurvePoint(d, 1, float(t), None, None, 1, *[None] * 4) for d, t in zip(devices, times, strict=True)
+    timings = [
+        Timing(dataclasses.replace(CASE, devices=d), "made", True, (), float(t), None)
+        for d, t in zip(devices, times, strict=True)
     ]
-    return Curve("made", CASE, "weak" if law == GUSTAFSON else "strong", "made", tuple(points), ())
+    points = tuple(CurvePoint(timing, devices[0], *[None] * 3) for timing in timings)
+    return Curve(CASE, "made", True, "weak" if law == GUSTAFSON else "strong", points)
 
 
 def check_law_coverage() -> bool:

@@ -11,7 +11,6 @@ import tempfile
 from pathlib import Path
 
 from scaling.analysis.baselines import Baseline, find_baselines
-from scaling.analysis.cases import family_name, method_of, size_name
 from scaling.analysis.estimate import format_ratio
 from scaling.analysis.timings import Timing, format_time, pool_processes
 from scaling.results.store import load
@@ -42,15 +41,15 @@ def main() -> None:
     """Print one line per problem and peer."""
     best: dict[tuple[str, str, str], Baseline] = {}
     for standing in find_baselines(measure_timings()):
-        case = standing.timing.case
+        timing = standing.timing
         if standing.over_jax and standing.jax:
-            of = (family_name(case), size_name(case), case.engine)
+            of = (timing.family, timing.size, timing.case.engine)
             best[of] = min(best.get(of, standing), standing, key=lambda s: s.timing.median)
     for (family, size, _), standing in sorted(best.items()):
         assert standing.jax and standing.over_jax
-        ours = f"{method_of(standing.jax.case).name} in JAX: {format_time(standing.jax)}"
+        ours = f"{standing.jax.method.name} in JAX: {format_time(standing.jax)}"
         print(
-            f"{family} {size}: {method_of(standing.timing.case).name} takes {format_ratio(*standing.over_jax)} as long as {ours}"
+            f"{family} {size}: {standing.timing.method.name} takes {format_ratio(*standing.over_jax)} as long as {ours}"
         )
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from scaling.analysis import baselines, curves, published_results
-from scaling.analysis.crossover import fastest_methods
+from scaling.analysis.fastest import fastest_methods
 from scaling.analysis.findings import read
 from scaling.analysis.growth import size_sweeps
 from scaling.analysis.timings import first_call_seconds, near_floor, pool_processes

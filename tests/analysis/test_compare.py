@@ -3,20 +3,11 @@
 import numpy as np
 import pytest
 
-from scaling.analysis.compare import (
-    SAME,
-    SLOWER,
-    UNDECIDED,
-    changed_rows,
-    compare,
-    comparison_lines,
-    comparison_rows,
-    find_folders,
-    format_markdown,
-)
+from scaling.analysis.compare import SAME, SLOWER, UNDECIDED, compare, find_folders
 from scaling.core.case import Refusal
 from scaling.core.record import to_line
 from scaling.core.timing import ratio_interval
+from scaling.report.comparison import changed_rows, comparison_lines, comparison_rows, format_markdown
 
 CASES = 200
 

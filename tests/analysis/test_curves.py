@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from scaling.analysis import curves
-from scaling.analysis.cases import Method, base_method, family_key, family_name, method_of
-from scaling.analysis.crossover import fastest_methods
+from scaling.analysis.cases import Method, Subject, base_method, family_key, method_of
+from scaling.analysis.fastest import fastest_methods
 from scaling.analysis.growth import size_sweeps
 from scaling.analysis.timings import pool_processes
 from scaling.core.case import Case
@@ -45,14 +45,15 @@ def test_interval_of_a_speedup_lies_within_the_range_of_sample_ratios():
         2 * 13 / 6.5,
         pytest.approx(2 * point.speedup.low),
     )
-    assert (point.low, point.high) == (5.0, 8.0)
+    assert point.timing.interval == (5.0, 8.0)
 
 
 def test_too_few_samples_give_a_speedup_without_an_interval():
     point = only(
         curves.scaling_curves(pool_processes([record(1, 8.0, samples=3), record(2, 4.0, samples=3)]))
     ).points[1]
-    assert (point.speedup.value, point.speedup.low, point.low, point.samples) == (2, None, None, 3)
+    assert (point.speedup.value, point.speedup.low, point.timing.interval) == (2, None, None)
+    assert len(point.timing.seconds) == 3
 
 
 def test_speedup_baseline_is_the_smallest_measured_device_count():
@@ -67,8 +68,8 @@ def test_speedup_baseline_is_the_smallest_measured_device_count():
         (8, 2, 4, 0.5),
     ]
     assert {p.baseline_devices for p in points} == {2}
-    assert by_api["shard_map"].relative == " relative to 2 devices"
-    assert by_api["pmap"].points[0].baseline_devices == 1 and by_api["pmap"].relative == ""
+    assert by_api["shard_map"].points[0].relative == " relative to 2 devices"
+    assert by_api["pmap"].points[0].baseline_devices == 1 and by_api["pmap"].points[0].relative == ""
 
 
 def test_scaled_speedup_of_a_weak_curve_from_two_devices_is_relative_to_two():
@@ -151,7 +152,9 @@ def test_weak_efficiency_is_the_first_time_over_the_time_of_each_device_count():
     curve = only(curves.scaling_curves(pool_processes(weak()), ("weak",)))
     assert [p.efficiency.value for p in curve.points] == [1, 0.8, 0.5]
     assert [p.speedup.value for p in curve.points] == [1, 1.6, 2]
-    assert [p.points for p in curve.points] == [6, 12, 24] and curve.name.endswith("points/device=6")
+    assert [p.timing.case.points for p in curve.points] == [6, 12, 24] and curve.name.endswith(
+        "points/device=6"
+    )
     assert curves.weak_refusals(pool_processes(weak())) == []
 
 
@@ -343,4 +346,4 @@ def test_reduction_of_the_jacobian_is_a_different_problem():
         "gram",
     ]
     assert family_key(records[0].case) != family_key(records[1].case)
-    assert family_name(records[1].case) == "linear jacobian by W reduce=gram"
+    assert Subject(records[1].case, "", True).family == "linear jacobian by W reduce=gram"

@@ -32,18 +32,18 @@ def test_strong_curve_is_one_case_on_several_device_counts():
     result = predict(*strong(8.0, 4.0, 4.0)[::-1])
     curve = only(result.curves)
     assert (result.title, result.price, curve.kind) == ("A machine", 3.6, "strong")
-    assert [(p.devices, p.seconds, p.efficiency) for p in curve.points] == [
+    assert [(p.devices, p.seconds, p.efficiency.value) for p in curve.points] == [
         (1, 8.0, 1.0),
         (2, 4.0, 1.0),
         (4, 4.0, 0.5),
     ]
-    assert [p.interval for p in curve.points] == [(4.0, 16.0), (2.0, 8.0), (2.0, 8.0)]
+    assert [p.timing.interval for p in curve.points] == [(4.0, 16.0), (2.0, 8.0), (2.0, 8.0)]
     assert "devices" not in curve.name and "points=12" in curve.name
 
 
 def test_efficiency_is_relative_to_the_smallest_planned_device_count():
     curve = only(predict(plan(2.0, 4), plan(1.0, 16)).curves)
-    assert [p.efficiency for p in curve.points] == [1.0, 0.5]
+    assert [p.efficiency.value for p in curve.points] == [1.0, 0.5]
 
 
 def test_weak_curve_has_constant_points_per_device():
@@ -54,7 +54,7 @@ def test_weak_curve_has_constant_points_per_device():
         plan(1.0, 8, points=12),
     ]
     curve = only(predict(*plans, files=WEAK).curves)
-    assert [(p.devices, p.efficiency) for p in curve.points] == [(1, 1.0), (2, 0.8), (4, 0.5)]
+    assert [(p.devices, p.efficiency.value) for p in curve.points] == [(1, 1.0), (2, 0.8), (4, 0.5)]
     assert curve.kind == "weak" and curve.name.endswith("points/device=12")
     assert len(predict(*plans).curves) == 3, "strong scaling of the same plans"
 
@@ -74,7 +74,7 @@ def test_curve_uses_the_fastest_mesh_and_each_mode_has_its_own_curve():
         plan(seconds, 4, split="both", mesh=mesh)
         for seconds, mesh in ((2.0, "4x1"), (1.0, "2x2"), (3.0, "1x4"))
     ]
-    assert only(only(predict(*meshes).curves).points).record.case.mesh == "2x2"
+    assert only(only(predict(*meshes).curves).points).timing.case.mesh == "2x2"
     assert len(predict(*strong(1.0, 1.0), *strong(1.0, 1.0, mode="jacrev")).curves) == 2
 
 
@@ -122,7 +122,7 @@ def test_each_hardware_has_a_forecast_even_without_a_plan_file():
 
 def test_forecast_can_be_restricted_to_some_cases():
     result = predict(*strong(8.0, 4.0), *strong(1.0, mode="jacrev"))
-    keys = {point.record.key for point in result.curves[0].points[1:]}
+    keys = {point.timing.case.key for point in result.curves[0].points[1:]}
     fewer = forecast.keep_cases(result, keys)
     assert [p.devices for p in only(fewer.curves).points] == [2] and len(fewer.records) == 1
 
@@ -223,7 +223,7 @@ def test_efficiency_interval_is_computed_over_the_same_simulated_machines():
         for record, scales in ((slow, (1.0, 2.0, 3.0)), (fast, (1.0, 2.0, 3.0)))
     ]
     (curve,) = predict(*same_machines).curves
-    assert curve.points[1].efficiency_interval == pytest.approx((0.8, 0.8)), (
+    assert curve.points[1].efficiency[1:] == pytest.approx((0.8, 0.8)), (
         "a machine that is slow for both leaves the efficiency unchanged"
     )
     assert "80 %, 80 % to 80 %" in answers(*same_machines)[0]
@@ -231,9 +231,9 @@ def test_efficiency_interval_is_computed_over_the_same_simulated_machines():
         same_machines[0],
         dataclasses.replace(fast, predicted=fast.predicted | {"draws": [5.0, 20.0, 15.0]}),
     ]
-    low, high = predict(*other_machines).curves[0].points[1].efficiency_interval
+    _, low, high = predict(*other_machines).curves[0].points[1].efficiency
     assert 0.39 < low < 0.45 and high == pytest.approx(0.8)
-    assert predict(slow, fast).curves[0].points[1].efficiency_interval is None
+    assert predict(slow, fast).curves[0].points[1].efficiency[1:] == (None, None)
 
 
 def test_each_problem_has_its_own_answer():
@@ -278,7 +278,11 @@ def test_answer_states_from_which_device_count_predictions_use_the_formula_alone
     assert answers(*plans)[-1] == (
         "Up to 2 devices programs were compiled; beyond, from 1,000 devices on, communication and waiting are formula alone."
     )
-    assert [point.by_formula for point in only(predict(*plans).curves).points] == [False, False, True]
+    assert [forecast.is_by_formula(point) for point in only(predict(*plans).curves).points] == [
+        False,
+        False,
+        True,
+    ]
     assert not any("formula" in line for line in answers(*strong(8.0, 4.0)))
 
 

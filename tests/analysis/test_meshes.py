@@ -48,7 +48,7 @@ def test_weak_curve_uses_the_fastest_mesh_per_device_count():
 
 def test_only_the_fastest_mesh_per_device_count_is_on_the_curve(study):
     speedups = {
-        timing.case.mesh: [point.speedup.value for point in study.points_of(timing).values()]
+        timing.case.mesh: [point.speedup.value for _, point in study.places_of(timing).values()]
         for timing in study.timings
     }
     assert speedups == {"1x1": [1], "1x2": [2], "2x2": [4], "2x1": [], "4x1": [], "1x4": []}
@@ -60,11 +60,13 @@ def test_exported_curve_rows_have_the_keys_of_their_records(study):
 
 
 def test_meshes_are_compared_only_if_a_device_count_has_several(study):
-    assert [[timing.case.mesh for timing, _ in comparison.rows] for comparison in study.mesh_comparisons] == [
+    assert [
+        [timing.case.mesh for timing in comparison.timings] for comparison in study.comparisons["mesh"]
+    ] == [
         ["1x2", "2x1"],
         ["2x2", "1x4", "4x1"],
     ]
-    assert [ratio[0] for _, ratio in study.mesh_comparisons[1].rows] == [1, 1.25, 1.5]
+    assert [t.median for t in study.comparisons["mesh"][1].timings] == [2.0, 2.5, 3.0]
 
 
 def test_fastest_mesh_is_distinguished_only_if_the_intervals_do_not_overlap():

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from scaling.analysis import answer, curves, findings, setting_comparison
-from scaling.analysis.crossover import fastest_methods
+from scaling.analysis.fastest import fastest_methods
 from scaling.analysis.timings import automatic_blocks, pool_processes
 from scaling.results.store import latest
 from tests.support import made_up

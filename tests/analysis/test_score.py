@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from scaling.analysis import forecast
+from scaling.analysis import plan_scores as errors
 from scaling.analysis.timings import pool_processes
 from tests.support.planned import case_of, plan
 from tests.support.records import record
@@ -17,7 +17,7 @@ def measured(seconds, devices=1, kind="A processor", **fields):
 
 
 def plan_scores(plans, records):
-    return forecast.plan_scores(plans, pool_processes(records))
+    return errors.plan_scores(plans, pool_processes(records))
 
 
 def only(items):

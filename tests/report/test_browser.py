@@ -6,7 +6,7 @@ import pytest
 from scaling.analysis import compare
 from scaling.core.case import label
 from scaling.report import write_report
-from scaling.report.page import write_comparison
+from scaling.report.comparison import write_comparison
 from tests.support import made_up
 from tests.support.chromium import chromium
 

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from scaling.analysis import answer, findings
+from scaling.analysis import answer, findings, plan_scores
 from scaling.analysis import dataframe as one_table
 from scaling.analysis.forecast import plan_answers
 from scaling.core.record import Record, to_line
@@ -350,7 +350,7 @@ def test_predictions_are_scored_by_workload_and_mode(scored):
     assert by_mode["all"]["cases"] == "6" and by_mode["linearize (vmap)"]["within the interval"] == "none"
     assert by_mode["jacfwd (vmap)"]["within the interval"] == "100 %"
     assert by_mode["linearize (vmap)"]["worst"].startswith("0.3")
-    first, order = answer.describe_score(study.plan_scores[0])
+    first, order = plan_scores.describe_score(study.plan_scores[0])
     assert "over 6 cases" in first and "67 % of the measured times lie in" in first
     assert order.startswith("Of 6 pairs of methods") and "4 (67 %) were predicted in the right order" in order
     assert first in answer.answer_sentences(study) and order in answer.answer_sentences(study)

@@ -45,7 +45,7 @@ def test_rows_of_a_run_are_the_values_of_its_curve_with_their_intervals(folder):
     for run, curve in zip(runs_of(folder), study.curves, strict=False):
         assert run.config["mode"] == curve.case.mode
         points = curve.points
-        times = [(point.seconds, point.low, point.high) for point in points]
+        times = [point.timing.estimate for point in points]
         for stem, estimates in (("time/", times), ("speedup/", [point.speedup for point in points])):
             values = list(metric_values(run, stem).values())  # the metric, its high end and its low end
             for actual, at in zip(values, (0, 2, 1), strict=True):

@@ -11,12 +11,9 @@ NAMES = ("devices", "plan-*", "scaling-strong", "scaling-weak", "crossover", "si
 def make_figures(findings: Findings) -> list[Figure]:
     """Return the figures of a report in the order of the page. Figures without data are omitted."""
     stems = file_stems(each.hardware for each in findings.forecasts)
-    plans = (
-        over_devices.draw_plan(each, stems[each.hardware], findings.curves) for each in findings.forecasts
-    )
     figures = [
         over_devices.draw_times(findings),
-        *plans,
+        *(over_devices.draw_plan(f, stems[f.hardware], findings.curves) for f in findings.forecasts),
         over_devices.draw_scaling("strong", findings),
         over_devices.draw_scaling("weak", findings),
         over_sizes.draw_crossover(findings),

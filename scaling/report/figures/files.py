@@ -85,11 +85,7 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def file_spec(figure: Figure, provenance: str) -> Spec:
-    """Return the Vega-Lite specification of a figure that is written to a file. All panels share one legend.
-
-    Args:
-        provenance: The subtitle, as returned by `describe_provenance`.
-    """
+    """Return the Vega-Lite specification of a figure for a file, with `provenance` as its subtitle."""
     panels = [
         {"title": {"text": [line for text in panel.title for line in textwrap.wrap(text, _TITLE_LETTERS)]},
          "width": max(_WIDTH, panel.least_width), "height": panel.height, "layer": panel.layers}
@@ -161,12 +157,7 @@ def _renumber_clip_paths(svg: str) -> str:
 
 
 def remove_stale(folder: Path, formats: Iterable[str] = tuple(ENCODERS), keep: Iterable[Path] = ()) -> None:
-    """Remove the figure files that were written to a folder before.
-
-    Args:
-        formats: The file name extensions of the files to remove, without a period.
-        keep: The files that are not removed.
-    """
+    """Remove the figure files of the given formats that were written to a folder before, except `keep`."""
     written = {path for ending in formats for name in NAMES for path in folder.glob(f"{name}.{ending}")}
     for path in written - set(keep):
         path.unlink()

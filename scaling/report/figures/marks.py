@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from scaling.analysis.cases import family_name
+from scaling.analysis.cases import Subject
 from scaling.analysis.findings import Findings
-from scaling.analysis.timings import Timing
-from scaling.core.case import Case, label
-from scaling.core.formatting import count_of, format_duration
+from scaling.analysis.timings import Timing, format_time
+from scaling.core.case import label
+from scaling.core.formatting import count_of
 from scaling.report.figures.theme import MUTED, SHAPES, LineStyle
 
 Row = dict[str, Any]  # the data of one mark (long format)
@@ -20,39 +20,6 @@ _MAX_LABELS = 4  # largest number of lines with labels at their ends
 _LABEL_HEIGHT = 0.065  # as a fraction of the panel height
 _MARGIN = 1.3  # the factor by which a logarithmic axis extends beyond the smallest and the largest value
 _ISOLATED = "!isolated || indexof(datum.line, isolated) == 0 || indexof(isolated, datum.line) == 0"
-
-
-@dataclass(frozen=True)
-class Axis:
-    """An axis of a figure panel.
-
-    Attributes:
-        field: The field of the data rows that the axis shows.
-        options: The Vega-Lite properties of the encoding channel, such as `scale` and `axis`.
-        domain: The values at the lower and the upper end of the axis.
-        linear: Whether `fraction` and `value` assume a linear instead of a logarithmic axis.
-    """
-
-    field: str
-    options: Mapping[str, Any]
-    domain: tuple[float, float] = (1.0, 10.0)
-    linear: bool = False
-
-    def channel(self, field: str | None = None, **more: Any) -> Spec:
-        """Return a Vega-Lite encoding channel that shows a field on this axis, by default `self.field`."""
-        return {"field": field or self.field, "type": "quantitative", **self.options, **more}
-
-    def fraction(self, value: float) -> float:
-        """Return the position of a value on the axis, from 0 (lower end) to 1 (upper end)."""
-        low, high = self.domain
-        if self.linear:
-            return (value - low) / (high - low)
-        return math.log(value / low) / math.log(high / low)
-
-    def value(self, fraction: float) -> float:
-        """Return the value at a position on the axis, from 0 (lower end) to 1 (upper end)."""
-        low, high = self.domain
-        return low + fraction * (high - low) if self.linear else low * (high / low) ** fraction
 
 
 class Panel(NamedTuple):
@@ -83,18 +50,39 @@ def describe_omission(found: int) -> str:
     return f" {MOST_PANELS} of {found} problems are drawn; the tables have all."
 
 
-def panel_title(findings: Findings, case: Case, detail: str, environment: str) -> tuple[str, ...]:
-    """Return the lines of a panel title: the function, a detail, and the environment if there are several."""
-    where = f"environment {environment}" if findings.has_mixed_environments else ""
-    return tuple(filter(None, (family_name(case), detail, where)))
+def panel_title(findings: Findings, subject: Subject, *details: str) -> tuple[str, ...]:
+    """Return the lines of a panel title: the function, the details, the environment if there are several."""
+    where = f"environment {subject.environment}" if findings.has_mixed_environments else ""
+    return tuple(filter(None, (subject.family, *details, where)))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """An axis of a figure panel. It is linear if `domain` starts at 0, and otherwise logarithmic."""
+
+    field: str  # the field of the data rows that the axis shows
+    options: Mapping[str, Any]  # Vega-Lite properties of the encoding channel, such as `scale` and `axis`
+    domain: tuple[float, float] = (1.0, 10.0)  # the values at the lower and the upper end
+
+    def channel(self, field: str | None = None, **more: Any) -> Spec:
+        """Return a Vega-Lite encoding channel that shows a field on this axis, by default `self.field`."""
+        return {"field": field or self.field, "type": "quantitative", **self.options, **more}
+
+    def fraction(self, value: float) -> float:
+        """Return the position of a value on the axis, from 0 (lower end) to 1 (upper end)."""
+        low, high = self.domain
+        return math.log(value / low) / math.log(high / low) if low else value / high
+
+    def value(self, fraction: float) -> float:
+        """Return the value at a position on the axis, from 0 (lower end) to 1 (upper end)."""
+        low, high = self.domain
+        return low * (high / low) ** fraction if low else fraction * high
 
 
 def log_axis(field: str, title: str, values: Iterable[float], unit: str | None = None) -> Axis:
     """Return a logarithmic axis that covers the positive values among the given values.
 
-    Args:
-        field: The field of the data rows that the axis shows.
-        unit: The unit of the tick labels, which have SI prefixes, or None for plain numbers.
+    The tick labels are plain numbers, or have SI prefixes and the given unit.
     """
     positive = [value for value in values if value > 0]
     domain = min(positive) / _MARGIN, max(positive) * _MARGIN
@@ -110,7 +98,7 @@ def log_axis(field: str, title: str, values: Iterable[float], unit: str | None =
 def linear_axis(field: str, title: str, high: float) -> Axis:
     """Return a linear axis from 0 to `high`."""
     options = {"title": title, "scale": {"domain": (0, high), "nice": False}, "axis": {"tickCount": 6}}
-    return Axis(field, options, (0, high), linear=True)
+    return Axis(field, options, (0, high))
 
 
 def count_axis(field: str, title: str, counts: Iterable[float]) -> Axis:
@@ -132,10 +120,7 @@ def band_axis(field: str, title: str, names: Sequence[str]) -> Axis:
 def draw_layer(rows: Sequence[Row], mark: str, options: Spec, **channels: Spec) -> Spec:
     """Return a Vega-Lite layer that draws rows of data as marks, such as 'point', 'line' or 'rect'.
 
-    Args:
-        rows: The data, one dict per row.
-        options: Further properties of the Vega-Lite mark.
-        channels: The encoding channels, such as `x` and `y`.
+    `options` are further properties of the mark, and `channels` are the encoding channels, such as `x`.
     """
     return {"data": {"values": rows}, "mark": {"type": mark, "clip": True, **options}, "encoding": channels}
 
@@ -163,23 +148,14 @@ def line_channels(styles: Sequence[LineStyle]) -> dict[str, Spec]:
 
 
 def draw_points(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], **more: Spec) -> Spec:
-    """Return a Vega-Lite layer with one hollow marker per row that has a y value, in the shape of its line.
-
-    Args:
-        rows: The data, with the name of a line in the field `line`.
-        more: Further encoding channels.
-    """
+    """Return a layer with one hollow marker per row that has a y value, in the shape of its field `line`."""
     shape = _line_channel(styles, (SHAPES[style.shape or "circle"] for style in styles))
     channels = {"x": x.channel(), "y": y.channel(), "shape": shape, **line_channels(styles), **more}
     return draw_layer(rows, "point", {}, **channels) | _drop_missing(y.field)
 
 
 def draw_intervals(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
-    """Return a Vega-Lite layer of vertical error bars.
-
-    If the y-axis shows the field 'seconds', a bar extends from 'seconds_low' to 'seconds_high'. A row that
-    lacks one of these two fields has no bar.
-    """
+    """Return a layer of error bars from the field of the y-axis with suffix '_low' to that with '_high'."""
     low, high = f"{y.field}_low", f"{y.field}_high"
     ends = {"x": x.channel(), "y": y.channel(low), "y2": {"field": high}}
     layer = draw_layer(rows, "rule", {"strokeWidth": 2}, **ends, **line_channels(styles))
@@ -191,49 +167,38 @@ def _drop_missing(*fields: str) -> Spec:
 
 
 def draw_lines(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle], **mark: Any) -> Spec:
-    """Return a Vega-Lite layer with one line per value of the field `line`, through all rows with a y value.
-
-    Args:
-        mark: Further properties of the Vega-Lite mark.
-    """
+    """Return a layer with a line for each value of the field `line`. `mark` has properties of the mark."""
     dash = _line_channel(styles, (list(style.dash or (1, 0)) for style in styles))
     channels = {"x": x.channel(), "y": y.channel(), "strokeDash": dash, **line_channels(styles)}
     return draw_layer(rows, "line", {"strokeWidth": 1.8} | mark, **channels) | _drop_missing(y.field)
 
 
 def draw_series(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> list[Spec]:
-    """Return Vega-Lite layers of lines, error bars and markers.
+    """Return layers of lines, error bars and markers.
 
     If there are two to four lines of different AD modes, the mode is written at the end of each line.
     """
-    last = {row["line"]: row for row in rows if row.get(y.field) is not None}
-    ends = [row | {"label": re.split(r" \(|,", line)[0]} for line, row in last.items()]
-    is_labeled = 1 < len({row["label"] for row in ends}) == len(ends) <= _MAX_LABELS
-    labels = [_draw_end_labels(ends, x, y, styles)] if is_labeled else []
     layers = [draw(rows, x, y, styles) for draw in (draw_lines, draw_intervals, draw_points)]
-    return [*layers, *labels]
+    last = {row["line"]: row for row in rows if row.get(y.field) is not None}
+    modes = {re.split(r" \(|,", line)[0] for line in last}
+    if 1 < len(modes) == len(last) <= _MAX_LABELS:
+        layers.append(_draw_end_labels(list(last.values()), x, y, styles))
+    return layers
 
 
 def _draw_end_labels(rows: Sequence[Row], x: Axis, y: Axis, styles: Sequence[LineStyle]) -> Spec:
-    """Return a Vega-Lite layer of labels to the right of marks, spaced so that they do not overlap.
-
-    Args:
-        rows: The data of the marks, with the text in the field `label`.
-    """
+    """Return a layer of AD modes to the right of marks, spaced so that they do not overlap."""
     colours = {style.name: style.colour for style in styles}
     labels, height = [], -math.inf
     for row in sorted(rows, key=lambda row: row[y.field]):
         height = max(y.fraction(row[y.field]), height + _LABEL_HEIGHT)
-        labels.append(row | {y.field: y.value(height), "colour": colours[row["line"]]})
+        mode = re.split(r" \(|,", row["line"])[0]
+        labels.append(row | {"label": mode, y.field: y.value(height), "colour": colours[row["line"]]})
     return draw_text(labels, x, y, color_of("colour"), align="left", dx=8, dy=3, fontSize=11)
 
 
 def draw_ideal(values: Mapping[int, float], x: Axis, y: Axis) -> list[Spec]:
-    """Return Vega-Lite layers of a gray dotted line with the label 'ideal'.
-
-    Args:
-        values: A dict from x to y.
-    """
+    """Return layers of a gray dotted line through (x, y) pairs, with the label 'ideal'."""
     rows: list[Row] = [{x.field: at, y.field: value, "label": "ideal"} for at, value in values.items()]
     options = {"color": MUTED, "strokeDash": [2, 3], "strokeWidth": 1.2}
     inside = [row for row in rows if y.domain[0] <= row[y.field] <= y.domain[1]]
@@ -242,32 +207,22 @@ def draw_ideal(values: Mapping[int, float], x: Axis, y: Axis) -> list[Spec]:
 
 
 def draw_text(rows: Sequence[Row], x: Axis, y: Axis, color: Spec, **mark: Any) -> Spec:
-    """Return a Vega-Lite layer that shows the field `label` of each row as text.
-
-    Args:
-        color: The encoding channel of the color.
-        mark: Further properties of the Vega-Lite mark.
-    """
+    """Return a layer that shows the field `label` of each row as text. `mark` has properties of the mark."""
     options = {"align": "right", "dx": -6, "dy": -7, "clip": False} | mark
     channels = {"x": x.channel(), "y": y.channel(), "text": {"field": "label"}, "color": color}
     return draw_layer(rows, "text", options, **channels)
 
 
 def timing_row(line: str, timing: Timing, *words: str, **fields: Any) -> Row:
-    """Return one row of data with the median and 95 % interval of a timing in seconds, and a tooltip.
+    """Return one row of data: a time in seconds with its 95 % interval, a tooltip, and further fields.
 
-    Args:
-        line: The name of the line in the figure.
-        words: Further lines of the tooltip.
-        fields: Further fields of the row.
+    `line` is the name of the line in the figure, and `words` are further lines of the tooltip.
     """
-    low, high = timing.interval or (None, None)
-    samples, processes = len(timing.seconds), timing.replicates
-    counts = count_of(samples, "sample") + (f" of {processes} processes" if processes > 1 else "")
-    time = format_duration(timing.median, low, high)
-    tip = "\n".join(word for word in (label(timing.case), time, *words, counts) if word)
-    times = {"seconds": timing.median, "seconds_low": low, "seconds_high": high}
-    return {"line": line, "tip": tip} | times | fields
+    seconds, low, high = timing.estimate
+    samples = count_of(len(timing.seconds), "sample") if timing.seconds else ""  # a prediction has none
+    counts = samples + (f" of {timing.replicates} processes" if timing.replicates > 1 else "")
+    tip = "\n".join(filter(None, (label(timing.case), format_time(timing), *words, counts)))
+    return {"line": line, "tip": tip, "seconds": seconds, "seconds_low": low, "seconds_high": high} | fields
 
 
 def with_ends(rows: Iterable[Row], field: str) -> list[float]:

@@ -2,26 +2,15 @@
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
 
 import numpy as np
 
-from scaling.analysis.cases import (
-    Method,
-    base_method,
-    describe_call,
-    family_name,
-    method_of,
-    size_name,
-    stem,
-)
-from scaling.analysis.curves import ENOUGH_COUNTS, Curve, curves_of_largest_problems
-from scaling.analysis.estimate import format_ratio, is_ratio_determined
+from scaling.analysis.cases import Method
+from scaling.analysis.curves import ENOUGH_COUNTS, Curve, CurvePoint, curves_of_largest_problems
+from scaling.analysis.estimate import format_ratio
 from scaling.analysis.findings import Findings
-from scaling.analysis.forecast import Forecast, PredictedCurve, PredictedPoint
+from scaling.analysis.forecast import Forecast, is_by_formula
 from scaling.analysis.scaling_fits import ScalingFit
-from scaling.core.case import Case, label
-from scaling.core.formatting import format_duration
 from scaling.report.answer_tables import largest_planned
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Axis, Figure, Panel, Row, Spec
@@ -45,30 +34,20 @@ _SELECTION = (
     f"Of each workload the largest problem on {ENOUGH_COUNTS} numbers of devices or more is drawn, or else "
     "the largest one."
 )
-AnyCurve = TypeVar("AnyCurve", Curve, PredictedCurve)
 
 
-def _limit_curves(curves: Sequence[AnyCurve]) -> list[AnyCurve]:
-    """Return the curves to draw: all of them, or one per method if there are more than MOST_LINES.
-
-    The curve of a method is the fastest among those with the most devices. Methods that differ only in their
-    memory setting count as one.
-    """
+def _limit_curves(curves: Sequence[Curve]) -> list[Curve]:
+    """Return the curves to draw: all, or the fastest one of each method if there are more than MOST_LINES."""
     if len(curves) <= MOST_LINES:
         return list(curves)
-    best: dict[Method, AnyCurve] = {}
+    best: dict[Method, Curve] = {}
     for curve in sorted(curves, key=lambda c: (-c.points[-1].devices, c.points[-1].seconds)):
-        best.setdefault(base_method(curve.case), curve)
+        best.setdefault(curve.base_method, curve)
     return list(best.values())
 
 
-def line_name(case: Case) -> str:
-    """Return the legend entry of a case, such as 'jacrev (vmap), shard_map, points split'."""
-    return f"{method_of(case).name}, {describe_call(case)}"
-
-
-def _curve_styles(groups: Iterable[Iterable[Any]]) -> list[LineStyle]:
-    return line_styles({line_name(curve.case): curve.case for curve in itertools.chain(*groups)})
+def _curve_styles(groups: Iterable[Iterable[Curve]]) -> list[LineStyle]:
+    return line_styles({curve.program_name: curve.case for curve in itertools.chain(*groups)})
 
 
 def draw_times(findings: Findings) -> Figure | None:
@@ -83,16 +62,15 @@ def draw_times(findings: Findings) -> Figure | None:
         "Right: every mode against one and the same program, the fastest plain jit program on one device "
         f"that is not written by hand. {_UNDETERMINED} {_SELECTION} {_LIMITED}"
     )
+    panels, legend, omission = _draw_curves(findings, curves, ("seconds", "against_jit"))
     title = "Time and speed-up against devices"
-    return _draw_curves("devices", title, caption, findings, curves, ("seconds", "against_jit"))
+    return Figure("devices", title, caption + omission, panels, legend) if panels else None
 
 
 def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None = None) -> Figure | None:
     """Return a figure of speed-up and efficiency against device count, or None if there is no curve.
 
-    Args:
-        kind: The kind of scaling, 'strong' or 'weak'.
-        curves: The scaling curves to choose from. By default these are all curves of `findings`.
+    The curves of a kind, "strong" or "weak", are drawn, of the given ones or of all.
     """
     chosen = [curve for curve in curves or findings.curves if curve.kind == kind]
     baselines = " or ".join(dict.fromkeys(c.baseline for c in chosen if len(c.points) > 1))
@@ -101,62 +79,52 @@ def draw_scaling(kind: str, findings: Findings, curves: Sequence[Curve] | None =
         f"{', as many points for each device' if kind == 'weak' else ''}. {_UNDETERMINED} {_SELECTION} "
         f"The broad pale line is the law that fits best. {_LIMITED}"
     )
-    fields = ("speedup", "efficiency")
-    return _draw_curves(f"scaling-{kind}", TITLES[kind], caption, findings, chosen, fields)
+    panels, legend, omission = _draw_curves(findings, chosen, ("speedup", "efficiency"))
+    return Figure(f"scaling-{kind}", TITLES[kind], caption + omission, panels, legend) if panels else None
 
 
 def _draw_curves(
-    name: str, title: str, caption: str, findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
-) -> Figure | None:
-    """Return a figure with one panel per field for the largest problem of each function.
+    findings: Findings, curves: Sequence[Curve], fields: Sequence[str]
+) -> tuple[tuple[Panel, ...], tuple[LineStyle, ...], str]:
+    """Return the panels, the legend, and a sentence on omitted problems, for each function's largest problem.
 
-    Args:
-        fields: The fields to draw: 'seconds' or ratios of a CurvePoint. A panel without values is omitted.
+    There is one panel for each field with values: 'seconds' or a ratio of a CurvePoint.
     """
     found = curves_of_largest_problems(curves)
     groups = [_limit_curves(group) for group in found[: marks.MOST_PANELS]]
-    laws = {id(curve): law for curve, fitted in findings.scaling_fits for law in fitted if law.best}
+    laws = {id(curve): law for curve, law in findings.best_fits}
     styles, panels = _curve_styles(groups), []
     for group in groups:
-        rows, first = _measurement_rows(group), group[0]
+        rows = _measurement_rows(group)
         for field in fields:
             if any(row[field] is not None for row in rows):
-                words = [_RATIOS[field]] if field == "against_jit" else []
-                head = marks.panel_title(findings, first.case, first.size, first.environment)
-                panels.append(Panel((*head, *words), _draw_panel(group, rows, styles, field, laws)))
-    if not panels:
-        return None
-    caption += marks.describe_omission(len(found))
-    return Figure(name, title, caption, tuple(panels), tuple(styles))
+                title = marks.panel_title(findings, group[0], group[0].size)
+                title += (_RATIOS[field],) if field == "against_jit" else ()
+                panels.append(Panel(title, _draw_panel(group, rows, styles, field, laws)))
+    return tuple(panels), tuple(styles), marks.describe_omission(len(found))
 
 
 def _draw_panel(
-    group: Sequence[Curve],
-    rows: Sequence[Row],
-    styles: Sequence[LineStyle],
-    field: str,
+    group: Sequence[Curve], rows: Sequence[Row], styles: Sequence[LineStyle], field: str,
     laws: Mapping[int, ScalingFit],
-) -> tuple[Spec, ...]:
+) -> tuple[Spec, ...]:  # fmt: skip
     counts = sorted({row["devices"] for row in rows})
-    ideal = _ideal_values(group, field, counts)
+    first = min((curve.points[0] for curve in group), key=lambda p: (p.devices, p.seconds))
+    ideal = _ideal_values(first, group[0].kind, field, counts)
     x = marks.count_axis("devices", "devices", counts)
     y = _value_axis(group[0], field, [*marks.with_ends(rows, field), *ideal.values()], counts)
-    has_law = field in ("speedup", "efficiency")
-    fits = [
-        marks.draw_lines(_law_rows(curve, laws[id(curve)], field), x, y, styles, strokeWidth=6,
-                         strokeOpacity=0.2)
-        for curve in group if has_law and id(curve) in laws
-    ]  # fmt: skip
+    fitted = [curve for curve in group if id(curve) in laws and field in ("speedup", "efficiency")]
+    pale = {"strokeWidth": 6, "strokeOpacity": 0.2}
+    fits = [marks.draw_lines(_law_rows(c, laws[id(c)], field), x, y, styles, **pale) for c in fitted]
     guides = marks.draw_ideal(ideal, x, y) if ideal else []
     return (*fits, *guides, *marks.draw_series(rows, x, y, styles))
 
 
-def _ideal_values(group: Sequence[Curve], field: str, counts: Iterable[int]) -> dict[int, float]:
-    """Return a dict from device count to the value that ideal scaling has there, or {} if it is not shown."""
-    first = min((curve.points[0] for curve in group), key=lambda p: (p.devices, p.seconds))
-    more = {count: count / first.devices for count in counts}
+def _ideal_values(first: CurvePoint, kind: str, field: str, counts: Iterable[int]) -> dict[int, float]:
+    """Return a dict from device count to the value of ideal scaling from a first point on, or {}."""
+    more = {count: count / first.devices for count in counts if count >= first.devices}
     if field == "seconds":
-        return {count: first.seconds / factor for count, factor in more.items()}
+        return {count: first.seconds / (1 if kind == "weak" else factor) for count, factor in more.items()}
     if field == "speedup":
         return more
     return dict.fromkeys(more, 1.0) if field == "efficiency" else {}
@@ -166,7 +134,8 @@ def _value_axis(first: Curve, field: str, values: Sequence[float], counts: Seque
     if field == "seconds":
         return marks.log_axis(field, "time", values, "s")
     scaled = "scaled " if (first.kind, field) == ("weak", "speedup") else ""
-    title = "speed-up" if field == "against_jit" else f"{scaled}{_RATIOS[field]}{first.relative}"
+    relative = first.points[0].relative
+    title = "speed-up" if field == "against_jit" else f"{scaled}{_RATIOS[field]}{relative}"
     if field == "efficiency" or counts[-1] <= 4 * counts[0]:
         return marks.linear_axis(field, title, 1.08 * max(values))
     return marks.log_axis(field, title, values)
@@ -179,57 +148,47 @@ def _measurement_rows(curves: Iterable[Curve]) -> list[Row]:
     """
     rows = []
     for curve in curves:
-        for point, timing in zip(curve.points, curve.timings, strict=True):
+        for point in curve.points:
             words, fields = list[str](), Row(devices=point.devices)
             for field, word in _RATIOS.items():
                 estimate = getattr(point, field)
                 words += [f"{word} {format_ratio(*estimate)}"] if estimate else []
                 value, low, high = estimate or (None, None, None)
-                shown = value if is_ratio_determined(low, high) else None
+                shown = value if estimate is None or estimate.is_determined else None
                 fields |= {field: shown, f"{field}_low": low, f"{field}_high": high}
-            rows.append(marks.timing_row(line_name(curve.case), timing, *words, **fields))
+            rows.append(marks.timing_row(curve.program_name, point.timing, *words, **fields))
     return rows
 
 
 def _law_rows(curve: Curve, law: ScalingFit, field: str) -> list[Row]:
-    """Return rows of data with the speed-up or efficiency of a fitted scaling law at 12 device counts.
+    """Return rows with the 'speedup' or 'efficiency' of a fitted scaling law at 12 device counts.
 
     The values are relative to the measured time of the baseline, not to the fitted time.
-
-    Args:
-        field: 'speedup' or 'efficiency'.
     """
-    base = curve.points[0]
+    base, rows = curve.points[0], []
     scale = base.seconds / law.seconds / (base.devices if curve.kind == "weak" else 1)
-    return [
-        {
-            "line": line_name(curve.case),
-            "devices": round(float(count), 4),
-            field: float(scale * law.speedup(count) / (count / base.devices if field == "efficiency" else 1)),
-        }
-        for count in np.geomspace(base.devices, curve.points[-1].devices, 12)
-    ]
+    for count in np.geomspace(base.devices, curve.points[-1].devices, 12):
+        value = scale * law.speedup(count) / (count / base.devices if field == "efficiency" else 1)
+        rows.append({"line": curve.program_name, "devices": round(float(count), 4), field: float(value)})
+    return rows
 
 
-def draw_plan(forecast: Forecast, stem_name: str, curves: Sequence[Curve]) -> Figure | None:
+def draw_plan(forecast: Forecast, stem: str, curves: Sequence[Curve]) -> Figure | None:
     """Return a figure of predicted time against device count, or None if the plan has no scaling curve.
 
-    The figure shows the largest problem of each function.
-
-    Args:
-        stem_name: The name of the hardware in file names, such as 'nvidia-h100'.
-        curves: The measured curves. Those of the shown programs on the planned kind of device are included.
+    The figure shows the largest problem of each function. Measured curves of the shown programs on the
+    planned kind of device are included. `stem` is the name of the hardware in file names.
     """
     found = largest_planned(curve for curve in forecast.curves if len(curve.points) > 1)
     if not found:
         return None
     kinds = {record.environment.get("device_kind") for record in forecast.records}
-    same_kind = [c for c in curves if c.timings[0].records[0].environment.get("device_kind") in kinds]
+    same_kind = [c for c in curves if c.timings[0].record.environment.get("device_kind") in kinds]
     groups, panels = [_limit_curves(group) for group in found[: marks.MOST_PANELS]], []
     styles = _curve_styles(groups)
     for group in groups:
-        programs = {(curve.kind, stem(curve.case, curve.kind)) for curve in group}
-        measured = [c for c in same_kind if (c.kind, stem(c.case, c.kind)) in programs]
+        programs = {curve.program for curve in group}
+        measured = [curve for curve in same_kind if curve.program in programs]
         panels.append(_draw_predictions(group, measured, styles))
     caption = (
         "Predicted, not measured: the line is the median of the prediction, the band its 95 % interval. "
@@ -238,20 +197,26 @@ def draw_plan(forecast: Forecast, stem_name: str, curves: Sequence[Curve]) -> Fi
     )
     caption += marks.describe_omission(len(found))
     title = f"Planned for {forecast.title}: time against devices"
-    return Figure(f"plan-{stem_name}", title, caption, tuple(panels), tuple(styles))
+    return Figure(f"plan-{stem}", title, caption, tuple(panels), tuple(styles))
 
 
 def _draw_predictions(
-    group: Sequence[PredictedCurve], measured: Sequence[Curve], styles: Sequence[LineStyle]
+    group: Sequence[Curve], measured: Sequence[Curve], styles: Sequence[LineStyle]
 ) -> Panel:
     colours = {style.name: style.colour for style in styles}
-    rows = [_predicted_row(curve, point, colours) for curve in group for point in curve.points]
+    rows = []
+    for curve in group:
+        for point in curve.points:
+            line, formula = curve.program_name, is_by_formula(point)
+            by = "predicted by formula" if formula else "predicted from the compiled program"
+            fill = GROUND if formula else colours[line]
+            rows.append(marks.timing_row(line, point.timing, by, devices=point.devices, fill=fill))
     known = _measurement_rows(measured)
     counts = sorted({row["devices"] for row in (*rows, *known)})
     x = marks.count_axis("devices", "devices", counts)
     y = marks.log_axis("seconds", "time", marks.with_ends([*rows, *known], "seconds"), "s")
-    first, weak = min((c.points[0] for c in group), key=lambda p: p.devices), group[0].kind == "weak"
-    ideal = {n: first.seconds * (1 if weak else first.devices / n) for n in counts if n >= first.devices}
+    first = min((curve.points[0] for curve in group), key=lambda p: p.devices)
+    ideal = _ideal_values(first, group[0].kind, "seconds", counts)
     ends = {"x": x.channel(), "y": y.channel("seconds_low"), "y2": {"field": "seconds_high"}}
     layers = (
         marks.draw_layer(rows, "area", {"fillOpacity": 0.14}, **ends, **marks.line_channels(styles)),
@@ -262,15 +227,4 @@ def _draw_predictions(
         marks.draw_intervals(known, x, y, styles),
         marks.draw_points(known, x, y, styles, size={"value": 150}),
     )
-    size = size_name(stem(group[0].case, group[0].kind)) + (" for each device" if weak else "")
-    return Panel((family_name(group[0].case), size), layers)
-
-
-def _predicted_row(curve: PredictedCurve, point: PredictedPoint, colours: Mapping[str, str]) -> Row:
-    line, (low, high) = line_name(curve.case), point.interval
-    by = "predicted by formula" if point.by_formula else "predicted from the compiled program"
-    tip = (label(point.record.case), format_duration(point.seconds, low, high), by)
-    return {
-        "line": line, "tip": "\n".join(tip), "devices": point.devices, "seconds": point.seconds,
-        "seconds_low": low, "seconds_high": high, "fill": GROUND if point.by_formula else colours[line],
-    }  # fmt: skip
+    return Panel((group[0].family, group[0].size), layers)

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
-from scaling.analysis.cases import family_key, group_by, interleave_groups, method_of, problem_size
-from scaling.analysis.crossover import FastestMethod, FastestModeMap
+from scaling.analysis.cases import group_by, interleave_groups, join_words
+from scaling.analysis.crossover import FastestModeMap
 from scaling.analysis.estimate import format_exponent, format_ratio
+from scaling.analysis.fastest import FastestMethod
 from scaling.analysis.findings import Findings
 from scaling.analysis.growth import SizeSweep
 from scaling.core.formatting import format_duration
 from scaling.report.figures import marks
 from scaling.report.figures.marks import Figure, Panel, Row, Spec
 from scaling.report.figures.theme import INK, LineStyle, line_styles
-from scaling.report.text import describe_panel, join_words
 
 _CELL = 74  # pixels
 _SURE, _UNSURE = 0.42, 0.12  # opacity of a cell whose fastest mode is or is not distinguished
@@ -34,8 +34,7 @@ def draw_sizes(findings: Findings) -> Figure | None:
             rows += [marks.timing_row(method.name, timing, word, size=float(size)) for size, timing in line]
         x = marks.count_axis("size", sweep.swept, (row["size"] for row in rows))
         y = marks.log_axis("seconds", "time", marks.with_ends(rows, "seconds"), "s")
-        held = describe_panel(sweep.case, sweep.held, sweep.honest)
-        title = marks.panel_title(findings, sweep.case, held, sweep.environment)
+        title = marks.panel_title(findings, sweep, sweep.constants)
         panels.append(Panel(title, tuple(marks.draw_series(rows, x, y, styles))))
     caption = (
         "Median time of one call; bars are 95 % intervals. A mark tells the exponent of its line. The "
@@ -48,38 +47,33 @@ def draw_sizes(findings: Findings) -> Figure | None:
 def rank_sweeps(sweeps: Sequence[SizeSweep]) -> list[SizeSweep]:
     """Return the size sweeps in the order of the figure: those with the most methods and times first.
 
-    A size sweep contains the times of one function at several sizes. Sweeps of different functions alternate.
-    Sweeps of function values, without derivatives, come last. A sweep of two sizes is omitted if there is a
-    longer sweep of its function.
+    Sweeps of different functions alternate, and those without derivatives come last. A sweep of two sizes is
+    omitted if there is a longer sweep of its function.
     """
     counts = {id(s): len({size for line in s.lines.values() for size, _ in line}) for s in sweeps}
-    most = {of: max(counts[id(sweep)] for sweep in same) for of, same in group_by(sweeps, _family).items()}
-    kept = [sweep for sweep in sweeps if counts[id(sweep)] > 2 or most[_family(sweep)] <= 2]
-    kept.sort(
-        key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -problem_size(s.case))
+    most = {
+        of: max(counts[id(sweep)] for sweep in same)
+        for of, same in group_by(sweeps, lambda sweep: sweep.family_key).items()
+    }
+    kept = [sweep for sweep in sweeps if counts[id(sweep)] > 2 or most[sweep.family_key] <= 2]
+    kept.sort(key=lambda s: (-len(s.lines), -sum(map(len, s.lines.values())), s.case.devices, -s.volume))
+    return sorted(
+        interleave_groups(kept, lambda sweep: sweep.family_key), key=lambda sweep: sweep.case.ad_mode.is_value
     )
-    return sorted(interleave_groups(kept, _family), key=lambda sweep: sweep.case.ad_mode.is_value)
-
-
-def _family(of: SizeSweep | FastestModeMap) -> tuple:
-    return of.environment, of.honest, *family_key(of.case)
 
 
 def draw_crossover(findings: Findings) -> Figure | None:
     """Return a figure that maps the fastest AD mode over size and device count, or None without such maps."""
     found = sorted(findings.fastest_mode_maps, key=lambda grid: -len(grid.cells))
-    shown = interleave_groups(found, _family)[: marks.MOST_PANELS]
+    shown = interleave_groups(found, lambda modes: modes.family_key)[: marks.MOST_PANELS]
     if not shown:
         return None
-    firsts = [cell.first.case for each in shown for cell in each.cells.values()]
-    styles = [
-        style._replace(shape=None, dash=None)
-        for style in line_styles({method_of(case).name: case for case in firsts})
-    ]
+    cases = {cell.method.name: cell.case for each in shown for cell in each.cells.values()}
+    styles = [style._replace(shape=None, dash=None) for style in line_styles(cases)]
     panels = []
     for each in shown:
         held = join_words(each.held, not each.honest and "oversubscribed")
-        title = marks.panel_title(findings, each.case, held, each.environment)
+        title = marks.panel_title(findings, each, held)
         width, height = 70 + _CELL * len(each.devices), max(120, 42 * len(each.sizes))
         panels.append(Panel(title, _draw_map(each, styles), False, width, height))
     caption = (
@@ -114,11 +108,11 @@ def _draw_map(grid: FastestModeMap, styles: Sequence[LineStyle]) -> tuple[Spec, 
 
 
 def _cell_row(cell: FastestMethod, size: int, devices: int) -> Row:
-    method = method_of(cell.first.case)
+    method = cell.method
     sure = cell.distinguished or (cell.second is None and not cell.empty)
     ratio = ""
     if cell.second is not None and cell.ratio:
-        ratio = f"{method_of(cell.second.case).name}: {format_ratio(*cell.ratio)}"
+        ratio = f"{cell.second.method.name}: {format_ratio(*cell.ratio)}"
         ratio += "" if sure else ", not distinguished"
     text = f"{method.mode}\n{format_duration(cell.first.median)}{'' if sure else ' ?'}"
     place = {"size": f"{size:,}", "devices": f"{devices:,}"}

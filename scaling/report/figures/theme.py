@@ -77,13 +77,9 @@ def method_colour(method: Method) -> str:
 
 
 def line_styles(cases: Mapping[str, Case]) -> list[LineStyle]:
-    """Return one style per line, sorted by line name.
+    """Return one style per line, sorted by line name. `cases` has a case with the AD mode of each line.
 
-    The color and the shape depend on the AD mode. Lines with equal color and shape differ in their dash
-    pattern. The six dash patterns repeat if there are more such lines.
-
-    Args:
-        cases: A dict from the name of a line to a case with its AD mode.
+    Lines with equal color and shape differ in their dash pattern, of which there are six.
     """
     styles, variants = [], Counter[str]()
     for name, case in sorted(cases.items()):

@@ -1,0 +1,107 @@
+"""Classes Ranking and FastestMethod: the fastest of several timings, the runner-up, and how sure that is."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from scaling.analysis.cases import Subject, competes, group_by
+from scaling.analysis.estimate import Estimate
+from scaling.analysis.timings import Timing, is_empty_call, least_time, reasons_for_doubt, time_ratio
+
+
+@dataclass(frozen=True)
+class Ranking(Subject):
+    """The fastest of several timings, compared with the runner-up."""
+
+    first: Timing
+    second: Timing | None  # the runner-up
+    ratio: Estimate | None  # time of `second` divided by the time of `first`
+
+    @property
+    def empty(self) -> bool:
+        """Return whether the fastest time cannot be distinguished from that of an empty call."""
+        return is_empty_call(self.first)
+
+    @property
+    def distinguished(self) -> bool:
+        """Return whether the runner-up is significantly slower, and the fastest is no empty call."""
+        return self.ratio is not None and self.ratio.above_one and not self.empty
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Return the reasons why `first` may not be the fastest, such as 'measured in one process'."""
+        if self.second is None or self.ratio is None:
+            return ()
+        wide = () if self.ratio.is_determined else ("the ratio is not determined",)
+        return (*reasons_for_doubt(self.first, self.second), *wide)
+
+    @property
+    def sure(self) -> bool:
+        """Return whether `first` is significantly faster than the runner-up and `doubts` is empty."""
+        return self.distinguished and not self.doubts
+
+    @property
+    def certainty(self) -> str:
+        """Return text for a table cell on how certain `first` is, such as 'sure' or 'not distinguished'."""
+        if self.second is None or self.empty:
+            return "an empty call" if self.empty else "no other method"
+        if not self.distinguished:
+            return "not distinguished"
+        return "sure" if self.sure else f"not sure: {', '.join(self.doubts)}"
+
+
+@dataclass(frozen=True)
+class FastestMethod(Ranking):
+    """The fastest JAX method for one problem on one device count.
+
+    The runner-up is another method, or else another memory setting of the same method.
+    """
+
+    by_hand: float | None  # time of `first` divided by that of the handwritten derivative
+    others: tuple[Timing, ...]  # timings of the same problem that are excluded by `competes`
+
+
+def fastest_methods(timings: Iterable[Timing]) -> list[FastestMethod]:
+    """Return the fastest JAX method for each problem, device count and environment, with its runner-up."""
+    groups = group_by((t for t in timings if not t.case.ad_mode.is_value), lambda t: t.rivals_key)
+    return [
+        _find_fastest(rivals, group)
+        for group in groups.values()
+        if (rivals := [timing for timing in group if competes(timing.case)])
+    ]
+
+
+def _find_fastest(rivals: Sequence[Timing], group: Sequence[Timing]) -> FastestMethod:
+    first = min(rivals, key=lambda t: t.median)
+    other_modes = [t for t in rivals if t.base_method != first.base_method]
+    second = least_time(other_modes or [t for t in rivals if t.method != first.method])
+    ratio, by_hand = time_ratio(second, first) if second else None, compare_with_handwritten(first, group)
+    excluded = tuple(t for t in group if not competes(t.case))
+    subject = (first.case, first.environment, first.honest)
+    return FastestMethod(*subject, first, second, ratio, by_hand.value if by_hand else None, excluded)
+
+
+def compare_with_handwritten(timing: Timing, group: Iterable[Timing]) -> Estimate | None:
+    """Return a time divided by that of the fastest handwritten derivative, or None if there is none.
+
+    With colored seeds the result contains only the nonzeros, so that only equal `seeds` are comparable.
+    `group` has the timings of the same problem on as many devices.
+    """
+    written = (t for t in group if t.case.engine == "jax" and t.case.ad_mode.closed_form)
+    fastest = least_time(t for t in written if t.case.seeds == timing.case.seeds)
+    return time_ratio(timing, fastest) if fastest and not timing.case.ad_mode.is_value else None
+
+
+def largest_problems(
+    fastest: Iterable[FastestMethod],
+) -> list[tuple[list[FastestMethod], list[FastestMethod]]]:
+    """Return the fastest methods of each differentiated function, for all problems and for the largest one.
+
+    Each pair has the rows of all problems and device counts of a function in one environment, and those of
+    the largest problem in ascending order of time. Problems on the most device counts take precedence.
+    """
+    heads = []
+    for family in group_by(fastest, lambda row: row.family_key).values():
+        problems = group_by(family, lambda row: row.problem_key).values()
+        largest = max(problems, key=lambda rows: (len(rows), rows[0].volume))
+        heads.append((family, sorted(largest, key=lambda row: row.first.median)))
+    return heads

@@ -1,0 +1,111 @@
+"""Errors of the predicted times of a plan (PlanScores), and sentences that state them.
+
+A predicted time is compared with the measured time of the same case on the same kind of device: error,
+coverage of the intervals, and order of methods. Timings shorter than ten empty calls are omitted, because
+they are mostly dispatch latency.
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from scaling.analysis.cases import Method, group_by
+from scaling.analysis.estimate import format_percentage, format_ratio
+from scaling.analysis.timings import Timing, near_floor
+from scaling.core.formatting import count_of, format_number
+from scaling.core.record import Record
+
+_ORDER_FACTOR = 2.0  # the order of two times is scored if their ratio exceeds this
+
+
+class PlannedPair(NamedTuple):
+    """The predicted and the measured time of a case that was both planned and measured."""
+
+    timing: Timing
+    predicted_seconds: float  # median predicted time per call
+    in_interval: bool  # whether the measured median lies in the predicted 95 % interval of the time
+
+
+class PlanScore(NamedTuple):
+    """The errors of the predicted times of a group of cases."""
+
+    workload: str | None  # None for all workloads
+    method: Method | None  # None for all methods
+    pairs: list[PlannedPair]
+    ratios: list[float]  # of predicted to measured times, in ascending order
+    median_ratio: float
+    error: float  # median absolute error, as a fraction of the measured time
+    worst: float  # the ratio of predicted to measured time that is furthest from 1 on a logarithmic scale
+    coverage: float  # the fraction of the measured times within their predicted 95 % interval
+
+
+def _score(workload: str | None, method: Method | None, pairs: list[PlannedPair]) -> PlanScore:
+    ratios = sorted(pair.predicted_seconds / pair.timing.median for pair in pairs)
+    error = statistics.median(abs(ratio - 1) for ratio in ratios)
+    worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
+    coverage = sum(pair.in_interval for pair in pairs) / len(pairs)
+    return PlanScore(workload, method, pairs, ratios, statistics.median(ratios), error, worst, coverage)
+
+
+class PlanScores(NamedTuple):
+    """The errors of the predicted times for one type of hardware: total, and by workload and method."""
+
+    hardware: str
+    total: PlanScore
+    parts: list[PlanScore]
+    ordered: int  # number of comparable pairs whose order was predicted correctly
+    comparable: int  # number of pairs of methods for a problem whose times differ enough
+
+
+def plan_scores(plans: Iterable[Record], timings: Sequence[Timing]) -> list[PlanScores]:
+    """Return a `PlanScores` for each type of hardware, with the errors of its newest predicted times.
+
+    Types of hardware without a comparable measured time are omitted.
+    """
+    newest_last = (r for r in sorted(plans, key=lambda r: r.started_at or "") if r.predicted is not None)
+    scores = []
+    for hardware, records in group_by(newest_last, lambda r: r.environment["hardware"]["name"]).items():
+        planned = {(record.key, record.environment["device_kind"]): record.predicted for record in records}
+        pairs = []
+        for timing in (timing for timing in timings if timing.honest and near_floor(timing) is None):
+            kind = timing.record.environment.get("device_kind")
+            if predicted := planned.get((timing.case.key, kind)):
+                inside = predicted["low"] <= timing.median <= predicted["high"]
+                pairs.append(PlannedPair(timing, predicted["seconds"], inside))
+        if pairs:
+            scores.append(_score_pairs(hardware, pairs))
+    return scores
+
+
+def _score_pairs(hardware: str, pairs: list[PlannedPair]) -> PlanScores:
+    groups = group_by(pairs, lambda pair: (pair.timing.case.workload, pair.timing.base_method))
+    problems = group_by(pairs, lambda pair: pair.timing.rivals_key)
+    parts = [_score(*key, group) for key, group in sorted(groups.items(), key=lambda item: str(item[0]))]
+    verdicts = [
+        slow.predicted_seconds > fast.predicted_seconds
+        for group in problems.values()
+        for slow, fast in itertools.permutations(group, 2)
+        if slow.timing.median > _ORDER_FACTOR * fast.timing.median
+    ]
+    return PlanScores(hardware, _score(None, None, pairs), parts, sum(verdicts), len(verdicts))
+
+
+def describe_score(scores: PlanScores) -> list[str]:
+    """Return a sentence on the errors of the predicted times, and one on the order of methods if known."""
+    whole = scores.total
+    sentences = [
+        f"Predicted against measured on {scores.hardware}: the median prediction is "
+        f"{format_ratio(whole.median_ratio)} what was measured, over {count_of(len(whole.pairs), 'case')}; "
+        f"the median error is {format_percentage(whole.error)}, the worst ratio "
+        f"{format_ratio(whole.worst)}, and {format_percentage(whole.coverage)} of the measured times lie in "
+        "their predicted 95 % interval."
+    ]
+    if scores.comparable:
+        sentences.append(
+            f"Of {count_of(scores.comparable, 'pair')} of methods for one problem whose measured times "
+            f"differ by more than a factor of {format_number(_ORDER_FACTOR)}, {scores.ordered} "
+            f"({format_percentage(scores.ordered / scores.comparable)}) were predicted in the right order."
+        )
+    return sentences
