@@ -1,8 +1,8 @@
 """Estimate the overhead of a kernel on a CPU: its start, and the work of the library that computes products.
 
-The unit is the time of a vectorized arithmetic operation in float32, `llvm_instructions.py` counts the same. The
-times in the comments were measured in float32 on one core of an AMD EPYC with jaxlib 0.10.2, where the unit is
-13 ps, in 8,600 kernels of 150 programs.
+The unit is the time of a vectorized arithmetic operation in float32, as in llvm_instructions.py. The times in
+the comments were measured in float32 on one core of an AMD EPYC with jaxlib 0.10.2, where the unit is 13 ps,
+in 8,600 kernels of 150 programs.
 """
 
 import math

@@ -50,7 +50,7 @@ class Use:
 
 
 def count_evaluations(lines: Instructions) -> Counter[str]:
-    """Return a dict from the name of each instruction of a fusion to the number of evaluations of its elements.
+    """Return a dict from the name of each instruction of a fusion to how often its elements are evaluated.
 
     The number is the total over all uses of the instruction.
     """
