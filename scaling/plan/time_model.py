@@ -1,9 +1,9 @@
 """Time model: predict the time of a call from the kernels and messages of its compiled program.
 
 A kernel takes the longer of the times for its bytes and for its operations at the rates of the machine (the
-roofline model). On a CPU, the operations are those of the machine code (llvm_instructions.py), and an overhead
-is added (cpu_overhead.py). Kernels and messages do not overlap, and all devices wait for the slowest. Caches
-are ignored beyond the table of bandwidths and beyond kernels of a CPU with few bytes.
+roofline model). On a CPU, the operations are those of the machine code (llvm_instructions.py), and an
+overhead is added (cpu_overhead.py). Kernels and messages do not overlap, and all devices wait for the
+slowest. Caches are ignored beyond the table of bandwidths and beyond kernels of a CPU with few bytes.
 
 The uncertainty is estimated by a Monte Carlo simulation with random machines. A program reaches random
 fractions of the memory, arithmetic and network rates, and the call and kernel latencies have a random factor.
