@@ -171,6 +171,8 @@ class _Examination:
             except WorkerDied as death:  # JAX is not installed or fails, independent of any module
                 raise Refusal(f"the study cannot be examined: {death or 'JAX cannot be imported'}") from None
             self.processes.append(process)
+            if self.stopped:  # while the process started
+                return None
             imported = self._ask(process, modules, problems[0][0], "import")
             if "failure" in imported or "refusal" in imported:
                 self._answer_all(problems, imported)
