@@ -171,10 +171,8 @@ def _describe_attempt(task: TaskState, attempt: TaskAttempt, place: str) -> str:
     nodes = f", on {', '.join(attempt.nodes)}" if attempt.nodes else ""
     outcome = "not finished"
     if attempt.ended_at:
-        started = attempt.began_at or attempt.ended_at
-        outcome = _format_outcome(
-            attempt, f" after {format_wait(seconds_between(started, attempt.ended_at))}"
-        )
+        seconds = seconds_between(attempt.began_at, attempt.ended_at) if attempt.began_at else None
+        outcome = _format_outcome(attempt, "" if seconds is None else f" after {format_wait(seconds)}")
     elif attempt in task.running:
         outcome = "runs now"
     elif attempt.run == task.journal.runs and not task.open and (ended := lost_cases.explain_end(task)):

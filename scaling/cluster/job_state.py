@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 import signal
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +36,7 @@ END_REASONS = {  # state of an ended job -> (reason of the records of its lost c
 }
 # Reason -> the first state with this reason.
 _STATE_OF_REASON = {reason: state for state, (reason, _) in reversed(END_REASONS.items())}
+_EXEC_SECONDS = 1.0  # maximum time in which a process starts a program
 _LOG_BYTES = 65536  # of the end of a log that are read
 _STATES = "states.json"  # file in the folder of a submission with the final states of its tasks
 
@@ -199,9 +201,18 @@ def _find_process(task: TaskState) -> int | None:
     folder = str(task.entry.folder.resolve()).encode()  # guards against a reused process ID
     for pid in (task.journal.pid, task.entry.job):  # the task, and the command `timeout` that runs it
         with contextlib.suppress(OSError):
-            if pid and folder in Path(f"/proc/{pid}/cmdline").read_bytes():
+            if pid and folder in _read_command(pid):
                 return int(pid)
     return None
+
+
+def _read_command(pid: int | str) -> bytes:
+    """Return the command line of a process, which is empty for a moment when the process starts a program."""
+    command, deadline = b"", time.monotonic() + _EXEC_SECONDS
+    while not command and time.monotonic() < deadline:
+        os.readlink(f"/proc/{pid}/exe")  # raises OSError if the process has ended
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return command
 
 
 def queued_cases(tasks: Iterable[TaskState]) -> set[tuple[str, int]]:

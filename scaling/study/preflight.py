@@ -169,8 +169,11 @@ class _Examination:
             try:
                 process = stack.enter_context(open_worker_group(header, program, ProcessShape(1), None))
             except WorkerDied as death:  # JAX is not installed or fails, independent of any module
-                raise Refusal(f"the study cannot be examined: {death or 'JAX cannot be imported'}") from None
+                why = str(death) or "JAX cannot be imported in time"
+                raise Refusal(f"the study cannot be examined: {why}") from None
             self.processes.append(process)
+            if self.stopped:  # while the process started
+                return None
             imported = self._ask(process, modules, problems[0][0], "import")
             if "failure" in imported or "refusal" in imported:
                 self._answer_all(problems, imported)

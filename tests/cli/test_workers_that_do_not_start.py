@@ -12,10 +12,16 @@ from scaling.workers import worker_group
 ARGUMENTS = ["run", "study=function", "workload=linear", "points=6", "devices=1", "api=jit", "mode=jacrev"]
 
 
+open_worker_group = worker_group.open_worker_group
+
+
 @contextlib.contextmanager
-def fail_to_start(*_):
-    raise worker_group.WorkerDied("killed", "the process died of signal 9")
-    yield
+def fail_to_start(header, variant, *rest):
+    """Start the process of the preflight only."""
+    if variant.name != "preflight":
+        raise worker_group.WorkerDied("killed", "the process died of signal 9")
+    with open_worker_group(header, variant, *rest) as group:
+        yield group
 
 
 @pytest.fixture

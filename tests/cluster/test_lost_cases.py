@@ -2,6 +2,7 @@
 
 import dataclasses
 import datetime
+import os
 import types
 
 import pytest
@@ -131,6 +132,15 @@ def test_a_local_task_of_another_host_is_in_an_unknown_state(submission, tmp_pat
         lost_cases.record_lost_cases(tmp_path, [task_state]) == 0 and not load(tmp_path).records
     )  # it may still finish
     assert len(job_state.queued_cases([task_state])) == 4
+
+
+def test_a_local_task_that_is_just_starting_a_program_is_found(submission, monkeypatch):
+    """The command line of its process is empty then. A task that is not found counts as lost and runs again."""
+    folder = str(submission.folder.resolve()).encode()
+    commands = iter([b"", b"", b"sh\0" + folder])
+    monkeypatch.setattr(job_state.Path, "read_bytes", lambda _: next(commands))
+    entry = dataclasses.replace(submission.entries[0], job=str(os.getpid()))
+    assert job_state._find_process(job_state.TaskState(submission, entry, JobState("UNKNOWN"))) == os.getpid()
 
 
 @pytest.mark.parametrize(
