@@ -75,6 +75,11 @@ class Problem:
         shapes = {**jax.tree.map(per_point, dict(self.points)), **self.shared}
         return [jax.eval_shape(lambda tree: tree, shapes[name]) for name in self.arguments]
 
+    def input_structs(self) -> list[Any]:
+        """Return the shape and dtype of the differentiated inputs at one point, in the order of `wrt`."""
+        structs = self.structs_at_point()
+        return [structs[k] for k in self.argnums]
+
     def output_structs(self) -> Any:
         """Return the shape and dtype of the outputs at one point, as a pytree of `jax.ShapeDtypeStruct`."""
         return jax.eval_shape(self.function, *self.structs_at_point())
