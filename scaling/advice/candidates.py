@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 
@@ -15,7 +16,6 @@ from scaling.options.program import jaxpr_flops
 from scaling.options.sparse.coloring import Coloring
 from scaling.study import applicability, completion
 
-_MODES = ("jacfwd", "jacrev", "grad_of_sum", "mixed")
 _SECOND_MODES = {
     "hessian": ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd"),
     LAPLACIAN: ("fwd_over_rev", "forward_laplacian"),
@@ -83,32 +83,27 @@ def _enumerate_cases(
     for mode, base in itertools.product(modes, layouts):
         forward = others if mode == "mixed" else None
         plain = dataclasses.replace(base, mode=mode, batch="vmap", chunk=None, block=None, forward=forward)
-        yield plain
-        if built.whole is not None:
-            yield dataclasses.replace(plain, batch="whole")
-        if mode == CODED:
-            continue
-        seeds = sizes.outputs if mode == "jacrev" else sizes.inputs
-        for chunk in (chunk for chunk in _CHUNKS if mode in _CHUNKED and 2 * chunk <= seeds):
-            yield dataclasses.replace(plain, chunk=chunk)
-        for elements in _BLOCK_ELEMENTS:
-            block = max(1, elements // (sizes.inputs * sizes.outputs))
-            if 4 * block <= base.points // base.devices:
-                yield dataclasses.replace(plain, block=block)
+        options: list[dict[str, Any]] = [{}] if built.whole is None else [{}, {"batch": "whole"}]
+        if mode != CODED:
+            seeds = sizes.outputs if mode == "jacrev" else sizes.inputs
+            options += [{"chunk": n} for n in _CHUNKS if mode in _CHUNKED and 2 * n <= seeds]
+            blocks = [max(1, n // (sizes.inputs * sizes.outputs)) for n in _BLOCK_ELEMENTS]
+            options += [{"block": n} for n in blocks if 4 * n <= base.points // base.devices]
+        yield from (dataclasses.replace(plain, **option) for option in options)
 
 
 def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str]:
     if modes := _SECOND_MODES.get(base.target or ""):
         return [mode for mode in modes if mode != "fwd_over_fwd" or sizes.inputs <= _MOST_NESTED_FORWARD]
+    whole_modes = [mode for mode in built.whole_modes if not mode.startswith("analytic")]
     if built.reduction.along_point:  # J x takes a single JVP, but one VJP per output
-        return ["jacfwd", *(mode for mode in built.whole_modes if mode == CODED)]
-    omitted = set() if len(built.names) > 1 and not any("." in name for name in built.names) else {"mixed"}
-    omitted |= set() if built.reduce else {"grad_of_sum"}  # the same as jacrev for a single output
-    return [
-        mode
-        for mode in (*_MODES, *built.whole_modes)
-        if mode not in omitted and not mode.startswith("analytic")
-    ]
+        return ["jacfwd", *(mode for mode in whole_modes if mode == CODED)]
+    modes = ("jacfwd", "jacrev")
+    if built.reduce:  # for a single output, grad_of_sum is the same as jacrev
+        modes += ("grad_of_sum",)
+    if len(built.names) > 1 and not any("." in name for name in built.names):
+        modes += ("mixed",)
+    return [*modes, *whole_modes]
 
 
 def find_coloring(base: Case) -> Coloring | None:

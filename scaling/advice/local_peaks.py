@@ -40,6 +40,13 @@ def read_hardware(name: str) -> Hardware:
     return machines.from_config(yaml.safe_load(files[name].read_text()))
 
 
+def find_other_machine(hardware: Hardware | str | None) -> Hardware | None:
+    """Return the hardware model with a name, or None if `hardware` is None or a CPU, which is this machine."""
+    if not isinstance(hardware, Hardware | None):
+        hardware = read_hardware(hardware)
+    return None if hardware is None or hardware.platform == "cpu" else hardware
+
+
 def model_this_machine(cases: Sequence[Case], cores: Sequence[int] | None) -> Hardware | None:
     """Return the hardware model of this machine, or None if conf/hardware has no model of its device.
 

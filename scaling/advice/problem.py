@@ -220,12 +220,16 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
             api="jit", mode="fwd_over_rev" if is_second else "jacfwd", precision="default",
         )  # fmt: skip
     except Refusal as error:
-        unnamed = rf"((workload|the function of) )?'{re.escape(module.__name__)}'"
-        raise Refusal(re.sub(unnamed, f"the function {problem.name!r}", str(error))) from None
+        raise Refusal(name_user_function(str(error))) from None
     finally:
         del sys.modules[module.__name__]
         for kind in ("computed reference", "expected result", "pattern", "coloring"):
             process_cache.clear(kind)
+
+
+def name_user_function(text: str) -> str:
+    """Replace the name of each workload that `registered` adds by the name of the function in a message."""
+    return re.sub(r"((workload|the function of) )?'?advised\.(\w+)_\d+'?", r"the function '\3'", text)
 
 
 def _arguments(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
