@@ -49,8 +49,9 @@ def predict_candidates(
         if case.chunk or case.block:  # the others are always predicted, for comparison
             fields[case] = {"status": "skipped", "reason": "dominated", "text": f"not compiled: {text}"}
             del traced[case]
+    ordered = sorted(traced.values(), key=lambda each: work[each.case])
     try:
-        for case, compiled in _compile_in_threads(sorted(traced.values(), key=lambda each: work[each.case])):
+        for case, compiled in _compile_in_threads(ordered):
             doubt = {"text": excess[case]} if case in excess else {}
             fields[case] = doubt | plan_study.predict(case, case, hardware, compiled)
             note(f"compiled {sum(each in fields for each in traced)} of {len(traced)} candidates")

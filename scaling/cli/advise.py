@@ -1,11 +1,15 @@
 """Implement `scaling advise`: find and print the fastest way to differentiate one function."""
 
+import importlib
+import inspect
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,7 +19,7 @@ from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
 from scaling.core import environment
 from scaling.core.case import DTYPES, VIEWS, Refusal, unknown_name
-from scaling.core.formatting import count_of, format_bytes, format_duration
+from scaling.core.formatting import count_of, format_bytes, format_duration, innermost_location
 from scaling.study.arguments import Parser
 from scaling.study.compose import compose
 from scaling.study.grid import expand_study
@@ -175,7 +179,6 @@ def _advise(job: Job) -> float:
     import jax
 
     from scaling.advice import advisor
-    from scaling.advice.problem import import_function
     from scaling.plan import hardware
 
     console, named = Console(width=140), [spec for group in job["inputs"].values() for spec in group.values()]
@@ -204,3 +207,31 @@ def _advise(job: Job) -> float:
     rows = table.to_string(index=False, max_colwidth=60).splitlines()
     print_lines(console, [*rows, "", *text.splitlines()])
     return advice.seconds(advice.best) or 0.0
+
+
+def import_function(text: str) -> tuple[Callable[..., Any], str]:
+    """Import the function FILE.py:NAME or MODULE:NAME. Raise `Refusal` if the import fails.
+
+    Returns:
+        The function, and the line of code that imports this function.
+    """
+    where, _, name = text.rpartition(":")
+    path, is_file = Path(where), where.endswith(".py")
+    if not where or not name.isidentifier() or (is_file and not path.is_file()):
+        raise Refusal(
+            f"{text!r} is not a function of a file here: write FILE.py:NAME, such as spring.py:force"
+        )
+    module_name = path.stem if is_file else where
+    sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        location = innermost_location(error)
+        words = f"{type(error).__name__}: {error}" + (f" ({location})" if location else "")
+        raise Refusal(f"{where} cannot be imported: {words}") from None
+    if not callable(getattr(module, name, None)):
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise unknown_name(f"function of {where}", name, functions or ["none"])
+    return getattr(module, name), f"from {module_name} import {name}"

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from scaling.advice import candidates
-from scaling.advice.problem import import_function, make_problem, registered
+from scaling.advice.problem import make_problem, registered
+from scaling.cli.advise import import_function
 from scaling.core import inputs, workload
 from scaling.core.case import Refusal
 from tests.support import devices  # noqa: F401
