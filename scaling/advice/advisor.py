@@ -11,7 +11,7 @@ import jax
 
 from scaling.advice import candidates, local_peaks, measurement, plain_code, prediction
 from scaling.advice.problem import Problem, make_problem, name_user_function, registered
-from scaling.core import memory, reference
+from scaling.core import memory
 from scaling.core.case import AUTO, Case, Refusal, non_default_fields
 from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import Record
@@ -284,29 +284,29 @@ def advise_case(
         note: a function that is called with each line of text about the progress.
         may_split_seeds: whether the seeds may be partitioned over more devices than points.
     """
-    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf"):
-        raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     devices = devices if isinstance(devices, Sequence) else [devices]
     elsewhere = local_peaks.find_other_machine(hardware)
-    _require_devices(devices, elsewhere)
+    _check_options(budget, devices, elsewhere)
     mode = None if mode == AUTO else mode
     cases, excluded, sizes = candidates.list_candidates(base, devices, mode, may_split_seeds)
     entries = f"{sizes.outputs:,} x {sizes.inputs:,} entries at {count_of(base.points, 'point')}"
     note(f"{count_of(len(cases), 'candidate')} for {entries}")
-    if elsewhere:
-        plan_study.find_compiler(elsewhere)
     model = elsewhere or (local_peaks.model_this_machine(cases, cores) if cases else None)
     fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
     if model is not None:  # without a model, all candidates are measured
         fields = prediction.predict_candidates(cases, model, note)
     machine = elsewhere.title if elsewhere else f"this machine ({jax.devices()[0].platform})"
     advice = Advice(tuple(cases), excluded, sizes, fields, {}, machine)
-    if budget and elsewhere is None and len(fields) == len(cases):  # not interrupted
-        return dataclasses.replace(advice, records=_measure(advice, budget, cores, note))
-    return advice
+    if not budget or elsewhere or len(fields) < len(cases):  # fewer fields: interrupted
+        return advice
+    records = measurement.measure_candidates(advice.cases, fields, budget, cores, note)
+    return dataclasses.replace(advice, records=records)
 
 
-def _require_devices(devices: Sequence[Any], hardware: Hardware | None) -> None:
+def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None) -> None:
+    """Raise `Refusal` for an invalid time budget, or if a machine lacks the devices or their compiler."""
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf"):
+        raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     available = jax.devices()
     for count in devices or [devices]:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -317,19 +317,8 @@ def _require_devices(devices: Sequence[Any], hardware: Hardware | None) -> None:
             here = f"JAX has {len(available)} {available[0].platform} devices here"
             fix = "set jax_num_cpu_devices before JAX starts, or hardware=NAME"
             raise Refusal(f"devices={count}: {here}; use fewer, or {fix}")
-
-
-def _measure(
-    advice: Advice, budget: float, cores: Sequence[int] | None, note: Callable[[str], None]
-) -> dict[Case, Record]:
-    """Measure the candidates that fit into memory, and return a dict from each measured one to its record."""
-    devices, bound = jax.devices(), list(cores) if cores else None
-    group = lambda case: ProcessGroup(devices[: case.devices], devices[0].platform, cores=bound)  # noqa: E731
-    feasible = [case for case in advice.cases if advice.fields[case].get("status") == "planned"]
-    predicted = {case: time for case in feasible if (time := advice.predicted_seconds(case))}
-    doubtful = [case for case in feasible if advice.reason(case)]
-    with reference.caching_results_up_to((memory.available_bytes() or 0) // 8):
-        return measurement.measure_candidates(feasible, group, budget, predicted, doubtful, note)
+    if hardware is not None:
+        plan_study.find_compiler(hardware)
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:

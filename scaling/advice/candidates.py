@@ -47,24 +47,26 @@ def list_candidates(
     base = completion.complete(base)
     built = workload.build(base)
     sizes = shape.derivative_shape(base, built)
-    cases, excluded, undefined = dict[Case, None](), dict[Case, str](), dict[Case, str]()
-    layouts = (
-        [base] if devices is None else [_choose_layout(base, count, may_split_seeds) for count in devices]
-    )
+    layouts = [base]
+    if devices is not None:
+        layouts = [_choose_layout(base, count, may_split_seeds) for count in devices]
     modes = [mode] if mode else _list_modes(base, built, sizes)
+    reasons: dict[Case, tuple[str, str] | None] = {}  # candidate -> (code, text) of why it is excluded
     for stated in _enumerate_cases(layouts, modes, built, sizes):
         case = completion.complete(stated)
         of_case = workload.build(case)
         case_sizes = shape.derivative_shape(case, of_case)
         case = completion.without_trivial_blocks(case, case_sizes)
-        reason = applicability.why_inapplicable(case, of_case, case_sizes)
+        reasons[case] = applicability.why_inapplicable(case, of_case, case_sizes)
         if case.split != "both" and case.points % case.axes[0]:
-            reason = "indivisible", f"{case.points} points do not divide evenly over {case.axes[0]} devices"
-        if reason is None:
-            cases[case] = None
-        else:
-            (excluded if mode or reason[0] == "indivisible" else undefined)[case] = reason[1]
-    return list(cases), excluded if cases or excluded else undefined, sizes
+            text = f"{case.points} points do not divide evenly over {case.axes[0]} devices"
+            reasons[case] = "indivisible", text
+    cases = [case for case, reason in reasons.items() if reason is None]
+    excluded = {case: reason for case, reason in reasons.items() if reason is not None}
+    asked = {case: text for case, (code, text) in excluded.items() if mode or code == "indivisible"}
+    if cases or asked:  # modes that are undefined for this function are not reported
+        return cases, asked, sizes
+    return cases, {case: text for case, (_, text) in excluded.items()}, sizes
 
 
 def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
@@ -116,14 +118,11 @@ def find_coloring(base: Case) -> Coloring | None:
     base = completion.complete(base)
     built = workload.build(base)
     sizes = shape.derivative_shape(base, built)
-    fewest = min(sizes.inputs, sizes.outputs)
-    if (
-        base.target in SECOND
-        or fewest < 4
-        or sizes.inputs * sizes.outputs > _MOST_ENTRIES
-        or sparse.why_unavailable()
-        or _count_operations(base, built) > _MOST_OPERATIONS
-    ):
+    fewest, entries = min(sizes.inputs, sizes.outputs), sizes.inputs * sizes.outputs
+    if base.target in SECOND or fewest < 4 or entries > _MOST_ENTRIES or sparse.why_unavailable():
+        return None
+    traced = jax.make_jaxpr(lambda named: built.function(**named))(shape.point_structs(base, built))
+    if count_operations(traced) > _MOST_OPERATIONS:
         return None
     modes = (dataclasses.replace(base, mode=mode, seeds="colored") for mode in ("jacfwd", "jacrev"))
     try:
@@ -134,9 +133,10 @@ def find_coloring(base: Case) -> Coloring | None:
     return best if 2 * _count_colors(best) <= fewest else None
 
 
-def _count_operations(case: Case, built: Workload) -> int:
-    traced = jax.make_jaxpr(lambda named: built.function(**named))(shape.point_structs(case, built))
-    return jaxpr_flops.count_operations(traced).flops or 0
+def count_operations(jaxpr: Any) -> float:
+    """Return the number of operations of a traced program, or 0 if it is None or has an unknown operation."""
+    counts = None if jaxpr is None else jaxpr_flops.count_operations(jaxpr)
+    return 0.0 if counts is None else (counts.flops or 0.0) + (counts.transcendentals or 0.0)
 
 
 def _count_colors(coloring: Coloring) -> int:

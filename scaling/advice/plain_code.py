@@ -1,13 +1,7 @@
 """Write the derivative program of a candidate as Python code with JAX and NumPy only, and execute it.
 
-The code defines a function with the name of the target. Its arguments are the inputs of the differentiated
-function. Inputs that differ by point have a leading axis of points.
-
-`jacobian` and `hessian` return the pytree of arrays that `jax.vmap(jax.jacfwd(function))` and
-`jax.vmap(jax.hessian(function))` return. `hvp` and `gauss_newton` have an additional last argument `v`: a
-direction for each point, as a pytree with the structure of the differentiated inputs. `hvp` returns the
-product of the Hessian and `v`, and `gauss_newton` the product of J^T J and `v`, where J is the Jacobian. Both
-products are pytrees with the structure of `v`.
+The code defines a function with the name of the target. Its arguments and its result are those of
+`Advice.jacobian`.
 """
 
 import base64

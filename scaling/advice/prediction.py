@@ -10,10 +10,9 @@ from typing import Any
 
 import jax
 
-from scaling.advice.candidates import CODED
+from scaling.advice.candidates import CODED, count_operations
 from scaling.core import memory
 from scaling.core.case import Case
-from scaling.options.program import jaxpr_flops
 from scaling.plan import plan_study
 from scaling.plan.compile_worker import RecordFields, TracedCase, describe_failure
 from scaling.plan.hardware import Hardware
@@ -43,7 +42,7 @@ def predict_candidates(
             traced[case] = TracedCase(_worker_header(case, hardware), case)
         except Exception as error:
             fields[case] = describe_failure(error)
-    work = {case: _count_operations(each) * case.devices for case, each in traced.items()}
+    work = {case: count_operations(each.jaxpr) * case.devices for case, each in traced.items()}
     excess = _find_excessive_work(work)
     for case, text in excess.items():
         if case.chunk or case.block:  # the others are always predicted, for comparison
@@ -95,11 +94,6 @@ def _worker_header(case: Case, hardware: Hardware) -> dict[str, Any]:
     free = memory.available_bytes()
     available = hardware.memory or (free and free / case.devices)  # the devices of a CPU share its memory
     return plan_study.worker_header(hardware, [case.devices]) | {"memory": available}
-
-
-def _count_operations(traced: TracedCase) -> float:
-    counts = None if traced.jaxpr is None else jaxpr_flops.count_operations(traced.jaxpr)
-    return 0.0 if counts is None else (counts.flops or 0.0) + (counts.transcendentals or 0.0)
 
 
 def _compile(traced: TracedCase) -> RecordFields:
