@@ -69,9 +69,9 @@ class Advice:
     @property
     def best(self) -> Case:
         """Return the recommended case. Raise `Refusal` if no candidate fits into memory and is correct."""
-        for case in self.cases[:1]:
-            if self.seconds(case) is not None and (case in self.records or not self.records):
-                return case
+        best = self.cases[0] if self.cases else None
+        if best and self.seconds(best) is not None and (best in self.records or not self.records):
+            return best
         cases = [*self.records, *self.cases, *self.excluded]
         reasons = [reason for case in cases if (reason := self.reason(case))]
         unpredicted = [reason for reason in reasons if reason.startswith("not predicted")]

@@ -63,10 +63,10 @@ def list_candidates(
             reasons[case] = "indivisible", text
     cases = [case for case, reason in reasons.items() if reason is None]
     excluded = {case: reason for case, reason in reasons.items() if reason is not None}
-    asked = {case: text for case, (code, text) in excluded.items() if mode or code == "indivisible"}
-    if cases or asked:  # modes that are undefined for this function are not reported
-        return cases, asked, sizes
-    return cases, {case: text for case, (_, text) in excluded.items()}, sizes
+    # Modes that are undefined for the function are reported only if there is nothing else to report.
+    asked = {case: reason for case, reason in excluded.items() if mode or reason[0] == "indivisible"}
+    reported = asked if cases or asked else excluded
+    return cases, {case: text for case, (_, text) in reported.items()}, sizes
 
 
 def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:

@@ -23,6 +23,7 @@ import numpy as np
 
 from scaling.core import process_cache
 from scaling.core.case import DTYPES, SECOND, Case, Refusal, unknown_name
+from scaling.core.formatting import list_first
 from scaling.core.inputs import InputSpec, uniform
 from scaling.core.workload import Workload
 from scaling.options.pytrees import describe
@@ -105,10 +106,9 @@ def make_problem(
     leaves = [(_leaf_names(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(points)]
     lengths = {name: leaf.shape[0] if leaf.shape else 0 for name, leaf in leaves}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
-        found = [f"{name} has {length:,}" for name, length in lengths.items()]
-        some = ", ".join(found[:4] if len(found) > 6 else found) + (", ..." if len(found) > 6 else "")
+        found = list_first([f"{name} has {length:,}" for name, length in lengths.items()], 4)
         raise Refusal(
-            f"points must have leading axes of one length, at least 1: {some}; an input without one belongs "
+            f"points must have leading axes of one length, at least 1: {found}; an input without one belongs "
             "in shared, and a list of numbers is no array: use np.array(list)"
         )
     inputs = {**points, **shared}
