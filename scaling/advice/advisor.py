@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import jax
 
 from scaling.advice import candidates, local_peaks, measurement, plain_code, prediction
-from scaling.advice.problem import Problem, make_problem, registered
-from scaling.core import memory, reference
+from scaling.advice.problem import Problem, make_problem, name_user_function, registered
+from scaling.core import memory
 from scaling.core.case import AUTO, Case, Refusal, non_default_fields
-from scaling.core.formatting import count_of, format_bytes, format_duration, format_number
+from scaling.core.formatting import count_of, format_bytes, format_duration, format_interval, format_number
 from scaling.core.record import Record
 from scaling.core.run_case import CaseEnded, ProcessGroup
 from scaling.core.shape import DerivativeShape
@@ -53,17 +53,31 @@ class Advice:
     problem: Problem | None = None
     coloring: Coloring | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cases", tuple(sorted(self.cases, key=self._rank)))
+
+    def _rank(self, case: Case) -> tuple[Any, ...]:
+        """Return the sort key of a candidate: its time, number of devices and number of options.
+
+        If any candidate was measured, measured candidates sort before predicted ones. Otherwise candidates
+        that `reason` doubts sort after the others. Candidates without a time sort last.
+        """
+        seconds, options = self.seconds(case), [case.chunk, case.block, case.forward]
+        is_doubtful = case not in self.records and (bool(self.records) or self.reason(case) is not None)
+        return seconds is None, is_doubtful, seconds or 0.0, case.devices, 3 - options.count(None)
+
     @property
     def best(self) -> Case:
         """Return the recommended case. Raise `Refusal` if no candidate fits into memory and is correct."""
         best = self.cases[0] if self.cases else None
         if best and self.seconds(best) is not None and (best in self.records or not self.records):
             return best
-        reasons = [self.reason(case) for case in (*self.records, *self.cases, *self.excluded)]
-        text = next(filter(None, reasons), "none is known")
-        unpredicted = [reason for reason in reasons if reason and reason.startswith("not predicted")]
+        cases = [*self.records, *self.cases, *self.excluded]
+        reasons = [reason for case in cases if (reason := self.reason(case))]
+        unpredicted = [reason for reason in reasons if reason.startswith("not predicted")]
+        text = next(iter(reasons), "none is known")
         if unpredicted and not self.records:
-            text = f"{unpredicted[0]}; measure it on this machine, for example with budget=30"
+            text = f"{unpredicted[0]}; `scaling advise` can measure it on this machine, such as budget=30"
         raise Refusal(f"no way to differentiate it can be advised: {text}")
 
     @property
@@ -112,47 +126,53 @@ class Advice:
         if case in self.records:
             samples = self.records[case].seconds
             return statistics.median(samples) if samples else None
+        return self.predicted_seconds(case)
+
+    def predicted_seconds(self, case: Case) -> float | None:
+        """Return the predicted time of one call of a candidate in seconds, or None if it is unknown."""
         predicted = self.fields.get(case, {}).get("predicted")
         return predicted["seconds"] if predicted else None
 
     def reason(self, case: Case) -> str | None:
         """Return why a case is left out or why its prediction may be wrong, or None if there is no reason."""
         record = self.records.get(case)
-        return self.excluded.get(case) or (record.text if record else self.fields.get(case, {}).get("text"))
+        text = record.text if record else self.fields.get(case, {}).get("text")
+        return name_user_function(self.excluded.get(case) or text or "") or None
 
     def describe(self, case: Case) -> str:
         """Return the method and layout of a candidate as text, such as 'jacrev, 128 seeds at a time'."""
-        name = case.mode
-        if self._is_gauss_newton:
-            name = "the explicit Jacobian" if case.mode == candidates.CODED else "jvp, then vjp"
-        elif self.coloring is not None and case.mode == candidates.CODED:
-            columns, rows = self.coloring.column_count, self.coloring.row_count
-            name = f"{columns} compressed columns" if columns else f"{rows} compressed rows"
         details = {
             f"{case.forward} forward": case.forward, f"{case.chunk} seeds at a time": case.chunk,
             f"{case.block} points at a time": case.block, "the batch in one call": case.batch == "whole",
             f"{case.devices} devices": case.devices > 1,
         }  # fmt: skip
-        return ", ".join([name, *(text for text, applies in details.items() if applies)])
+        return ", ".join(
+            [self._describe_method(case), *(text for text, applies in details.items() if applies)]
+        )
+
+    def _describe_method(self, case: Case) -> str:
+        if self._is_gauss_newton:
+            return "the explicit Jacobian" if case.mode == candidates.CODED else "jvp, then vjp"
+        if self.coloring is None or case.mode != candidates.CODED:
+            return case.mode
+        columns, rows = self.coloring.column_count, self.coloring.row_count
+        return f"{columns} compressed columns" if columns else f"{rows} compressed rows"
 
     def __str__(self) -> str:
         best, record = self.best, self.records.get(self.best)
-        how, certainty = (
-            "predicted",
-            "nothing was measured, and the prediction may be wrong by a factor of two",
-        )
+        how, interval = "predicted", None
+        certainty = "nothing was measured, and the prediction may be wrong by a factor of two"
         if record:
             others = [other for case, other in self.records.items() if case != best and other.seconds]
-            how, certainty = "measured", measurement.describe_certainty(record, others)
-        interval = median_interval(record.seconds) if record else None
+            how, interval = "measured", median_interval(record.seconds)
+            certainty = measurement.describe_certainty(record, others)
         duration = format_duration(self.seconds(best) or 0.0, *(interval or ()))
         needed = memory.bytes_while_running(self.fields.get(best, {}))
-        lines = [
-            f"Use {self.describe(best)}: {duration} per call, {how} on {self.machine}.",
-            self._compare_obvious_choices(),
-            f"It needs {format_bytes(needed or 0)} of memory per device; {certainty}.",
-        ]
-        return "\n".join([*lines, "", self.code])
+        return (
+            f"Use {self.describe(best)}: {duration} per call, {how} on {self.machine}.\n"
+            f"For comparison, {self._compare_obvious_choices()}.\n"
+            f"It needs {format_bytes(needed or 0)} of memory per device; {certainty}.\n\n{self.code}"
+        )
 
     @property
     def _is_gauss_newton(self) -> bool:
@@ -162,13 +182,12 @@ class Advice:
         texts = []
         modes = ("jacfwd", candidates.CODED) if self._is_gauss_newton else _OBVIOUS_MODES
         by_shape = "jacfwd" if self.sizes.inputs <= self.sizes.outputs else "jacrev"
-        plain = {mode: candidates.find_plain(self.cases, mode) for mode in modes}
-        for mode, case in ((mode, case) for mode, case in plain.items() if case is not None):
-            name = f"plain {mode}" + (" (the choice by shape)" if mode == by_shape else "")
+        for case in filter(None, (candidates.find_plain(self.cases, mode) for mode in modes)):
+            name = f"plain {case.mode}" + (" (the choice by shape)" if case.mode == by_shape else "")
             name = self.describe(case) if self._is_gauss_newton else name
             reason = self.reason(case) if self.seconds(case) is None else None
             texts.append(f"{name} is left out: {reason}" if reason else f"{name} takes {self._compare(case)}")
-        return f"For comparison, {'; '.join(texts) or 'there is no other obvious choice'}."
+        return "; ".join(texts) or "there is no other obvious choice"
 
     def _compare(self, case: Case) -> str:
         """Return the time of a candidate relative to the best as text: "1.4 times as long (predicted)"."""
@@ -176,14 +195,18 @@ class Advice:
             return "the same time, as it is this choice"
         samples, of_best = (self.records[c].seconds if c in self.records else [] for c in (case, self.best))
         if ratio := ratio_interval(samples, of_best):
-            return "{} times as long ({} to {})".format(*map(format_number, ratio))
+            return f"{format_number(ratio[0])} times as long{format_interval(*ratio[1:])}"
         if samples and of_best:  # too few samples for an interval
-            ratio_of_medians = statistics.median(samples) / statistics.median(of_best)
-            return f"{format_number(ratio_of_medians)} times as long (measured, {len(samples)} samples)"
-        theirs, best = (self.fields[c].get("predicted") for c in (case, self.best))
-        if not theirs or not best:
-            return "an unknown time"
-        return f"{format_number(theirs['seconds'] / best['seconds'])} times as long (predicted)"
+            seconds, best = statistics.median(samples), statistics.median(of_best)
+            how = f"measured, {len(samples)} samples"
+        else:
+            seconds, best = (self.predicted_seconds(c) or 0.0 for c in (case, self.best))
+            how = "predicted"
+        return (
+            f"{format_number(seconds / best)} times as long ({how})"
+            if seconds and best
+            else "an unknown time"
+        )
 
     def _row(self, case: Case) -> dict[str, Any]:
         fields, record = self.fields.get(case, {}), self.records.get(case)
@@ -261,64 +284,41 @@ def advise_case(
         note: a function that is called with each line of text about the progress.
         may_split_seeds: whether the seeds may be partitioned over more devices than points.
     """
-    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf"):
-        raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
     devices = devices if isinstance(devices, Sequence) else [devices]
-    platform = jax.devices()[0].platform
-    elsewhere = (
-        hardware
-        if hardware is None or isinstance(hardware, Hardware)
-        else local_peaks.read_hardware(hardware)
-    )
-    elsewhere = None if elsewhere is None or elsewhere.platform == "cpu" else elsewhere
-    _require_devices(devices, elsewhere, platform)
-    cases, excluded, sizes = candidates.list_candidates(
-        base, devices, None if mode == AUTO else mode, may_split_seeds
-    )
+    elsewhere = local_peaks.find_other_machine(hardware)
+    _check_options(budget, devices, elsewhere)
+    mode = None if mode == AUTO else mode
+    cases, excluded, sizes = candidates.list_candidates(base, devices, mode, may_split_seeds)
     entries = f"{sizes.outputs:,} x {sizes.inputs:,} entries at {count_of(base.points, 'point')}"
     note(f"{count_of(len(cases), 'candidate')} for {entries}")
-    if elsewhere:
-        plan_study.find_compiler(elsewhere)
     model = elsewhere or (local_peaks.model_this_machine(cases, cores) if cases else None)
     fields: dict[Case, RecordFields] = {case: {"status": "planned"} for case in cases}
     if model is not None:  # without a model, all candidates are measured
         fields = prediction.predict_candidates(cases, model, note)
-    records: dict[Case, Record] = {}
-    if budget and elsewhere is None and len(fields) == len(cases):  # not interrupted
-        bound = list(cores) if cores else None
-        group = lambda case: ProcessGroup(jax.devices()[: case.devices], platform, cores=bound)  # noqa: E731
-        feasible = [case for case in cases if fields[case].get("status") == "planned"]
-        predicted = {case: of["predicted"]["seconds"] for case, of in fields.items() if of.get("predicted")}
-        doubtful = [case for case in feasible if fields[case].get("text")]
-        with reference.caching_results_up_to((memory.available_bytes() or 0) // 8):
-            records = measurement.measure_candidates(feasible, group, budget, predicted, doubtful, note)
-    machine = elsewhere.title if elsewhere else f"this machine ({platform})"
-    advice = Advice(tuple(cases), excluded, sizes, fields, records, machine)
-    return dataclasses.replace(advice, cases=tuple(sorted(cases, key=lambda case: _rank(advice, case))))
+    machine = elsewhere.title if elsewhere else f"this machine ({jax.devices()[0].platform})"
+    advice = Advice(tuple(cases), excluded, sizes, fields, {}, machine)
+    if not budget or elsewhere or len(fields) < len(cases):  # fewer fields: interrupted
+        return advice
+    records = measurement.measure_candidates(advice.cases, fields, budget, cores, note)
+    return dataclasses.replace(advice, records=records)
 
 
-def _require_devices(devices: Sequence[Any], hardware: Hardware | None, platform: str) -> None:
+def _check_options(budget: Any, devices: Sequence[Any], hardware: Hardware | None) -> None:
+    """Raise `Refusal` for an invalid time budget, or if a machine lacks the devices or their compiler."""
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 <= budget < float("inf"):
+        raise Refusal(f"budget must be a number of seconds, zero or more, not {budget!r}")
+    available = jax.devices()
     for count in devices or [devices]:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise Refusal(f"devices must be positive integers, such as [1, 2], not {count!r}")
         if hardware is not None:
             hardware.check_devices(count)
-        elif count > len(jax.devices()):
+        elif count > len(available):
+            here = f"JAX has {len(available)} {available[0].platform} devices here"
             fix = "set jax_num_cpu_devices before JAX starts, or hardware=NAME"
-            raise Refusal(
-                f"devices={count}: JAX has {len(jax.devices())} {platform} devices here; use fewer, or {fix}"
-            )
-
-
-def _rank(advice: Advice, case: Case) -> tuple[Any, ...]:
-    """Return the sort key of a candidate case: its time, number of devices and number of options.
-
-    If any candidate was measured, measured candidates sort before predicted ones. Otherwise candidates that
-    `advice.reason` doubts sort after the others. Candidates without a time sort last.
-    """
-    seconds, options = advice.seconds(case), (case.chunk, case.block, case.forward)
-    is_doubtful = case not in advice.records and (bool(advice.records) or advice.reason(case) is not None)
-    return seconds is None, is_doubtful, seconds or 0.0, case.devices, len([o for o in options if o])
+            raise Refusal(f"devices={count}: {here}; use fewer, or {fix}")
+    if hardware is not None:
+        plan_study.find_compiler(hardware)
 
 
 def choose_case(case: Case, group: ProcessGroup) -> Case:
@@ -327,16 +327,13 @@ def choose_case(case: Case, group: ProcessGroup) -> Case:
     Candidates are compiled to predict their times. Raise `CaseEnded` if the rates of the machine are
     unknown, or if no candidate fits into memory.
     """
-    cases, _, _ = candidates.list_candidates(dataclasses.replace(case, mode=case.ad_mode.name))
+    cases, excluded, sizes = candidates.list_candidates(dataclasses.replace(case, mode=case.ad_mode.name))
     hardware = local_peaks.model_this_machine(cases, group.cores)
     if hardware is None:
         text = f"mode=auto needs the rates of the machine, and conf/hardware has none for {group.devices[0]}"
         raise CaseEnded("skipped", "not_offered", text)
-    fields = prediction.predict_candidates(cases, hardware, lambda text: None)
-    seconds = {each: of["predicted"]["seconds"] for each, of in fields.items() if of.get("predicted")}
-    feasible = [each for each in seconds if fields[each].get("status") == "planned"]
-    if not feasible:
-        reason = next((str(of["text"]) for of in fields.values() if of.get("text")), "none is defined")
-        raise CaseEnded("skipped", "too_large", f"mode=auto found no mode: {reason}")
-    # A text states why the prediction of a candidate may be wrong. Such candidates are the last choice.
-    return min(feasible, key=lambda each: (bool(fields[each].get("text")), seconds[each]))
+    fields = prediction.predict_candidates(cases, hardware)
+    try:
+        return Advice(tuple(cases), excluded, sizes, fields, {}, hardware.title).best
+    except Refusal as error:
+        raise CaseEnded("skipped", "too_large", f"mode=auto: {error}") from None

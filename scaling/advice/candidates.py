@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import jax
 
@@ -15,7 +16,6 @@ from scaling.options.program import jaxpr_flops
 from scaling.options.sparse.coloring import Coloring
 from scaling.study import applicability, completion
 
-_MODES = ("jacfwd", "jacrev", "grad_of_sum", "mixed")
 _SECOND_MODES = {
     "hessian": ("fwd_over_rev", "rev_over_rev", "fwd_over_fwd"),
     LAPLACIAN: ("fwd_over_rev", "forward_laplacian"),
@@ -47,24 +47,26 @@ def list_candidates(
     base = completion.complete(base)
     built = workload.build(base)
     sizes = shape.derivative_shape(base, built)
-    cases, excluded, undefined = dict[Case, None](), dict[Case, str](), dict[Case, str]()
-    layouts = (
-        [base] if devices is None else [_choose_layout(base, count, may_split_seeds) for count in devices]
-    )
+    layouts = [base]
+    if devices is not None:
+        layouts = [_choose_layout(base, count, may_split_seeds) for count in devices]
     modes = [mode] if mode else _list_modes(base, built, sizes)
+    reasons: dict[Case, tuple[str, str] | None] = {}  # candidate -> (code, text) of why it is excluded
     for stated in _enumerate_cases(layouts, modes, built, sizes):
         case = completion.complete(stated)
         of_case = workload.build(case)
         case_sizes = shape.derivative_shape(case, of_case)
         case = completion.without_trivial_blocks(case, case_sizes)
-        reason = applicability.why_inapplicable(case, of_case, case_sizes)
+        reasons[case] = applicability.why_inapplicable(case, of_case, case_sizes)
         if case.split != "both" and case.points % case.axes[0]:
-            reason = "indivisible", f"{case.points} points do not divide evenly over {case.axes[0]} devices"
-        if reason is None:
-            cases[case] = None
-        else:
-            (excluded if mode or reason[0] == "indivisible" else undefined)[case] = reason[1]
-    return list(cases), excluded if cases or excluded else undefined, sizes
+            text = f"{case.points} points do not divide evenly over {case.axes[0]} devices"
+            reasons[case] = "indivisible", text
+    cases = [case for case, reason in reasons.items() if reason is None]
+    excluded = {case: reason for case, reason in reasons.items() if reason is not None}
+    # Modes that are undefined for the function are reported only if there is nothing else to report.
+    asked = {case: reason for case, reason in excluded.items() if mode or reason[0] == "indivisible"}
+    reported = asked if cases or asked else excluded
+    return cases, {case: text for case, (_, text) in reported.items()}, sizes
 
 
 def _choose_layout(base: Case, devices: int, may_split_seeds: bool) -> Case:
@@ -83,32 +85,27 @@ def _enumerate_cases(
     for mode, base in itertools.product(modes, layouts):
         forward = others if mode == "mixed" else None
         plain = dataclasses.replace(base, mode=mode, batch="vmap", chunk=None, block=None, forward=forward)
-        yield plain
-        if built.whole is not None:
-            yield dataclasses.replace(plain, batch="whole")
-        if mode == CODED:
-            continue
-        seeds = sizes.outputs if mode == "jacrev" else sizes.inputs
-        for chunk in (chunk for chunk in _CHUNKS if mode in _CHUNKED and 2 * chunk <= seeds):
-            yield dataclasses.replace(plain, chunk=chunk)
-        for elements in _BLOCK_ELEMENTS:
-            block = max(1, elements // (sizes.inputs * sizes.outputs))
-            if 4 * block <= base.points // base.devices:
-                yield dataclasses.replace(plain, block=block)
+        options: list[dict[str, Any]] = [{}] if built.whole is None else [{}, {"batch": "whole"}]
+        if mode != CODED:
+            seeds = sizes.outputs if mode == "jacrev" else sizes.inputs
+            options += [{"chunk": n} for n in _CHUNKS if mode in _CHUNKED and 2 * n <= seeds]
+            blocks = [max(1, n // (sizes.inputs * sizes.outputs)) for n in _BLOCK_ELEMENTS]
+            options += [{"block": n} for n in blocks if 4 * n <= base.points // base.devices]
+        yield from (dataclasses.replace(plain, **option) for option in options)
 
 
 def _list_modes(base: Case, built: Workload, sizes: DerivativeShape) -> list[str]:
     if modes := _SECOND_MODES.get(base.target or ""):
         return [mode for mode in modes if mode != "fwd_over_fwd" or sizes.inputs <= _MOST_NESTED_FORWARD]
+    whole_modes = [mode for mode in built.whole_modes if not mode.startswith("analytic")]
     if built.reduction.along_point:  # J x takes a single JVP, but one VJP per output
-        return ["jacfwd", *(mode for mode in built.whole_modes if mode == CODED)]
-    omitted = set() if len(built.names) > 1 and not any("." in name for name in built.names) else {"mixed"}
-    omitted |= set() if built.reduce else {"grad_of_sum"}  # the same as jacrev for a single output
-    return [
-        mode
-        for mode in (*_MODES, *built.whole_modes)
-        if mode not in omitted and not mode.startswith("analytic")
-    ]
+        return ["jacfwd", *(mode for mode in whole_modes if mode == CODED)]
+    modes = ("jacfwd", "jacrev")
+    if built.reduce:  # for a single output, grad_of_sum is the same as jacrev
+        modes += ("grad_of_sum",)
+    if len(built.names) > 1 and not any("." in name for name in built.names):
+        modes += ("mixed",)
+    return [*modes, *whole_modes]
 
 
 def find_coloring(base: Case) -> Coloring | None:
@@ -121,14 +118,11 @@ def find_coloring(base: Case) -> Coloring | None:
     base = completion.complete(base)
     built = workload.build(base)
     sizes = shape.derivative_shape(base, built)
-    fewest = min(sizes.inputs, sizes.outputs)
-    if (
-        base.target in SECOND
-        or fewest < 4
-        or sizes.inputs * sizes.outputs > _MOST_ENTRIES
-        or sparse.why_unavailable()
-        or _count_operations(base, built) > _MOST_OPERATIONS
-    ):
+    fewest, entries = min(sizes.inputs, sizes.outputs), sizes.inputs * sizes.outputs
+    if base.target in SECOND or fewest < 4 or entries > _MOST_ENTRIES or sparse.why_unavailable():
+        return None
+    traced = jax.make_jaxpr(lambda named: built.function(**named))(shape.point_structs(base, built))
+    if count_operations(traced) > _MOST_OPERATIONS:
         return None
     modes = (dataclasses.replace(base, mode=mode, seeds="colored") for mode in ("jacfwd", "jacrev"))
     try:
@@ -139,9 +133,10 @@ def find_coloring(base: Case) -> Coloring | None:
     return best if 2 * _count_colors(best) <= fewest else None
 
 
-def _count_operations(case: Case, built: Workload) -> int:
-    traced = jax.make_jaxpr(lambda named: built.function(**named))(shape.point_structs(case, built))
-    return jaxpr_flops.count_operations(traced).flops or 0
+def count_operations(jaxpr: Any) -> float:
+    """Return the number of operations of a traced program, or 0 if it is None or has an unknown operation."""
+    counts = None if jaxpr is None else jaxpr_flops.count_operations(jaxpr)
+    return 0.0 if counts is None else (counts.flops or 0.0) + (counts.transcendentals or 0.0)
 
 
 def _count_colors(coloring: Coloring) -> int:

@@ -40,6 +40,13 @@ def read_hardware(name: str) -> Hardware:
     return machines.from_config(yaml.safe_load(files[name].read_text()))
 
 
+def find_other_machine(hardware: Hardware | str | None) -> Hardware | None:
+    """Return the model of another machine, given its name, or None for this machine (None or a CPU)."""
+    if not isinstance(hardware, Hardware | None):
+        hardware = read_hardware(hardware)
+    return None if hardware is None or hardware.platform == "cpu" else hardware
+
+
 def model_this_machine(cases: Sequence[Case], cores: Sequence[int] | None) -> Hardware | None:
     """Return the hardware model of this machine, or None if conf/hardware has no model of its device.
 
@@ -55,32 +62,25 @@ def model_this_machine(cases: Sequence[Case], cores: Sequence[int] | None) -> Ha
 
 
 def _load_or_measure_peaks(cases: Sequence[Case], cores: Sequence[int] | None) -> list[Record]:
-    described = environment.describe("cpu", None, os.environ, None, cores)
+    here = environment.describe("cpu", None, os.environ, None, cores)
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ad-scaling" / "peaks"
     loaded = store.load(folder).records if folder.is_dir() else []
-    measured = [r for r in loaded if r.status == "ok" and _is_comparable(r.environment, described)]
-    wanted, writer = machine_peaks.peak_cases(cases, "cpu"), Writer(folder)
-    chosen = list[Record]()
-    for case in wanted:
-        records = [record for record in measured if record.case == case]
+    stored = [r for r in loaded if r.status == "ok" and _processor(r.environment) == _processor(here)]
+    chosen, writer = list[Record](), Writer(folder)
+    for case in machine_peaks.peak_cases(cases, "cpu"):
+        records = [record for record in stored if record.case == case]
         if all(record.marked for record in records):  # none, or all of them disturbed
             devices = jax.devices("cpu")[: case.devices]
-            records += [run_case.run_case(Record(case, "failed", described), devices, "cpu", _SAMPLING)]
+            records += [run_case.run_case(Record(case, "failed", here), devices, "cpu", _SAMPLING)]
             with contextlib.suppress(OSError):  # without a cache, peaks are measured again next time
                 folder.mkdir(parents=True, exist_ok=True)
                 writer.append(records[-1])
-        chosen.append(dataclasses.replace(_least_disturbed(records), environment=described))
+        best = min(records, key=lambda r: (bool(r.marked), statistics.median(r.seconds or [inf])))
+        chosen.append(dataclasses.replace(best, environment=here))
     return chosen
 
 
-def _least_disturbed(records: Sequence[Record]) -> Record:
-    """Return the fastest record that is not marked as disturbed, or the fastest one if all are marked."""
-    return min(records, key=lambda record: (bool(record.marked), statistics.median(record.seconds or [inf])))
-
-
-def _is_comparable(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    keys = [
-        (each["device_kind"], each["xla_flags"], each["versions"]["jaxlib"], len(each["cores"] or ()))
-        for each in (one, other)
-    ]
-    return keys[0] == keys[1]
+def _processor(described: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what must be equal in two environments, so that their peaks can be compared."""
+    cores, versions = described["cores"] or (), described["versions"]
+    return described["device_kind"], described["xla_flags"], versions["jaxlib"], len(cores)

@@ -9,12 +9,15 @@ import statistics
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from scaling.core import run_case
+import jax
+
+from scaling.core import memory, reference, run_case
 from scaling.core.case import Case
 from scaling.core.formatting import count_of
 from scaling.core.record import Record
 from scaling.core.run_case import Attempt, ProcessGroup
 from scaling.core.timing import Sampling, ratio_interval
+from scaling.plan.compile_worker import RecordFields
 
 CLOSE = 1.03  # candidates whose times differ by less than this factor are equally good
 _PREPARING = 0.6  # fraction of the budget after which no further candidate is compiled and checked
@@ -25,10 +28,9 @@ _SAMPLING = Sampling(width=0.0, least=9, most=10**6, seconds=0.5, warm_up=0.01, 
 
 def measure_candidates(
     cases: Sequence[Case],
-    group: Callable[[Case], ProcessGroup],
+    fields: Mapping[Case, RecordFields],
     budget: float,
-    predicted: Mapping[Case, float],
-    doubtful: Container[Case],
+    cores: Sequence[int] | None,
     note: Callable[[str], None],
 ) -> dict[Case, Record]:
     """Measure candidates until the fastest is known or the budget is spent, and return their records.
@@ -36,33 +38,48 @@ def measure_candidates(
     Ctrl-C ends the measurement. The records of the candidates measured so far are then returned.
 
     Args:
-        group: a function that returns the processes and devices that run a case.
+        fields: a dict from case to the record fields of its compiled program. Only cases with the status
+            "planned" are measured. Those with a `text`, which doubts their prediction, are measured last.
         budget: the time in seconds.
-        predicted: a dict from case to the predicted time of a call in seconds, for cases with a prediction.
-        doubtful: the cases to measure last.
+        cores: the processor cores that this process is bound to, or None.
         note: a function that is called with each line of text about the progress.
     Returns:
         A dict from case to its record. Cases that were not run are omitted.
     """
-    began, attempts = time.monotonic(), dict[Case, Attempt]()
-    try:
-        for case in _order_by_promise(cases, predicted, doubtful):
-            spent = time.monotonic() - began
-            is_late = spent > _PREPARING * budget or spent + predicted.get(case, 0.0) > budget
-            if is_late and not all(attempt.ended for attempt in attempts.values()):
-                continue
-            note(f"compiling and checking candidate {len(attempts) + 1} of {len(cases)}")
-            attempts[case] = run_case.prepare_case(Record(case, "failed", {}), group(case), _SAMPLING)
-        active = [case for case, attempt in attempts.items() if not attempt.ended]
-        while active and not (time.monotonic() > began + budget and attempts[active[-1]].record.seconds):
-            note(f"measuring {len(active)} of {len(attempts)} candidates")
-            for case in active:
-                run_case.take_turn(attempts[case])
-            active = _keep_undecided({c: attempts[c].record for c in active if not attempts[c].ended})
-    except KeyboardInterrupt:
-        note("interrupted: the advice so far")
-    records = {case: run_case.finish_case(attempt) for case, attempt in attempts.items()}
+    deadline, attempts = time.monotonic() + budget, dict[Case, Attempt]()
+    feasible = [case for case in cases if fields[case].get("status") == "planned"]
+    predicted = {c: fields[c]["predicted"]["seconds"] for c in feasible if fields[c].get("predicted")}
+    ordered = _order_by_promise(feasible, predicted, [case for case in feasible if fields[case].get("text")])
+    with reference.caching_results_up_to((memory.available_bytes() or 0) // 8):
+        try:
+            for case in ordered:
+                remaining = deadline - time.monotonic()
+                is_late = remaining < max((1 - _PREPARING) * budget, predicted.get(case, 0.0))
+                if is_late and not all(attempt.ended for attempt in attempts.values()):
+                    continue
+                note(f"compiling and checking candidate {len(attempts) + 1} of {len(feasible)}")
+                attempts[case] = _prepare_case(case, cores)
+            _take_turns(attempts, deadline, note)
+        except KeyboardInterrupt:
+            note("interrupted: the advice so far")
+        records = {case: run_case.finish_case(attempt) for case, attempt in attempts.items()}
     return {case: record for case, record in records.items() if record.seconds or record.status != "ok"}
+
+
+def _prepare_case(case: Case, cores: Sequence[int] | None) -> Attempt:
+    devices = jax.devices()[: case.devices]
+    group = ProcessGroup(devices, devices[0].platform, cores=list(cores) if cores else None)
+    return run_case.prepare_case(Record(case, "failed", {}), group, _SAMPLING)
+
+
+def _take_turns(attempts: Mapping[Case, Attempt], deadline: float, note: Callable[[str], None]) -> None:
+    """Measure candidates in rounds until the fastest is known or, once all have samples, the deadline."""
+    active = [case for case, attempt in attempts.items() if not attempt.ended]
+    while active and not (time.monotonic() > deadline and attempts[active[-1]].record.seconds):
+        note(f"measuring {len(active)} of {len(attempts)} candidates")
+        for case in active:
+            run_case.take_turn(attempts[case])
+        active = _keep_undecided({c: attempts[c].record for c in active if not attempts[c].ended})
 
 
 def _order_by_promise(

@@ -1,19 +1,13 @@
 """Write the derivative program of a candidate as Python code with JAX and NumPy only, and execute it.
 
-The code defines a function with the name of the target. Its arguments are the inputs of the differentiated
-function. Inputs that differ by point have a leading axis of points.
-
-`jacobian` and `hessian` return the pytree of arrays that `jax.vmap(jax.jacfwd(function))` and
-`jax.vmap(jax.hessian(function))` return. `hvp` and `gauss_newton` have an additional last argument `v`: a
-direction for each point, as a pytree with the structure of the differentiated inputs. `hvp` returns the
-product of the Hessian and `v`, and `gauss_newton` the product of J^T J and `v`, where J is the Jacobian. Both
-products are pytrees with the structure of `v`.
+The code defines a function with the name of the target. Its arguments and its result are those of
+`Advice.jacobian`.
 """
 
 import base64
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -32,36 +26,35 @@ _IMPORTS = {  # regular expression of the use of a name -> line
     r"\bravel_pytree": "from jax.flatten_util import ravel_pytree",
     r"\bMesh\(": "from jax.sharding import Mesh, PartitionSpec as P",
 }
-_FORWARD = """\
+_DERIVATIVE = """\
+def derivative({parameters}):
+    g, z = lambda z: {value}, {point}
+{body}
+
+
+"""
+_COLUMNS = """\
     y = jax.eval_shape(g, z)
     flat, unravel = ravel_pytree(z)
     column = lambda i: ravel_pytree(jax.jvp(g, (z,), (unravel({seed}),))[1])[0]
-    J = {stacked}.T  # (outputs, inputs)
-"""
-_REVERSE = """\
+    J = {columns}.T  # (outputs, inputs)"""
+_ROWS = """\
     y, pullback = jax.vjp(g, z)
     flat, unravel = ravel_pytree(y)
     row = lambda i: ravel_pytree(pullback(unravel({seed}))[0])[0]
-    J = {stacked}  # (outputs, inputs)
-"""
-_PRODUCTS = {  # of the Hessian of g at z and the direction v, by AD mode
-    "fwd_over_rev": "jax.jvp(jax.grad(g), (z,), (v,))[1]",
-    "rev_over_fwd": "jax.grad(lambda z: jax.jvp(g, (z,), (v,))[1])(z)",
-    "rev_over_rev": "jax.vjp(jax.grad(g), z)[1](v)[0]",
-}
-_GAUSS_NEWTON = """\
+    J = {rows}  # (outputs, inputs)"""
+_PRODUCTS = {  # target and AD mode -> how to multiply by the direction v
+    ("hvp", "fwd_over_rev"): "    return jax.jvp(jax.grad(g), (z,), (v,))[1]",
+    ("hvp", "rev_over_fwd"): "    return jax.grad(lambda z: jax.jvp(g, (z,), (v,))[1])(z)",
+    ("hvp", "rev_over_rev"): "    return jax.vjp(jax.grad(g), z)[1](v)[0]",
+    ("gauss_newton", "jacfwd"): """\
     y, pullback = jax.vjp(g, z)
-    return pullback(jax.jvp(g, (z,), (v,))[1])[0]
-
-
-"""
-_EXPLICIT_GAUSS_NEWTON = """\
+    return pullback(jax.jvp(g, (z,), (v,))[1])[0]""",
+    ("gauss_newton", CODED): """\
     flat, unravel = ravel_pytree(z)
-    J = jax.{jacobian}(lambda p: ravel_pytree(g(unravel(p)))[0])(flat)
-    return unravel(J.T @ (J @ ravel_pytree(v)[0]))
-
-
-"""
+    J = jax.{transform}(lambda p: ravel_pytree(g(unravel(p)))[0])(flat)
+    return unravel(J.T @ (J @ ravel_pytree(v)[0]))""",
+}
 _SPLIT = '''\
 def split(J, inputs, outputs):
     """Split a Jacobian of (outputs, inputs) elements into the tree that jax.jacfwd returns."""
@@ -84,13 +77,14 @@ def derivative({arguments}):
 
 
 """
+_REVERSE_MODES = ("jacrev", "rev_over_rev")
 _RESERVED = {  # names that the code defines or uses, so that no function or argument may have them
     *re.findall(
-        r"\w+", " ".join([_FORWARD, _REVERSE, _GAUSS_NEWTON, _EXPLICIT_GAUSS_NEWTON, _SPLIT, _MIXED])
+        r"\w+",
+        " ".join([_DERIVATIVE, _COLUMNS, _ROWS, _SPLIT, _MIXED, *_PRODUCTS.values(), *_IMPORTS.values()]),
     ),
-    *re.findall(r"\w+", " ".join([*_PRODUCTS.values(), *_IMPORTS.values()])),
     *TARGETS,
-    *("function", "p", "v", "colors", "nonzero", "batch", "mesh", "sum", "map", "lambda"),
+    *("function", "colors", "nonzero", "batch", "mesh", "sum", "map"),
 }
 
 
@@ -104,25 +98,12 @@ def write_code(problem: Problem, case: Case, coloring: Coloring | None = None) -
     names = list(problem.arguments)
     if (_RESERVED | {_name_in_code(problem)}) & set(names):
         names = [f"argument_{k}" for k in range(len(names))]
-    definitions, expression = _write_derivative(problem, case, coloring, names)
-    per_point = [name in problem.points for name in problem.arguments]
+    definitions, derivative = _write_derivative(problem, case, coloring, names)
+    per_point = {name: given in problem.points for name, given in zip(names, problem.arguments, strict=True)}
     if problem.target in PRODUCTS:
-        names, per_point = [*names, "v"], [*per_point, True]
-    if case.block is None:
-        expression = f"jax.vmap({expression}, {tuple(0 if each else None for each in per_point)})"
-    else:
-        mapped = [name for name, each in zip(names, per_point, strict=True) if each]
-        inner = [f"p[{mapped.index(name)}]" if name in mapped else name for name in names]
-        call, inputs = f"{expression}({', '.join(inner)})", f"({', '.join(mapped)},)"
-        loop = f"jax.lax.map(lambda p: {call}, {inputs}, batch_size={case.block})"
-        definitions += f"def batch({', '.join(names)}):\n    return {loop}\n\n\n"
-        expression = "batch"
-    if case.devices > 1:
-        definitions += f'mesh = Mesh(np.array(jax.devices()[:{case.devices}]), ("points",))\n'
-        specs = ", ".join('P("points")' if each else "P()" for each in per_point)
-        options = f'mesh=mesh, in_specs=({specs},), out_specs=P("points"), check_vma=False'
-        expression = f"jax.shard_map({expression}, {options})"
-    text = f"{definitions}{problem.target} = jax.jit({expression})"
+        per_point["v"] = True
+    loop, function = _write_batch(case, per_point, derivative)
+    text = f"{definitions}{loop}{problem.target} = jax.jit({function})"
     imports = [line for use, line in _IMPORTS.items() if re.search(use, text)]
     given = list(filter(None, [problem.import_line]))
     if _name_in_code(problem) != problem.name:  # before the imports, which may define the same name
@@ -143,66 +124,89 @@ def _name_in_code(problem: Problem) -> str:
     return "function" if problem.name in _RESERVED else problem.name
 
 
+def _write_batch(case: Case, per_point: Mapping[str, bool], derivative: str) -> tuple[str, str]:
+    """Return definitions, and an expression for the function that computes the derivatives of all points.
+
+    `per_point` is a dict from argument to whether it has an axis of points, in the order of the arguments.
+    `derivative` is an expression for the derivative at one point.
+    """
+    definitions = ""
+    function = f"jax.vmap({derivative}, {tuple(0 if each else None for each in per_point.values())})"
+    if case.block is not None:
+        mapped = [name for name, each in per_point.items() if each]
+        arguments = ", ".join(f"p[{mapped.index(name)}]" if name in mapped else name for name in per_point)
+        point = f"{derivative}({arguments})"
+        loop = f"jax.lax.map(lambda p: {point}, ({', '.join(mapped)},), batch_size={case.block})"
+        definitions, function = f"def batch({', '.join(per_point)}):\n    return {loop}\n\n\n", "batch"
+    if case.devices > 1:
+        definitions += f'mesh = Mesh(np.array(jax.devices()[:{case.devices}]), ("points",))\n'
+        specs = ", ".join('P("points")' if each else "P()" for each in per_point.values())
+        options = f'mesh=mesh, in_specs=({specs},), out_specs=P("points"), check_vma=False'
+        function = f"jax.shard_map({function}, {options})"
+    return definitions, function
+
+
 def _write_derivative(
     problem: Problem, case: Case, coloring: Coloring | None, names: list[str]
 ) -> tuple[str, str]:
-    """Return code that defines the derivative at one point as a function, and an expression for the function.
-
-    The code is "" if the expression needs no definition.
-    """
-    single = len(problem.wrt) == 1
-    argnums: Any = problem.argnums[0] if single else problem.argnums
-    inner, is_reverse = _name_in_code(problem), case.mode in ("jacrev", "rev_over_rev")
+    """Return definitions, and an expression for the function that computes the derivative at one point."""
+    is_single, function = len(problem.wrt) == 1, _name_in_code(problem)
+    argnums: Any = problem.argnums[0] if is_single else problem.argnums
     if problem.target == "hessian":
-        inner = f"jax.{'jacfwd' if case.mode == 'fwd_over_fwd' else 'jacrev'}({inner}, {argnums})"
+        function = f"jax.{'jacfwd' if case.mode == 'fwd_over_fwd' else 'jacrev'}({function}, {argnums})"
     if case.mode == "mixed":
-        forward = tuple(problem.arguments.index(name) for name in (case.forward or "").split("+"))
-        reverse = tuple(k for k in problem.argnums if k not in forward)
-        order = [(*forward, *reverse).index(k) for k in problem.argnums]
-        fill = {"name": inner, "forward": forward, "reverse": reverse, "order": order}
-        return _MIXED.format(arguments=", ".join(names), **fill), "derivative"
+        return _write_mixed(problem, case, function, names), "derivative"
     if coloring is None and case.chunk is None and problem.target not in PRODUCTS:
-        return "", f"jax.{'jacrev' if is_reverse else 'jacfwd'}({inner}, {argnums})"
-    values = [f"z[{problem.wrt.index(name)}]" if name in problem.wrt else None for name in problem.arguments]
-    call = ", ".join(
-        "z" if value and single else value or name for value, name in zip(values, names, strict=True)
-    )
-    wrt, structs = [names[k] for k in problem.argnums], problem.structs_at_point()
-    inputs = [structs[k] for k in problem.argnums]
-    point = wrt[0] if single else f"({', '.join(wrt)})"
-    if problem.target == "hvp":
-        value = f"{inner}({call})"
-        if getattr(problem.output_structs(), "shape", None) != ():  # an array or a pytree of one number
-            value = f"sum(map(jnp.sum, jax.tree.leaves({value})))"
-        body = f"    g, z = lambda z: {value}, {point}\n    return {_PRODUCTS[case.mode]}\n\n\n"
-        return f"def derivative({', '.join([*names, 'v'])}):\n{body}", "derivative"
-    body = f"    g, z = lambda z: {inner}({call}), {point}\n"
-    if problem.target == "gauss_newton":
-        is_tall = _count_elements(problem.output_structs()) >= _count_elements(inputs)
-        explicit = _EXPLICIT_GAUSS_NEWTON.format(jacobian="jacfwd" if is_tall else "jacrev")
-        body += explicit if case.mode == CODED else _GAUSS_NEWTON
-        return f"def derivative({', '.join([*names, 'v'])}):\n{body}", "derivative"
-    if coloring is None:
-        slices = "row" if is_reverse else "column"
-        seed = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)"
-        stacked = f"jax.lax.map({slices}, jnp.arange(flat.size), batch_size={case.chunk})"
+        return "", f"jax.{'jacrev' if case.mode in _REVERSE_MODES else 'jacfwd'}({function}, {argnums})"
+    z = {name: "z" if is_single else f"z[{k}]" for k, name in enumerate(problem.wrt)}
+    call = ", ".join(z.get(given, name) for given, name in zip(problem.arguments, names, strict=True))
+    value, wrt = f"{function}({call})", [names[k] for k in problem.argnums]
+    head, parameters = "", names
+    if problem.target in PRODUCTS:
+        if problem.target == "hvp" and getattr(problem.output_structs(), "shape", None) != ():
+            value = f"sum(map(jnp.sum, jax.tree.leaves({value})))"  # the output is not a number, but has one
+        parameters, body = [*names, "v"], _write_product(problem, case)
     else:
-        is_reverse, count = coloring.columns is None, coloring.column_count or coloring.row_count
-        seed = "jnp.asarray(colors == i, flat.dtype)"
-        stacked = f"jax.vmap({'row' if is_reverse else 'column'})(jnp.arange({count}))[colors]"
-    body += (_REVERSE if is_reverse else _FORWARD).format(seed=seed, stacked=stacked)
-    # The product with 0 is nan where the dense Jacobian contains nan.
-    body += "" if coloring is None else "    J = J * nonzero\n"
+        head, body = _write_jacobian(problem, case, coloring)
+    point = wrt[0] if is_single else f"({', '.join(wrt)})"
+    text = _DERIVATIVE.format(parameters=", ".join(parameters), value=value, point=point, body=body)
+    return head + text, "derivative"
+
+
+def _write_mixed(problem: Problem, case: Case, function: str, names: list[str]) -> str:
+    forward = tuple(problem.arguments.index(name) for name in (case.forward or "").split("+"))
+    reverse = tuple(k for k in problem.argnums if k not in forward)
+    order = [(*forward, *reverse).index(k) for k in problem.argnums]
+    return _MIXED.format(
+        arguments=", ".join(names), name=function, forward=forward, reverse=reverse, order=order
+    )
+
+
+def _write_product(problem: Problem, case: Case) -> str:
+    inputs, outputs = (
+        sum(leaf.size for leaf in jax.tree.leaves(structs))
+        for structs in (problem.input_structs(), problem.output_structs())
+    )
+    return _PRODUCTS[problem.target, case.mode].format(transform="jacfwd" if inputs <= outputs else "jacrev")
+
+
+def _write_jacobian(problem: Problem, case: Case, coloring: Coloring | None) -> tuple[str, str]:
+    """Return definitions, and the body of a function that computes a Jacobian from some seeds at a time."""
+    head, end, is_reverse = "", "", case.mode in _REVERSE_MODES
+    seed = "jax.nn.one_hot(i, flat.size, dtype=flat.dtype)"
+    slices = f"jax.lax.map({{}}, jnp.arange(flat.size), batch_size={case.chunk})"
+    if coloring is not None:
+        is_reverse, seed = coloring.columns is None, "jnp.asarray(colors == i, flat.dtype)"
+        slices = f"jax.vmap({{}})(jnp.arange({coloring.column_count or coloring.row_count}))[colors]"
+        # The product with 0 is nan where the compressed Jacobian contains nan or infinity.
+        head, end = _write_coloring(coloring), "\n    J = J * nonzero"
+    template = _ROWS if is_reverse else _COLUMNS
+    body = template.format(seed=seed, rows=slices.format("row"), columns=slices.format("column")) + end
     # The derivative of an array with respect to an array is an array. A gradient is like its inputs.
     outputs = [problem.output_structs()] if problem.target == "jacobian" else []
-    is_plain = single and jax.tree_util.all_leaves([*outputs, *inputs])
-    body += f"    return {'J.reshape(y.shape + z.shape)' if is_plain else 'split(J, z, y)'}\n\n\n"
-    head = "" if coloring is None else _write_coloring(coloring)
-    return f"{head}{'' if is_plain else _SPLIT}def derivative({', '.join(names)}):\n{body}", "derivative"
-
-
-def _count_elements(tree: Any) -> int:
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+    if len(problem.wrt) == 1 and jax.tree_util.all_leaves([*outputs, *problem.input_structs()]):
+        return head, f"{body}\n    return J.reshape(y.shape + z.shape)"
+    return head + _SPLIT, f"{body}\n    return split(J, z, y)"
 
 
 def _write_coloring(coloring: Coloring) -> str:

@@ -4,16 +4,15 @@ No other process is used, because a function that is defined in a notebook canno
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 import jax
 
-from scaling.advice.candidates import CODED
+from scaling.advice.candidates import CODED, count_operations
 from scaling.core import memory
 from scaling.core.case import Case
-from scaling.options.program import jaxpr_flops
 from scaling.plan import plan_study
 from scaling.plan.compile_worker import RecordFields, TracedCase, describe_failure
 from scaling.plan.hardware import Hardware
@@ -24,7 +23,7 @@ _MOST_WORK = 10.0
 
 
 def predict_candidates(
-    cases: Sequence[Case], hardware: Hardware, note: Callable[[str], None]
+    cases: Sequence[Case], hardware: Hardware, note: Callable[[str], None] = lambda text: None
 ) -> dict[Case, RecordFields]:
     """Compile candidates, and return a dict from candidate to the record fields of its program.
 
@@ -43,32 +42,36 @@ def predict_candidates(
             traced[case] = TracedCase(_worker_header(case, hardware), case)
         except Exception as error:
             fields[case] = describe_failure(error)
-    work = {case: _count_operations(each) * case.devices for case, each in traced.items()}
-    too_much = _find_excessive_work(work)
-    # Candidates without chunk and block are always predicted, for comparison.
-    not_compiled = [case for case in too_much if case.chunk or case.block]
-    for case in not_compiled:
-        text = f"not compiled: {too_much[case]}"
-        fields[case] = {"status": "skipped", "reason": "dominated", "text": text}
+    work = {case: count_operations(each.jaxpr) * case.devices for case, each in traced.items()}
+    excess = _find_excessive_work(work)
+    for case, text in excess.items():
+        if case.chunk or case.block:  # the others are always predicted, for comparison
+            fields[case] = {"status": "skipped", "reason": "dominated", "text": f"not compiled: {text}"}
+            del traced[case]
+    ordered = sorted(traced.values(), key=lambda each: work[each.case])
+    try:
+        for case, compiled in _compile_in_threads(ordered):
+            doubt = {"text": excess[case]} if case in excess else {}
+            fields[case] = doubt | plan_study.predict(case, case, hardware, compiled)
+            note(f"compiled {sum(each in fields for each in traced)} of {len(traced)} candidates")
+    except KeyboardInterrupt:
+        note("interrupted: advice from the candidates that are compiled")
+    return fields
+
+
+def _compile_in_threads(traced: Sequence[TracedCase]) -> Iterator[tuple[Case, RecordFields]]:
+    """Compile programs, and yield each case with its record fields as soon as it is compiled."""
     pool = ThreadPoolExecutor(len(cores.usable_cores()))
     uses_cache = jax.config.values["jax_enable_compilation_cache"]
     # A program that comes from the cache is not compiled, and XLA does not write its LLVM IR.
     jax.config.update("jax_enable_compilation_cache", False)
     try:
-        ordered = sorted((c for c in work if c not in not_compiled), key=lambda case: work[case])
-        compiled = {pool.submit(_compile, traced[case]): case for case in ordered}
-        for number, future in enumerate(as_completed(compiled), 1):
-            case = compiled[future]
-            fields[case] = plan_study.predict(case, case, hardware, future.result())
-            if case in too_much:
-                fields[case].setdefault("text", too_much[case])
-            note(f"compiled {number} of {len(compiled)} candidates")
-    except KeyboardInterrupt:
-        note("interrupted: advice from the candidates that are compiled")
+        cases = {pool.submit(_compile, each): each.case for each in traced}
+        for future in as_completed(cases):
+            yield cases[future], future.result()
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         jax.config.update("jax_enable_compilation_cache", uses_cache)
-    return fields
 
 
 def _find_excessive_work(work: Mapping[Case, float]) -> dict[Case, str]:
@@ -91,11 +94,6 @@ def _worker_header(case: Case, hardware: Hardware) -> dict[str, Any]:
     free = memory.available_bytes()
     available = hardware.memory or (free and free / case.devices)  # the devices of a CPU share its memory
     return plan_study.worker_header(hardware, [case.devices]) | {"memory": available}
-
-
-def _count_operations(traced: TracedCase) -> float:
-    counts = None if traced.jaxpr is None else jaxpr_flops.count_operations(traced.jaxpr)
-    return 0.0 if counts is None else (counts.flops or 0.0) + (counts.transcendentals or 0.0)
 
 
 def _compile(traced: TracedCase) -> RecordFields:

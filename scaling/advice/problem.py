@@ -6,7 +6,6 @@ added to `sys.modules`, and removed when the candidates have been compiled and m
 
 import contextlib
 import dataclasses
-import importlib
 import inspect
 import itertools
 import re
@@ -15,7 +14,6 @@ import types
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -25,7 +23,7 @@ import numpy as np
 
 from scaling.core import process_cache
 from scaling.core.case import DTYPES, SECOND, Case, Refusal, unknown_name
-from scaling.core.formatting import innermost_location
+from scaling.core.formatting import list_first
 from scaling.core.inputs import InputSpec, uniform
 from scaling.core.workload import Workload
 from scaling.options.pytrees import describe
@@ -75,6 +73,11 @@ class Problem:
         shapes = {**jax.tree.map(per_point, dict(self.points)), **self.shared}
         return [jax.eval_shape(lambda tree: tree, shapes[name]) for name in self.arguments]
 
+    def input_structs(self) -> list[Any]:
+        """Return the shape and dtype of the differentiated inputs at one point, in the order of `wrt`."""
+        structs = self.structs_at_point()
+        return [structs[k] for k in self.argnums]
+
     def output_structs(self) -> Any:
         """Return the shape and dtype of the outputs at one point, as a pytree of `jax.ShapeDtypeStruct`."""
         return jax.eval_shape(self.function, *self.structs_at_point())
@@ -103,10 +106,9 @@ def make_problem(
     leaves = [(_leaf_names(path), leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(points)]
     lengths = {name: leaf.shape[0] if leaf.shape else 0 for name, leaf in leaves}
     if len(set(lengths.values())) > 1 or 0 in lengths.values():
-        found = [f"{name} has {length:,}" for name, length in lengths.items()]
-        some = ", ".join(found[:4] if len(found) > 6 else found) + (", ..." if len(found) > 6 else "")
+        found = list_first([f"{name} has {length:,}" for name, length in lengths.items()], 4)
         raise Refusal(
-            f"points must have leading axes of one length, at least 1: {some}; an input without one belongs "
+            f"points must have leading axes of one length, at least 1: {found}; an input without one belongs "
             "in shared, and a list of numbers is no array: use np.array(list)"
         )
     inputs = {**points, **shared}
@@ -161,26 +163,27 @@ def _read_wrt(wrt: Any, inputs: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _order_arguments(function: Callable[..., Any], inputs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of the inputs in the order of the positional parameters of a function."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # a built-in function has no signature
         return tuple(inputs)
     positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = tuple(p.name for p in positional)
-    required = {p.name for p in positional if p.default is p.empty}
-    others = [p for p in parameters if p not in positional]  # by keyword only, or *args and **kwargs
-    unbound = [p.name for p in others if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     unknown = [name for name in inputs if name not in names]
-    unordered = [name for name in unknown if any(p.name == name or p.kind != p.KEYWORD_ONLY for p in others)]
-    if names_without_position := [*unbound, *unordered]:
+    by_keyword = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+    unordered = [p.name for p in by_keyword if p.default is p.empty or p.name in inputs]
+    if len(positional) + len(by_keyword) < len(parameters):  # the function has *args or **kwargs
+        unordered += unknown
+    if unordered:
         raise Refusal(
-            f"{names_without_position[0]!r} is no positional parameter of the function: bind its value by "
+            f"{unordered[0]!r} is no positional parameter of the function: bind its value by "
             f"functools.partial, or give a function such as lambda {', '.join(inputs)}: ..."
         )
     if unknown:
         raise unknown_name("parameter of the function", unknown[0], names or ["none"])
-    if required - set(inputs) or set(names[: len(inputs)]) != set(inputs):
-        missing = ", ".join(name for name in names if name not in inputs)
+    needed = [p.name for k, p in enumerate(positional) if p.default is p.empty or k < len(inputs)]
+    if missing := ", ".join(name for name in needed if name not in inputs):
         raise Refusal(
             f"the function also takes {missing}: give it in points or in shared, or by functools.partial"
         )
@@ -215,12 +218,16 @@ def registered(problem: Problem, whole_mode: Callable[..., Any] | None = None) -
             api="jit", mode="fwd_over_rev" if is_second else "jacfwd", precision="default",
         )  # fmt: skip
     except Refusal as error:
-        unnamed = rf"((workload|the function of) )?'{re.escape(module.__name__)}'"
-        raise Refusal(re.sub(unnamed, f"the function {problem.name!r}", str(error))) from None
+        raise Refusal(name_user_function(str(error))) from None
     finally:
         del sys.modules[module.__name__]
         for kind in ("computed reference", "expected result", "pattern", "coloring"):
             process_cache.clear(kind)
+
+
+def name_user_function(text: str) -> str:
+    """Replace the name of each workload that `registered` adds by the name of the function in a message."""
+    return re.sub(r"((workload|the function of) )?'?advised\.(\w+)_\d+'?", r"the function '\3'", text)
 
 
 def _arguments(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
@@ -242,22 +249,15 @@ def _gauss_newton_workload(
     copies = {name + suffix: name for name in problem.wrt}
 
     def pull_back(**inputs: Any) -> Any:
-        def f(*x: Any) -> Any:
-            return workload.function(**inputs | dict(zip(problem.wrt, x, strict=True)))
-
+        f = lambda *x: workload.function(**inputs | dict(zip(problem.wrt, x, strict=True)))  # noqa: E731
         _, pullback = jax.vjp(f, *(inputs[name] for name in copies))
         return pullback(f(*(inputs[name] for name in problem.wrt)))
 
     def multiply(**inputs: Any) -> Any:
         assert whole_mode is not None
-        point = _arguments(problem, inputs)
-        count = jax.tree.leaves([inputs[name] for name in problem.points])[0].shape[0]
-        repeat = lambda a: jnp.broadcast_to(a, (count, *a.shape))  # noqa: E731
-        direction = tuple(
-            inputs[name] if name in problem.points else jax.tree.map(repeat, inputs[name])
-            for name in problem.wrt
-        )
-        product = whole_mode(*point, direction if len(direction) > 1 else direction[0])
+        axes = {name: 0 if name in problem.points else None for name in inputs}
+        v = jax.vmap(lambda named: tuple(named[name] for name in problem.wrt), (axes,))(inputs)
+        product = whole_mode(*_arguments(problem, inputs), v if len(v) > 1 else v[0])
         return jax.vmap(lambda tree: jax.flatten_util.ravel_pytree(tree)[0])(product)
 
     add_copies = lambda specs: specs | {c: specs[n] for c, n in copies.items() if n in specs}  # noqa: E731
@@ -290,31 +290,3 @@ def _make_specs(name: str, arrays: Any, skipped: int) -> Any:
         return InputSpec(shape, make_rows, integer)
 
     return jax.tree_util.tree_map_with_path(make, arrays)
-
-
-def import_function(text: str) -> tuple[Callable[..., Any], str]:
-    """Import the function FILE.py:NAME or MODULE:NAME. Raise `Refusal` if the import fails.
-
-    Returns:
-        The function, and the line of code that imports this function.
-    """
-    where, _, name = text.rpartition(":")
-    path, is_file = Path(where), where.endswith(".py")
-    if not where or not name.isidentifier() or (is_file and not path.is_file()):
-        raise Refusal(
-            f"{text!r} is not a function of a file here: write FILE.py:NAME, such as spring.py:force"
-        )
-    module_name = path.stem if is_file else where
-    sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        location = innermost_location(error)
-        words = f"{type(error).__name__}: {error}" + (f" ({location})" if location else "")
-        raise Refusal(f"{where} cannot be imported: {words}") from None
-    if not callable(getattr(module, name, None)):
-        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        raise unknown_name(f"function of {where}", name, functions or ["none"])
-    return getattr(module, name), f"from {module_name} import {name}"

@@ -1,11 +1,15 @@
 """Implement `scaling advise`: find and print the fastest way to differentiate one function."""
 
+import importlib
+import inspect
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,8 +18,8 @@ from rich.markup import escape
 from scaling.cli.streams import print_lines
 from scaling.cli.verbs import OK
 from scaling.core import environment
-from scaling.core.case import DTYPES, VIEWS, Refusal, unknown_name
-from scaling.core.formatting import count_of, format_bytes, format_duration
+from scaling.core.case import DTYPES, VIEWS, Case, Refusal, unknown_name
+from scaling.core.formatting import count_of, format_bytes, format_duration, innermost_location
 from scaling.study.arguments import Parser
 from scaling.study.compose import compose
 from scaling.study.grid import expand_study
@@ -103,20 +107,25 @@ def _read_job(words: Sequence[str]) -> Job:
     if devices == []:
         raise Refusal("devices=[] is an empty list: give a number of devices, or several, such as [1,2]")
     job = {
-        "name": config["workload"], "function": None, "inputs": inputs, "wrt": config["wrt"],
-        "target": config["target"] or "jacobian", "budget": float(budget),
+        "inputs": inputs, "budget": float(budget),
         "devices": devices if isinstance(devices, list) else [devices],
         "hardware": hardware if hardware and hardware["platform"] != "cpu" else None,
     }  # fmt: skip
-    if functions:
-        return job | {"name": functions[0], "function": functions[0]}
-    stated_fields = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
-    cells = expand_study({}, {"points": 1024} | stated_fields | {"devices": 1})
+    if not functions:
+        return job | {"name": config["workload"], "case": _read_case(config), "mode": config["mode"]}
+    target = config["target"] or "jacobian"
+    return job | {"name": functions[0], "case": None, "wrt": config["wrt"], "target": target}
+
+
+def _read_case(config: dict[str, Any]) -> Case:
+    """Return the case that the fields of a workload describe."""
+    stated = {name: config[name] for name in _FIELDS_OF_WORKLOAD[:-2] if config[name] is not None}
+    cells = expand_study({}, {"points": 1024} | stated | {"devices": 1})
     if len(cells) > 1:
         raise Refusal(
             f"advice is for one problem, and these fields describe {len(cells)}: only devices takes a list"
         )
-    return job | {"case": cells[0].case, "mode": config["mode"]}
+    return cells[0].case
 
 
 def _parse_shapes(option: str, texts: Sequence[str]) -> dict[str, tuple[tuple[int, ...], str]]:
@@ -175,11 +184,10 @@ def _advise(job: Job) -> float:
     import jax
 
     from scaling.advice import advisor
-    from scaling.advice.problem import import_function
     from scaling.plan import hardware
 
     console, named = Console(width=140), [spec for group in job["inputs"].values() for spec in group.values()]
-    dtypes = {getattr(job.get("case"), "dtype", None), *(dtype for _, dtype in named)}
+    dtypes = {getattr(job["case"], "dtype", None), *(dtype for _, dtype in named)}
     jax.config.update("jax_enable_x64", "float64" in dtypes)
     if job["cores"]:
         jax.config.update("jax_num_cpu_devices", len(job["cores"]))
@@ -187,10 +195,10 @@ def _advise(job: Job) -> float:
         options = {name: job[name] for name in ("budget", "devices", "cores")}
         options["note"] = status.update if console.is_terminal else lambda text: None
         options["hardware"] = hardware.from_config(job["hardware"]) if job["hardware"] else None
-        if job["function"] is None:
+        if job["case"]:
             advice = advisor.advise_case(job["case"], mode=job["mode"], **options)
         else:
-            function, options["import_line"] = import_function(job["function"])
+            function, options["import_line"] = import_function(job["name"])
             points, shared = (
                 {name: jax.ShapeDtypeStruct(*spec) for name, spec in group.items()}
                 for group in job["inputs"].values()
@@ -204,3 +212,31 @@ def _advise(job: Job) -> float:
     rows = table.to_string(index=False, max_colwidth=60).splitlines()
     print_lines(console, [*rows, "", *text.splitlines()])
     return advice.seconds(advice.best) or 0.0
+
+
+def import_function(text: str) -> tuple[Callable[..., Any], str]:
+    """Import the function FILE.py:NAME or MODULE:NAME. Raise `Refusal` if the import fails.
+
+    Returns:
+        The function, and the line of code that imports this function.
+    """
+    where, _, name = text.rpartition(":")
+    path, is_file = Path(where), where.endswith(".py")
+    if not where or not name.isidentifier() or (is_file and not path.is_file()):
+        raise Refusal(
+            f"{text!r} is not a function of a file here: write FILE.py:NAME, such as spring.py:force"
+        )
+    module_name = path.stem if is_file else where
+    sys.path.insert(0, str(path.resolve().parent if is_file else Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        location = innermost_location(error)
+        words = f"{type(error).__name__}: {error}" + (f" ({location})" if location else "")
+        raise Refusal(f"{where} cannot be imported: {words}") from None
+    if not callable(getattr(module, name, None)):
+        functions = [key for key, value in vars(module).items() if inspect.isfunction(value)]
+        raise unknown_name(f"function of {where}", name, functions or ["none"])
+    return getattr(module, name), f"from {module_name} import {name}"

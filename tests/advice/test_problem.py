@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import scaling
 from scaling.advice import candidates
-from scaling.advice.problem import import_function, make_problem, registered
+from scaling.advice.problem import make_problem, registered
+from scaling.cli.advise import import_function
 from scaling.core import inputs, workload
 from scaling.core.case import Refusal
 from tests.support import devices  # noqa: F401
@@ -39,11 +41,16 @@ def force(x, k, scale=1.0):
         ((force, {"x": X > 0, "k": X}), ["wrt=x contains bool"]),
         ((lambda x, *, k: k * x, {"x": X}), ["'k' is no positional parameter", "functools.partial"]),
         ((lambda x, *, k=1: k * x, {"x": X}, {"k": K}), ["'k' is no positional", "lambda x, k: ..."]),
+        ((lambda x, k=1, *, q=2: q * x, {"x": X, "q": X}), ["'q' is no positional", "functools.partial"]),
+        ((lambda x, k, scale=1.0: k * x, {"x": X}, {"scale": K}), ["also takes k: give"]),
         ((lambda *args: args[0], {"x": X}), ["'x' is no positional parameter", "lambda x: ..."]),
         ((lambda x, *, k=1: k * x, {"y": X}), ["parameter of the function 'y'"]),
         ((force, {"x": X, "k": K}), ["x has 6", "k has 2", "belongs in shared"]),
         ((force, {"x": X[0, 0]}, {"k": K}), ["x has 0"]),
-        ((force, {"x": np.ones((99, 9)).tolist()}), ["x.0.3 has 0, ...; an input", "use np.array(list)"]),
+        (
+            (force, {"x": np.ones((99, 9)).tolist()}),
+            ["x.0.3 has 0 and 887 more; an input", "use np.array(list)"],
+        ),
         (
             (force, {"x": X}, {"k": np.array([2**31, 0])}),
             ["'k' has integers from 0 to 2147483648", "32 bits"],
@@ -113,6 +120,13 @@ def test_a_message_on_a_function_has_its_name(function):
         registered(problem) as case,
     ):
         candidates.list_candidates(case)
+
+
+def test_a_reason_for_leaving_out_a_candidate_has_the_name_of_the_function():
+    advice = scaling.advise(force, {"x": X}, {"k": K}, target="hvp", budget=0)
+    assert set(advice.table["left_out"]) == {
+        "target=hvp needs a function with one output; the function 'force' has 2"
+    }
 
 
 def test_the_code_calls_the_function_by_the_name_that_it_imports():
