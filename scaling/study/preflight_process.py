@@ -16,13 +16,16 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import jax
+
 from scaling.core import memory, shape, workload
 from scaling.core.case import Case, Refusal, from_dict, to_dict
 from scaling.core.environment import hide_secrets, scrub
+from scaling.options.program.jaxpr_flops import ELEMENTWISE, subjaxprs
 from scaling.peers import interface
 from scaling.study.applicability import why_inapplicable
 from scaling.study.completion import complete, unused_fields, without_trivial_blocks
-from scaling.study.grid import GridCell
+from scaling.study.grid import GridCell, UnusedField
 from scaling.study.preflight import without_layout
 from scaling.study.user_workload import find_module
 from scaling.workers import event_channel, module_side_effects
@@ -66,6 +69,11 @@ def answer(cell: GridCell) -> dict[str, Any]:
     if (scaled := cell.scaled(completed)) != completed:
         completed = complete(scaled, _make_workload)  # some targets always have one point
     built = workload.build(completed, _make_workload)
+    unused = unused_fields(cell.case)
+    is_lower = completed.engine == interface.JAX and completed.precision != "highest"
+    if is_lower and not multiplies(completed, built):
+        because = "workload", "variant", "formulation", "batch"
+        unused["precision"] = UnusedField("for a function without matrix products", because)
     try:
         sizes = shape.derivative_shape(completed, built)
         completed = without_trivial_blocks(completed, sizes)
@@ -75,8 +83,29 @@ def answer(cell: GridCell) -> dict[str, Any]:
     return {
         "event": "answer", "case": to_dict(completed), "unfit": unfit,
         "workload_digest": workload.digest(completed.workload),
-        "engine": list(interface.versions(completed.engine).items()), "unused": unused_fields(cell.case),
+        "engine": list(interface.versions(completed.engine).items()), "unused": unused,
     }  # fmt: skip
+
+
+def multiplies(case: Case, built: workload.Workload) -> bool:
+    """Return False if a case contains no matrix product, so that its field `precision` has no effect."""
+    if built.reduction.products or case.ad_mode.by_workload:
+        return True  # a derivative written by hand is not traced here
+    function, inputs = built.function, shape.point_structs(case, built)
+    if case.batch == "whole" and built.whole is not None:
+        points, shared = shape.input_structs(case, built)
+        function, inputs = built.whole, {**points, **shared}
+    return _may_multiply(jax.make_jaxpr(lambda inputs: function(**inputs))(inputs).jaxpr)
+
+
+def _may_multiply(jaxpr: Any) -> bool:
+    """Return whether a jaxpr contains a primitive that is not known to be elementwise."""
+    for equation in jaxpr.eqns:
+        name, inner = equation.primitive.name, subjaxprs(equation)
+        is_opaque = name not in ELEMENTWISE and (not inner or name.startswith("custom"))
+        if is_opaque or any(_may_multiply(getattr(each, "jaxpr", each)) for each in inner):
+            return True
+    return False
 
 
 def _why_indivisible(case: Case) -> tuple[str, str] | None:

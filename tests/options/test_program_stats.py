@@ -20,7 +20,7 @@ from scaling.core.case import Case
 from scaling.options.program import hlo_cost, jaxpr_flops
 from scaling.options.program.jaxpr_flops import OperationCounts
 from scaling.options.reference import rounding
-from scaling.study import completion
+from scaling.study import completion, preflight_process
 
 pytestmark = pytest.mark.thin(3, "thorough")
 
@@ -111,6 +111,7 @@ def test_functions_whose_primitives_differ_between_jax_versions_are_counted(name
         function = jax.grad(lambda x, *extra, function=function: jnp.sum(function(x, *extra)))
     counts = count(function, x35, *extra)
     assert counts.flops is not None and counts.flops + counts.transcendentals >= x35.size
+    assert not preflight_process._may_multiply(jax.make_jaxpr(function)(x35, *extra).jaxpr)
 
 
 class _Expanded(getattr(hijax, "HiPrim", None) or hijax.VJPHiPrimitive):
@@ -129,6 +130,7 @@ def test_an_expanded_primitive_has_the_operations_and_rounding_of_its_expansion(
     expanded = lambda x: _Expanded(jax.typeof(x))(x)  # noqa: E731
     assert count(expanded, x35) == count(plain, x35) == OperationCounts(45, 15)
     assert rounding.rounding_properties(expanded, x35) == rounding.rounding_properties(plain, x35)
+    assert not preflight_process._may_multiply(jax.make_jaxpr(expanded)(x35).jaxpr)
 
 
 @pytest.mark.parametrize(

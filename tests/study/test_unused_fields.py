@@ -92,6 +92,16 @@ def test_every_field_that_complete_resets_has_a_reason():
             )
 
 
+@pytest.mark.process
+def test_precision_is_rejected_only_for_a_function_without_matrix_products(scaling_command, write_study):
+    text = "{{workload: rbf, points: 6, mode: jacfwd, precision: high, api: jit, formulation: {}}}"
+    done = scaling_command([*write_study(text.format("rowwise")), "dry_run=true"])
+    assert done.returncode == 2 and re.search(
+        "precision=high has no effect for a function without mat", done.stderr
+    )
+    assert scaling_command([*write_study(text.format("product")), "dry_run=true"]).returncode == 0
+
+
 POISSON = "from scaling.workloads.poisson import workload\nSIZES = {}\n"
 
 
