@@ -37,7 +37,6 @@ _COMPARE = {
 _BITS = {"float": 32, "double": 64, "half": 16, "bfloat": 16, "ptr": 64}
 _UNKNOWN_TRIPS = 4  # of a loop over the elements that remain after a vectorized loop
 _MOST_TRIPS = 10_000  # of a loop whose branches are counted exactly
-_DEPTH = 6  # of nested phi instructions
 
 # The times of instructions, as a multiple of that of an addition. The address of a load or store is free, and
 # a load is often part of the instruction that uses it.
@@ -198,20 +197,23 @@ class Function:
                         counts.append(max(1, math.ceil(distance / step) + 1))
         return min(counts, default=None)
 
-    def _counters(
-        self, value: str, head: str | None = None, offset: int = 0, depth: int = 0
-    ) -> list[Counter]:
+    def _counters(self, value: str, head: str | None = None) -> list[Counter]:
         """Return the loop counters, at the given head or any, of which a value is the sum with an offset."""
-        text = self.definitions.get(value, "")
-        if match := _SUM.match(text):
-            return self._counters(match[1], head, offset + int(match[2]), depth)
-        if not text.startswith("phi i") or depth > _DEPTH:
-            return []
-        block = self.block_of[value]
-        if block in self.loops and head in (None, block):
-            return [(block, value, offset)]
-        inputs = _VARIABLE_INPUT.findall(text)
-        return [found for name in inputs for found in self._counters(name, head, offset, depth + 1)]
+        found, pending, seen = list[Counter](), [(value, 0)], set[str]()
+        while pending:
+            value, offset = pending.pop()
+            text = self.definitions.get(value, "")
+            block = self.block_of.get(value, "")
+            if value in seen:
+                continue
+            seen.add(value)
+            if match := _SUM.match(text):
+                pending.append((match[1], offset + int(match[2])))
+            elif text.startswith("phi i") and block in self.loops and head in (None, block):
+                found.append((block, value, offset))
+            elif text.startswith("phi i"):
+                pending += [(name, offset) for name in reversed(_VARIABLE_INPUT.findall(text))]
+        return found
 
     def _steps(self, phi: str, head: str) -> list[int]:
         """Return the amounts by which the counter of a loop changes in one iteration."""
@@ -219,16 +221,18 @@ class Function:
         found = (counter for name in inputs for counter in self._counters(name, head))
         return [offset for _, name, offset in found if name == phi and offset]
 
-    def _start(self, phi: str, depth: int = 0) -> int:
+    def _start(self, phi: str) -> int:
         """Return the first value of a counter. After a vectorized loop, it is the larger one of two."""
-        text = self.definitions.get(phi, "")
-        constants = [int(value) for value in _CONSTANT_INPUT.findall(text)]
-        if not constants and depth <= _DEPTH:
-            inputs = (
-                x for x in _VARIABLE_INPUT.findall(text) if self.definitions.get(x, "").startswith("phi i")
-            )
-            constants = [self._start(name, depth + 1) for name in inputs]
-        return max(constants, default=0)
+        pending, seen = [phi], set[str]()
+        while pending:
+            texts = [self.definitions.get(name, "") for name in pending]
+            seen.update(pending)
+            phis = [text for text in texts if text.startswith("phi i")]
+            constants = [int(value) for text in phis for value in _CONSTANT_INPUT.findall(text)]
+            if constants:
+                return max(constants)
+            pending = [x for text in phis for x in _VARIABLE_INPUT.findall(text) if x not in seen]
+        return 0
 
 
 def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tuple[str, str]]]:
