@@ -201,7 +201,8 @@ class TracedCase:
         """Compile a program, and count the operations of its kernels in the LLVM IR that XLA writes."""
         with tempfile.TemporaryDirectory() as folder:
             arguments = list(program.arguments.values())
-            stages = timing.compile_stages(program.function, arguments, {"xla_dump_to": folder})
+            options = llvm_instructions.dump_options(Path(folder))
+            stages = timing.compile_stages(program.function, arguments, options)
             self._operations[id(stages.compiled)] = llvm_instructions.count_operations(Path(folder))
         return stages
 

@@ -43,7 +43,9 @@ def count(text, folder, bits=256):
 
 def count_compiled(function, *arguments, folder):
     """Return the operations of all kernels of a function that XLA compiles."""
-    compiled = jax.jit(function).lower(*arguments).compile(compiler_options={"xla_dump_to": str(folder)})
+    compiled = (
+        jax.jit(function).lower(*arguments).compile(compiler_options=llvm_instructions.dump_options(folder))
+    )
     operations = llvm_instructions.count_operations(folder)
     assert operations
     return sum(kernel.operations for kernel in hlo_cost.read(compiled.as_text(), operations).kernels)

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-_FILES = "*ir-with-opt.ll"  # the files with optimized IR in the folder of the compiler option xla_dump_to
+_FILES = "*ir-with-opt.ll"  # the files with optimized IR that XLA writes
 _FUNCTION = re.compile(r'define .*@"?([\w.\-]+)"?\(')
 _LABEL = re.compile(r'("?[\w.\-$]+"?):')
 _TARGET = re.compile(r'label (%"?[\w.\-$]+"?)')
@@ -65,6 +65,11 @@ _SQUARE_ROOT = 20  # for each register
 Counter = tuple[str, str, int]  # head of a loop, phi instruction of its counter, and an offset
 
 
+def dump_options(folder: Path) -> dict[str, str]:
+    """Return the compiler options with which XLA writes the LLVM IR of a program to a folder."""
+    return {"xla_dump_to": str(folder), "xla_dump_emitter_re": ".*"}  # jaxlib 0.11 needs the second one
+
+
 def count_operations(folder: Path) -> dict[str, float]:
     """Return a dict from the name of each kernel to the work of one execution.
 
@@ -72,7 +77,7 @@ def count_operations(folder: Path) -> dict[str, float]:
     operations as float32 numbers fit into a vector register.
 
     Args:
-        folder: the folder of the compiler option `xla_dump_to`.
+        folder: the folder of `dump_options`, with which the program was compiled.
     """
     operations = dict[str, float]()
     for path in folder.glob(_FILES):
