@@ -201,8 +201,7 @@ class TracedCase:
         """Compile a program, and count the operations of its kernels in the LLVM IR that XLA writes."""
         with tempfile.TemporaryDirectory() as folder:
             arguments = list(program.arguments.values())
-            options = llvm_instructions.dump_options(Path(folder))
-            stages = timing.compile_stages(program.function, arguments, options)
+            stages = timing.compile_stages(program.function, arguments, {"xla_dump_to": folder})
             self._operations[id(stages.compiled)] = llvm_instructions.count_operations(Path(folder))
         return stages
 
