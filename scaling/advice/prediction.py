@@ -50,10 +50,10 @@ def predict_candidates(
             del traced[case]
     ordered = sorted(traced.values(), key=lambda each: work[each.case])
     try:
-        for case, compiled in _compile_in_threads(ordered):
+        for number, (case, compiled) in enumerate(_compile_in_threads(ordered), 1):
             doubt = {"text": excess[case]} if case in excess else {}
             fields[case] = doubt | plan_study.predict(case, case, hardware, compiled)
-            note(f"compiled {sum(each in fields for each in traced)} of {len(traced)} candidates")
+            note(f"compiled {number} of {len(ordered)} candidates")
     except KeyboardInterrupt:
         note("interrupted: advice from the candidates that are compiled")
     return fields

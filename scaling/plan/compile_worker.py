@@ -131,7 +131,6 @@ class TracedCase:
         self.sizes = compile_case.settle_shape(case, self.built, self._missing_memory)
         self.jaxpr: Any = None
         self.program: str | None = None
-        self._operations = dict[int, dict[str, float]]()  # of the kernels of a program for CPUs, by its id
         if case.chunk == AUTO:  # the block sizes and thus the program are determined by compiling
             return
         uncompiled = compile_case.compile_blocks(
@@ -163,8 +162,8 @@ class TracedCase:
             )
         except shape.TooLarge as error:
             return fields | describe_failure(error)
-        compiled = compiled_case.stages.compiled
-        cost = hlo_cost.read(compiled.as_text(), self._operations.get(id(compiled)))
+        operations = getattr(compiled_case.stages, "operations", None)
+        cost = hlo_cost.read(compiled_case.stages.compiled.as_text(), operations)
         fields |= {
             **vars(program_stats.program_work(compiled_case, self.devices, cost)), **compiled_case.needs,
             **{name: getattr(compiled_case.stages, name) for name in COMPILING_STAGES},
@@ -188,7 +187,7 @@ class TracedCase:
         """
         try:
             if self.header["platform"] == "cpu":
-                return self._compile_for_cpu(program)
+                return _compile_for_cpu(program)
             return timing.compile_stages(program.function, list(program.arguments.values()), options)
         except Exception as error:
             if options is None and _NO_TILES in str(error):
@@ -197,13 +196,20 @@ class TracedCase:
                 raise
             return timing.Stages(program.function, _rejected_program(program, self.case.devices, str(error)))
 
-    def _compile_for_cpu(self, program: layout.Program) -> timing.Stages:
-        """Compile a program, and count the operations of its kernels in the LLVM IR that XLA writes."""
-        with tempfile.TemporaryDirectory() as folder:
-            arguments = list(program.arguments.values())
-            stages = timing.compile_stages(program.function, arguments, {"xla_dump_to": folder})
-            self._operations[id(stages.compiled)] = llvm_instructions.count_operations(Path(folder))
-        return stages
+
+@dataclasses.dataclass(frozen=True)
+class _CpuStages(timing.Stages):
+    """The stages of a program for CPUs, with the operations of each kernel (llvm_instructions.py)."""
+
+    operations: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+def _compile_for_cpu(program: layout.Program) -> _CpuStages:
+    """Compile a program, and count the operations of its kernels in the LLVM IR that XLA writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = list(program.arguments.values())
+        stages = timing.compile_stages(program.function, arguments, {"xla_dump_to": folder})
+        return _CpuStages(**vars(stages), operations=llvm_instructions.count_operations(Path(folder)))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -150,20 +150,23 @@ def _kernel_seconds(
             if speeds["arithmetic"] is None:  # emulated, such as float64 on a TPU
                 raise _UnknownRate(f"no rate of arithmetic in {dtype} is known")
             raise _UnknownRate(f"the work of {library} is not known")
-        executed = kernel.get("operations", 0)
-        for name in (
-            name for name in (("operations", "overhead") if executed else speeds) if kernel.get(name)
-        ):
+        kinds = ("operations", "overhead") if kernel.get("operations") else speeds
+        for name in filter(kernel.get, kinds):
             if (speed := speeds[name]) is None:
                 raise _UnknownRate(f"no rate of {name} in {dtype} is known")
             seconds[name][k] = kernel[name] / speed
-        moved = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
-        transposed = min(kernel.get("turned", 0), moved)
-        if executed:  # these operations include loads and stores, in the order of the loops
-            moved, transposed = moved if moved > _CACHE else 0, 0
-        bandwidth = _bandwidth(moved, rates)
-        seconds["memory"][k] = (moved - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
+        seconds["memory"][k] = _memory_seconds(kernel, rates)
     return seconds, np.array([kernel.get("times", 1) for kernel in kernels], float)
+
+
+def _memory_seconds(kernel: Work, rates: Rates) -> float:
+    """Return the time in which a kernel moves its bytes from and to memory."""
+    moved = kernel.get("bytes", 0)  # 0 if all arrays are in on-chip memory
+    bandwidth = _bandwidth(moved, rates)
+    if kernel.get("operations"):  # they include loads and stores, in the order of the loops
+        return moved / bandwidth if moved > _CACHE else 0.0
+    transposed = min(kernel.get("turned", 0), moved)
+    return (moved - transposed) / bandwidth + transposed / min(rates.turned, bandwidth)
 
 
 def _float32_rate(rates: Rates) -> float | None:

@@ -16,6 +16,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 _FILES = "*ir-with-opt.ll"  # the files with optimized IR in the folder of the compiler option xla_dump_to
 _FUNCTION = re.compile(r'define .*@"?([\w.\-]+)"?\(')
@@ -43,18 +44,8 @@ _MOST_TRIPS = 10_000  # of a loop whose branches are counted exactly
 # The times of instructions, as a multiple of that of an addition. The address of a load or store is free, and
 # a load is often part of the instruction that uses it.
 _FREE = {
-    "phi",
-    "zext",
-    "sext",
-    "trunc",
-    "bitcast",
-    "ptrtoint",
-    "inttoptr",
-    "freeze",
-    "ret",
-    "switch",
-    "alloca",
-}
+    "phi", "zext", "sext", "trunc", "bitcast", "ptrtoint", "inttoptr", "freeze", "ret", "switch", "alloca",
+}  # fmt: skip
 _COSTS = {"load": 0.5, "fdiv": 20, "frem": 40, "udiv": 20, "sdiv": 20, "urem": 20, "srem": 20, "br": 0.5}
 _MULTIPLY_AND_SHIFT = 3  # how integers are divided by a constant
 _FREE_CALLS = {"experimental", "lifetime", "assume", "stacksave", "stackrestore"}
@@ -64,7 +55,13 @@ _MEMORY_CALL = 10  # the start of a call that copies memory
 _FUNCTIONS = {"sin": 30, "cos": 30, "tan": 80, "pow": 45, "atan2": 85, "cbrt": 85}
 _SQUARE_ROOT = 20  # for each register
 
-Counter = tuple[str, str, int]  # head of a loop, phi instruction of its counter, and an offset
+
+class LoopCounter(NamedTuple):
+    """A variable whose value in iteration i of a loop is first + i * step."""
+
+    head: str  # the first block of the loop
+    first: int
+    step: int
 
 
 def count_operations(folder: Path) -> dict[str, float]:
@@ -118,21 +115,21 @@ class Function:
         self.order, self.back_edges = _order_blocks(self.successors)
         self.loops = _find_loops(self.order, self.successors, self.back_edges)
         self.trips = {head: self._count_trips(head) for head in self.loops}
-        self.work_groups = 1
 
     def count_instructions(self, bits: int) -> float:
-        """Return the number of executed instructions, of which each is weighted by its time.
+        """Return the number of instructions that all work groups execute, weighted by their times.
 
         A vector of more than `bits` bits, the size of a register, counts once for each register.
         """
         executions = self.count_executions()
-        return self.work_groups * sum(
+        return self._count_work_groups() * sum(
             executions[label] * instruction_cost(line, bits)
             for label in self.order
             for line in self.blocks[label]
         )
 
     def count_executions(self) -> dict[str, float]:
+        """Return a dict from the label of each block to its number of executions in one work group."""
         executions = defaultdict[str, float](float)
         executions[self.order[0]] = 1.0
         for label in self.order:
@@ -165,43 +162,62 @@ class Function:
         match = _COMPARISON.match(self.definitions.get(condition, ""))
         if match is None:
             return count / 2
-        comparison, value, bound = match[1], match[2], int(match[3])
-        if comparison == "ult" and self.definitions.get(value, "").startswith("load i64"):
-            self.work_groups = bound  # the value is the index of the work group
+        if self._is_work_group(match):
             return count
-        for head, phi, offset in self._counters(value):
-            steps, trips = self._steps(phi, head), self.trips[head] or 0
-            if steps and 0 < trips <= _MOST_TRIPS:
-                first = self._start(phi) + offset
-                values = (first + i * steps[0] for i in range(trips))
-                share = sum(_COMPARE[comparison](x, bound) for x in values) / trips
+        compare, bound = _COMPARE[match[1]], int(match[3])
+        for head, first, step in self._find_counters(match[2]):
+            trips = self.trips[head] or 0
+            if 0 < trips <= _MOST_TRIPS:
+                share = sum(compare(first + i * step, bound) for i in range(trips)) / trips
                 return min(count, share * max(count, executions[head]))
         return count / 2
+
+    def _count_work_groups(self) -> int:
+        """Return the number of work groups, with which the function compares the index of its own."""
+        comparisons = filter(None, map(_COMPARISON.match, self.definitions.values()))
+        return next((int(match[3]) for match in comparisons if self._is_work_group(match)), 1)
+
+    def _is_work_group(self, comparison: re.Match[str]) -> bool:
+        """Return whether a comparison tests that the index of a work group is in range."""
+        return comparison[1] == "ult" and self.definitions.get(comparison[2], "").startswith("load i64")
 
     def _innermost_loop(self, label: str) -> str | None:
         containing = [head for head, body in self.loops.items() if label in body]
         return min(containing, key=lambda head: len(self.loops[head]), default=None)
 
     def _count_trips(self, head: str) -> int | None:
-        """Return the trip count of a loop, the smallest one of its exits, or None if it is unknown."""
-        counts = list[int]()
-        for label in self.loops[head]:
-            branch = _BRANCH.match(self.blocks[label][-1])
-            if branch is None or all(target in self.loops[head] for target in self.successors[label]):
-                continue
-            condition = self.definitions.get(branch[1], "")
-            if condition.startswith("phi i1"):  # true in the first iteration, false in the second
-                counts.append(2)
-            elif match := _COMPARISON.match(condition):
-                for _, phi, offset in self._counters(match[2], head)[:1]:
-                    for step in self._steps(phi, head)[:1]:
-                        distance = int(match[3]) - offset - self._start(phi)
-                        counts.append(max(1, math.ceil(distance / step) + 1))
-        return min(counts, default=None)
+        """Return the trip count of a loop, the smallest of those at its exits, or None if it is unknown."""
+        body = self.loops[head]
+        branches = [
+            _BRANCH.match(self.blocks[label][-1])
+            for label in body
+            if any(target not in body for target in self.successors[label])
+        ]
+        counts = (self._count_until(branch[1], head) for branch in branches if branch)
+        return min(filter(None, counts), default=None)
 
-    def _counters(self, value: str, head: str | None = None) -> list[Counter]:
-        """Return the loop counters, at the given head or any, of which a value is the sum with an offset."""
-        found, pending, seen = list[Counter](), [(value, 0)], set[str]()
+    def _count_until(self, condition: str, head: str) -> int | None:
+        """Return the trip count at which the loop at `head` ends by a condition, or None if it is unknown."""
+        text = self.definitions.get(condition, "")
+        if text.startswith("phi i1"):  # true in the first iteration, false in the second
+            return 2
+        match = _COMPARISON.match(text)
+        counter = next(self._find_counters(match[2], head), None) if match else None
+        if match is None or counter is None:
+            return None
+        return max(1, math.ceil((int(match[3]) - counter.first) / counter.step) + 1)
+
+    def _find_counters(self, value: str, head: str | None = None) -> Iterator[LoopCounter]:
+        """Yield the counters, of the loop at `head` or any loop, that a value may be equal to."""
+        for phi, offset in self._find_phis(value, head):
+            block, inputs = self.block_of[phi], _VARIABLE_INPUT.findall(self.definitions[phi])
+            changes = [change for name in inputs for change in self._find_phis(name, block)]
+            if steps := [step for other, step in changes if other == phi and step]:
+                yield LoopCounter(block, self._start(phi) + offset, steps[0])
+
+    def _find_phis(self, value: str, head: str | None) -> list[tuple[str, int]]:
+        """Return the phi instructions, at `head` or any head of a loop, that a value is, plus an offset."""
+        found, pending, seen = list[tuple[str, int]](), [(value, 0)], set[str]()
         while pending:
             value, offset = pending.pop()
             text = self.definitions.get(value, "")
@@ -212,16 +228,10 @@ class Function:
             if match := _SUM.match(text):
                 pending.append((match[1], offset + int(match[2])))
             elif text.startswith("phi i") and block in self.loops and head in (None, block):
-                found.append((block, value, offset))
+                found.append((value, offset))
             elif text.startswith("phi i"):
                 pending += [(name, offset) for name in reversed(_VARIABLE_INPUT.findall(text))]
         return found
-
-    def _steps(self, phi: str, head: str) -> list[int]:
-        """Return the amounts by which the counter of a loop changes in one iteration."""
-        inputs = _VARIABLE_INPUT.findall(self.definitions[phi])
-        found = (counter for name in inputs for counter in self._counters(name, head))
-        return [offset for _, name, offset in found if name == phi and offset]
 
     def _start(self, phi: str) -> int:
         """Return the first value of a counter. After a vectorized loop, it is the larger one of two."""
@@ -239,24 +249,21 @@ class Function:
 
 def _order_blocks(successors: dict[str, list[str]]) -> tuple[list[str], set[tuple[str, str]]]:
     """Return the blocks in an order in which only loops go back, and the edges that go back."""
-    finished, active, back = list[str](), list[str](), set[tuple[str, str]]()
     entry = next(iter(successors))
+    finished, back = dict[str, None](), set[tuple[str, str]]()
     visited, pending = {entry}, [(entry, iter(successors[entry]))]
-    active.append(entry)
     while pending:
         label, targets = pending[-1]
         target = next(targets, None)
         if target is None:
-            finished.append(label)
-            active.remove(label)
+            finished[label] = None
             pending.pop()
-        elif target in active:
-            back.add((label, target))
         elif target not in visited:
             visited.add(target)
-            active.append(target)
             pending.append((target, iter(successors[target])))
-    return finished[::-1], back
+        elif target not in finished:
+            back.add((label, target))
+    return list(reversed(finished)), back
 
 
 def _find_loops(
@@ -315,5 +322,5 @@ def _call_cost(text: str, registers: int, bits: int) -> float:
         return _MEMORY_CALL + 2 * math.ceil(8 * int(size[1]) / bits) if size else 2 * _MEMORY_CALL
     if match[1] == "sqrt":
         return _SQUARE_ROOT * registers
-    per_element = _FUNCTIONS.get(match[1], _FUNCTIONS.get(match[1].removesuffix("f")))
+    per_element = _FUNCTIONS.get(match[1].removesuffix("f"))  # cbrtf is cbrt in float32
     return registers if per_element is None else per_element * int(match[2] or 1)
