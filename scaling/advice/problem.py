@@ -231,7 +231,7 @@ def name_user_function(text: str) -> str:
 
 
 def _arguments(problem: Problem, inputs: Mapping[str, Any]) -> list[Any]:
-    """Return the inputs in the order of the parameters. Integers and booleans have their original dtype."""
+    """Return the arguments of the user's function, with integers and booleans converted to their dtypes."""
     restore = lambda a, like: a if _is_floating(like) else a.astype(like.dtype)  # noqa: E731
     given = {**problem.points, **problem.shared}
     return [jax.tree.map(restore, inputs[name], given[name]) for name in problem.arguments]

@@ -61,7 +61,10 @@ class Ratio:
 
     @property
     def differs_from_medians(self) -> bool:
-        """Return whether the ratio of paired processes and the ratio of medians differ by more than 2 %."""
+        """Return whether this ratio differs by more than 2 % from the ratio of the two median times.
+
+        It can only do so if it is estimated from pairs of processes.
+        """
         return self.pairs > 1 and abs(math.log(self.value / self.of_medians)) > _VISIBLE
 
 

@@ -49,7 +49,7 @@ class Experiment:
 
 
 class _SizedTiming(NamedTuple):
-    """A timing, its kind of scaling ("strong" or "weak"), and the sizes that may be parameters."""
+    """A timing, its kind of scaling ("strong" or "weak"), and the sizes that a fit may depend on."""
 
     timing: Timing
     kind: str

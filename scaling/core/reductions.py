@@ -99,7 +99,7 @@ def _reference_outputs(e: "SizedEntries") -> ReferenceTerms:
 
 
 def _reference_points(e: "SizedEntries") -> ReferenceTerms:
-    """Return the `ReferenceTerms` of each point. The caller must sum these over the points."""
+    """Return the terms of reduce=points, one for each point, which are not summed yet."""
     return ReferenceTerms(*(e.J.by_input(values)[:, None, :] for values in (e.J.values, e.size, e.magnitude)))
 
 

@@ -227,7 +227,10 @@ def _evaluate_form(
     stop: int,
     derivative_shape: tuple[int, int] | None = None,
 ) -> Reference:
-    """Evaluate a closed form. Raise `Refusal` if its arrays have a wrong shape, NaN or infinity."""
+    """Return the reference of a range of points, from a closed form of the value or the derivative.
+
+    Raise `Refusal` if its arrays have a wrong shape, NaN or infinity.
+    """
     assert form is not None
     reference = form(inputs.exact_inputs(spec.case, spec.workload, start, stop))
     shapes: dict[str, tuple[int, ...]] = {"value": (stop - start, spec.sizes.values)}

@@ -91,7 +91,7 @@ class Rounding:
         return max(self.terms, self.added)
 
     def scale(self, influence: np.ndarray, magnitude: np.ndarray) -> np.ndarray:
-        """Return the scale of a result. The docstring of this module defines the two arguments."""
+        """Return the magnitude that errors of a result are divided by. See this module for the arguments."""
         of_entries = influence * np.sqrt(self.terms / self.longest_sum)
         of_sum = magnitude * np.sqrt(self.added / self.longest_sum)
         return np.asarray(np.maximum(of_entries, of_sum))

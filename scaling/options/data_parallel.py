@@ -157,9 +157,9 @@ def gather_sums(
 
 
 def compare_sum(spec: ReferenceSpec, result: np.ndarray) -> PointsComparison:
-    """Return the comparison of each copy of a sum over the points and outputs with the expected sum.
+    """Compare the gradient of a sum over points and outputs, as each device returns it, with its reference.
 
-    `result` has the shape (copies, 1, inputs).
+    `result` has the shape (copies, 1, inputs), with a copy of the gradient from each device.
     """
     expected = scale = bound = np.zeros(())
     for start, stop in point_ranges(spec):

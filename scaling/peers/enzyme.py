@@ -109,7 +109,7 @@ def _columns(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
 
 
 def _rows(batch: _seeds.Batch, f: Callable, x: tuple) -> list[Any]:
-    """Compute the rows of the Jacobian by VJPs, and return them in the form of `Batch.rows`."""
+    """Compute the Jacobian by VJPs. Return an array of shape (rows, *shape of the input) for each input."""
     import jax
     import jax.numpy as jnp
 

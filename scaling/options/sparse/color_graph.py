@@ -85,9 +85,10 @@ def _partitions(pattern: Pattern) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _color_columns(pattern: Pattern, owned: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return the color of each column, or -1 for a column that owns no entry, and the number of colors.
+    """Return the color of each column, and the number of colors.
 
-    `owned` is a boolean array of shape (entries,), true for an entry that its column owns.
+    `owned` is a boolean array of shape (entries,), true for the entries that are read from a column of the
+    compressed Jacobian. A column without such an entry has the color -1.
     """
     columns = np.unique(pattern.cols[owned])
     color_of = np.full(pattern.inputs, -1, np.int32)
