@@ -208,7 +208,7 @@ def _compile_for_cpu(program: layout.Program) -> _CpuStages:
     """Compile a program, and count the operations of its kernels in the LLVM IR that XLA writes."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = list(program.arguments.values())
-        stages = timing.compile_stages(program.function, arguments, {"xla_dump_to": folder})
+        stages = timing.compile_stages(program.function, arguments, llvm_instructions.dump_options(folder))
         return _CpuStages(**vars(stages), operations=llvm_instructions.count_operations(Path(folder)))
 
 

@@ -9,7 +9,6 @@ from scaling.core import environment
 os.environ["XLA_FLAGS"] = environment.variables("cpu")["XLA_FLAGS"]
 import jax
 import jax.numpy as jnp
-import jaxlib
 
 from scaling.options.program import hlo_cost, llvm_instructions
 
@@ -44,10 +43,8 @@ def count(text, folder, bits=256):
 
 def count_compiled(function, *arguments, folder):
     """Return the operations of all kernels of a function that XLA compiles."""
-    compiled = jax.jit(function).lower(*arguments).compile(compiler_options={"xla_dump_to": str(folder)})
+    compiled = jax.jit(function).lower(*arguments).compile(compiler_options=llvm_instructions.dump_options(str(folder)))
     operations = llvm_instructions.count_operations(folder)
-    if not operations and jaxlib.__version__.startswith("0.11."):
-        pytest.skip("jaxlib 0.11 does not write the LLVM IR with this option")
     assert operations
     return sum(kernel.operations for kernel in hlo_cost.read(compiled.as_text(), operations).kernels)
 

@@ -6,8 +6,6 @@ vectorized or unrolled, and which values are computed outside of a loop.
 A basic block is a sequence of instructions that ends with a branch. The number of its executions is estimated
 from the trip counts of the loops that contain it, and from the branches inside of them. A branch that depends
 on a loop counter is counted exactly. Any other branch is assumed to be taken half of the time.
-
-jaxlib 0.10 writes the IR. jaxlib 0.11 does not: it needs another option, with which it crashed in the tests.
 """
 
 import math
@@ -18,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-_FILES = "*ir-with-opt.ll"  # the files with optimized IR in the folder of the compiler option xla_dump_to
+_FILES = "*ir-with-opt.ll"  # the files with optimized IR that XLA writes
 _FUNCTION = re.compile(r'define .*@"?([\w.\-]+)"?\(')
 _LABEL = re.compile(r'("?[\w.\-$]+"?):')
 _TARGET = re.compile(r'label (%"?[\w.\-$]+"?)')
@@ -64,6 +62,15 @@ class LoopCounter(NamedTuple):
     step: int
 
 
+def dump_options(folder: str) -> dict[str, str]:
+    """Return the compiler options with which XLA writes the LLVM IR of a program to a folder.
+
+    jaxlib 0.11 writes the IR only if the second option names LLVM. An option that also names MLIR can end the
+    process.
+    """
+    return {"xla_dump_to": folder, "xla_dump_emitter_re": "llvm"}
+
+
 def count_operations(folder: Path) -> dict[str, float]:
     """Return a dict from the name of each kernel to the work of one execution.
 
@@ -71,7 +78,7 @@ def count_operations(folder: Path) -> dict[str, float]:
     operations as float32 numbers fit into a vector register.
 
     Args:
-        folder: the folder of the compiler option `xla_dump_to`.
+        folder: the folder of `dump_options`, with which the program was compiled.
     """
     operations = dict[str, float]()
     for path in folder.glob(_FILES):
